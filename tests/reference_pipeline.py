@@ -306,7 +306,8 @@ def estimated(
 ) -> est.Credit:
     name = options.get("estimator", "grpo")
     name = PLAIN.get(name, name)
-    knobs = {knob: options[knob] for knob in KNOBS.get(name, ()) if knob in options}
+    given = {**options, **options.get("options", {})}
+    knobs = {knob: given[knob] for knob in KNOBS.get(name, ()) if knob in given}
     if name in ("gdpo", "grpo_passk"):
         knobs["eps"] = options.get("numerics", {}).get("norm_eps", 1e-6)
     if name == "gdpo":

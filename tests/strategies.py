@@ -223,7 +223,7 @@ ESTIMATORS = (
 BY_TRAJECTORY = {"columns": {"rollout": "trajectory"}}
 ESSENTIALS: dict[str, dict[str, object]] = {
     "gdpo": {"reward_components": COMPONENTS, "component_weights": (1.0, 0.5)},
-    "hierarchical_grpo": {"episode_domains": ("math",)},
+    "hierarchical_grpo": {"options": {"episode_domains": ["math"]}},
     "opd": {"teachers": {"ref_log_probs": 0.5}},
     "gigpo": BY_TRAJECTORY,
     "step_reinforce": BY_TRAJECTORY,

@@ -33,11 +33,12 @@ def names_of(title, helpers=None):
     return names
 
 
-def test_the_example_estimator_equals_its_reference(tmp_path):
+@pytest.mark.parametrize("options", [{}, {"of_two": "upper", "share": 0.5}])
+def test_the_example_estimator_equals_its_reference(options, tmp_path):
     path = tmp_path / "median.py"
     path.write_text(BLOCKS["rlpost/estimators/groups.py"], encoding="utf-8")
     table = pq.read_table(ROOT / "sample_data" / "arithmetic.parquet")
-    enriched, _ = enrich(table, Recipe(estimator=f"{path}:median"))
+    enriched, _ = enrich(table, Recipe(estimator=f"{path}:median", options=options))
     reference = names_of("tests/reference_estimators.py", reference_estimators)["median"]
     columns = table.select(["prompt_id", "step", "reward", "response_mask"]).to_pydict()
     rows = [
@@ -45,7 +46,7 @@ def test_the_example_estimator_equals_its_reference(tmp_path):
         for prompt, step, reward, mask in zip(*columns.values(), strict=True)
     ]
     token_rewards = [[0.0] * (len(row.mask) - 1) + [row.reward] for row in rows]
-    expected, _ = reference(rows, token_rewards)
+    expected, _ = reference(rows, token_rewards, **options)
     for row, written in zip(expected, enriched["advantages"].to_pylist(), strict=True):
         assert written == pytest.approx(row, abs=1e-6)
 

@@ -253,14 +253,14 @@ class Settings:
         return recipe
 
     def _typed(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with the types of its estimator's own options."""
+        """Return the recipe with the types of its estimator's options."""
         if not recipe.options:
             return recipe
-        from rlpost.estimators import estimator_named  # noqa: PLC0415 - slow to import
+        from rlpost.estimators import typed  # noqa: PLC0415 - slow to import
 
         flags = {SET, *self.variables.values()}
         files = {name: source for name, source in self.sources.items() if source not in flags}
-        return estimator_named(recipe.estimator).with_typed_options(recipe, files)
+        return typed(recipe, origins=files)
 
     def given(self) -> Values:
         """Return the fields that options set of a recipe whose preset is searched for.
@@ -272,6 +272,7 @@ class Settings:
         of_preset = name not in NAMES and any(name in variants(preset) for preset in PRESETS)
         if name is None or of_preset:
             own = {key: x for key, x in typed.items() if key != "estimator"}
+            own |= _with_options(typed.get("options", {}))
             recipe = self._typed(Recipe.of(values_of(DEFAULT, own), "", self.sources))
             self._check_effects(recipe, any_estimator=True)
         else:
@@ -373,6 +374,16 @@ def _keys(values: Mapping[str, Any]) -> Iterator[str]:
         yield name
         if isinstance(value, dict):
             yield from (f"{name}.{key}" for key in value)
+
+
+def _with_options(options: Values) -> Values:
+    """Return an estimator that has all of these options; none if none has."""
+    if not options:
+        return {}
+    from rlpost.estimators import ESTIMATORS  # noqa: PLC0415 - slow to import
+
+    names = [name for name, x in ESTIMATORS.items() if {*options} <= {*x.options}]
+    return {"estimator": names[0]} if names else {}
 
 
 def _axes(sweep: Sequence[str]) -> dict[str, list[str]]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from rlpost.errors import OptionValueError, UsageError
-from rlpost.estimators import groups, own, returns, turns
-from rlpost.estimators.base import Credit, Estimator
+from typing import TYPE_CHECKING
+
+from rlpost.errors import OptionValueError, UsageError, series
+from rlpost.estimators import groups, returns, turns
+from rlpost.estimators.base import FIELDS, FLAG, Credit, Estimator, as_estimator
 from rlpost.recipe.estimators import NAMES, check_name, installed
-from rlpost.recipe.functions import from_entry_point, from_file
+from rlpost.recipe.flags import flag_of
+from rlpost.recipe.functions import from_entry_point, from_file, typed_options, with_defaults
+from rlpost.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _ENTRIES = {entry.name: entry for family in (returns, groups, turns) for entry in family.ESTIMATORS}
 ESTIMATORS: dict[str, Estimator] = {name: _ENTRIES[name] for name in NAMES}
@@ -21,12 +28,63 @@ def estimator_named(name: str) -> Estimator:
     if name in ESTIMATORS:
         return ESTIMATORS[name]
     if ":" in name:
-        return own.as_estimator(from_file(name, own.FLAG), name, name.rpartition(":")[0])
+        return as_estimator(from_file(name, FLAG), name, name.rpartition(":")[0])
     try:
         point = installed()[check_name(name)]
     except OptionValueError as error:
         raise UsageError(error.part) from None
-    return own.as_estimator(from_entry_point(point, own.FLAG), name, point.value)
+    return as_estimator(from_entry_point(point, FLAG), name, point.value)
 
 
-__all__ = ["ESTIMATORS", "Credit", "Estimator", "estimator_named"]
+def typed(
+    recipe: Recipe, estimator: Estimator | None = None, origins: Mapping[str, str] | None = None
+) -> Recipe:
+    """Return a recipe whose `options` are options of its estimator, with their types.
+
+    Args:
+        recipe: the recipe.
+        estimator: that of the recipe, if it is known.
+        origins: the source of `options.NAME` if it is no flag, for errors.
+
+    Raises:
+        UsageError: the estimator has no such option, or a value has another type.
+    """
+    if not recipe.options:
+        return recipe
+    estimator = estimator or estimator_named(recipe.estimator)
+    options = typed_options(
+        f"estimator {estimator.name}",
+        estimator.options,
+        recipe.options,
+        origins=origins,
+        elsewhere=_elsewhere,
+    )
+    return recipe.model_copy(update={"options": options})
+
+
+def completed(recipe: Recipe, estimator: Estimator | None = None) -> Recipe:
+    """Return a recipe with all options of its estimator, typed; defaults where none is set.
+
+    Raises:
+        UsageError: as `typed`; or an option without a default is not set.
+    """
+    estimator = estimator or estimator_named(recipe.estimator)
+    options = with_defaults(
+        f"estimator {estimator.name}",
+        estimator.options,
+        typed(recipe, estimator).options,
+        fields=FIELDS,
+    )
+    return recipe.model_copy(update={"options": options}) if options else recipe
+
+
+def _elsewhere(name: str) -> str:
+    """Return what to do about a name that is a field, or an option of other estimators."""
+    if name in FIELDS:
+        flag = flag_of(name) if name in Recipe.model_fields else f"--numerics {name}=VALUE"
+        return f"it is a field of the recipe: use {flag}"
+    names = [entry.name for entry in ESTIMATORS.values() if name in entry.options]
+    return f"{series(names, 'and')} {'have' if names[1:] else 'has'} it" if names else ""
+
+
+__all__ = ["ESTIMATORS", "Credit", "Estimator", "completed", "estimator_named", "typed"]

@@ -3,45 +3,51 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rlpost.recipe.flags import flag_of
-from rlpost.recipe.functions import typed_options, with_defaults
+import numpy as np
+
+from rlpost.errors import DataError, UsageError
+from rlpost.estimators import own
+from rlpost.kernels.arrays import like, namespace
+from rlpost.recipe.functions import check_parameters, options_of
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe
-from rlpost.recipe.roles import kind_of
+from rlpost.recipe.roles import ON_DEMAND, ROLES, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from rlpost.kernels.arrays import Array
     from rlpost.recipe.functions import Option
     from rlpost.recipe.recipe import Scope
 
+    Function = Callable[..., Any]
 
+
+FLAG = "--estimator"
+SHAPE = "def f(rewards, *, option=1.0): return rewards"
 STRUCTURE = ("offsets", "mask")
 # Token columns that earlier stages compute; all other token columns are roles.
 COMPUTED_TOKENS = ("token_rewards", "distillation", "position_baseline")
-# Response columns that earlier stages compute.
-COMPUTED_RESPONSES = ("rewards", "tokens", "length", "components", "cohort", "rollout_order")
 # The roles from which columns are computed that no file has.
 _ROLES_OF_COMPUTED = {
     "rewards": ("reward",),
     "token_rewards": ("reward",),
     "tokens": (),
     "length": (),
-    "cohort": ("group",),
+    "components": ("components",),
+    "domain_name": (),
     "rollout_order": ("turn", "rollout"),
     "distillation": ("teachers", "old_log_probs"),
     "position_baseline": ("group",),
 }
-FIELDS = frozenset({*Recipe.model_fields, *Numerics.model_fields})
-"""Keyword-only parameters that are fields of the recipe, or of its numerics."""
 OPTIONAL_ROLES = ("batch", "domain")
 """Roles that an input may lack: it is then one batch, or one domain."""
+FIELDS = frozenset({*Recipe.model_fields, *Numerics.model_fields})
+"""Keyword-only parameters that are fields of the recipe, or of its numerics."""
 
 
 class Credit(NamedTuple):
@@ -55,16 +61,18 @@ class Credit(NamedTuple):
 class Estimator:
     """A function from columns to advantages and returns, with its defaults and its source.
 
-    The function's positional parameters are columns, `offsets` and `mask`; its keyword-only
-    parameters are options, which are fields of the recipe or of its numerics. A function with a
-    token column, or with `mask`, works on tokens, ragged by response; without `mask`, observation
-    tokens are left out. Any other function works on numbers per response: sorted by group if
-    `offsets` is a parameter, in input order if not. `batch`, `domain`, `group` and the ids of steps
-    are integer codes.
+    The function's positional parameters are columns, `offsets` and `mask`. A function with a token
+    column, or with `mask`, works on tokens, ragged by response; without `mask`, observation tokens
+    are left out. Any other function works on numbers per response: sorted by group if `offsets` is
+    a parameter, in input order if not. `batch`, `domain`, `group` and the ids of steps are integer
+    codes. A column that is neither a role nor of an earlier stage is one of the input by that name.
+
+    Its keyword-only parameters are fields of the recipe or of its numerics, or else options of its
+    own, in the recipe's `options`. So are those of the other functions here.
     """
 
     name: str
-    function: Callable[..., Credit]
+    function: Function
     formula: str
     source: str
     norm_mean: Scope = "none"
@@ -80,14 +88,29 @@ class Estimator:
     returns: Literal["advantages", "own", "whitened"] = "advantages"
     """Returns equal the advantages as computed (advantages) or as whitened (whitened), or the
     function computes them (own)."""
-    rewards: Callable[..., Array] | None = None
+    rewards: Function | None = None
     """Computes the rewards that are normalised and credited from other columns, [N]."""
-    token_weights: Callable[..., Array] | None = None
+    token_weights: Function | None = None
     """Weights [T] of the mean return at a token's position, the column `position_baseline`."""
-    normalise_batch: bool = False
-    """Advantages are normalised over the responses of a batch."""
+    token_positions: Function | None = None
+    """The position of each token, [T], from its mask and offsets."""
+    position_baselines: Function | None = None
+    """The baselines of positions, from Σ weight · return, Σ weight and the number of tokens."""
+    over_batch: Function | None = None
+    """Normalises advantages over the responses of a batch, from these and the batch's moments."""
     beyond_steps: bool = False
     """The advantage of a response may depend on responses of other steps."""
+    of_user: bool = False
+    """Its functions are a user's: they get copies, tensors if their file imports torch at the top
+    or an annotation names a Tensor, else arrays of numpy. They return real numbers of any type."""
+    roles_by_name: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The roles of the columns that it reads by name; empty until the input is known."""
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Its functions that have options."""
+        every = (self.function, self.rewards, self.token_weights, self.token_positions)
+        return tuple(filter(None, (*every, self.position_baselines, self.over_batch)))
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -115,35 +138,52 @@ class Estimator:
         columns = (*self.columns, *self.reward_columns, *self.weight_columns)
         return tuple(dict.fromkeys(map(self.role_of, columns)))
 
-    @property
+    @cached_property
     def named_columns(self) -> tuple[str, ...]:
         """The columns of the input that it reads by their names, not by a role."""
-        return ()
+        columns = dict.fromkeys((*self.columns, *self.reward_columns, *self.weight_columns))
+        return tuple(name for name in columns if name not in self.known_columns)
 
     @property
     def known_columns(self) -> set[str]:
-        """The columns that are roles, or that earlier stages compute."""
-        return {*self.columns}
-
-    @property
-    def own_options(self) -> Mapping[str, Option]:
-        """Its options that are no field of a recipe, by name."""
-        return MappingProxyType({})
+        """The roles, and the columns of earlier stages, that parameters may name."""
+        computed = {*_ROLES_OF_COMPUTED} - ({"domain_name"} if self.of_user else set())
+        computed -= {"position_baseline"} if self.token_weights is None else set()
+        return {*computed, *(name for name, role in ROLES.items() if role.kind not in ON_DEMAND)}
 
     def role_of(self, column: str) -> str:
         """Return the role of a column that a function reads."""
-        return column
+        return self.roles_by_name.get(column, column)
 
-    def bound(self, _: Collection[str]) -> Estimator:
-        """Return the estimator for an input with these roles."""
-        return self
+    def bound(self, roles: Collection[str]) -> Estimator:
+        """Return the estimator for an input, whose roles say which columns have tokens."""
+        if not self.of_user:
+            return self
+        names = {role.partition(":")[2]: role for role in roles if is_read_by_name(role)}
+        by_name = {name: names[name] for name in self.named_columns if name in names}
+        bound = replace(self, roles_by_name=by_name)
+        coded = any(kind_of(role) == "key" for role in by_name.values())
+        # Tokens are computed response by response; codes of texts are those of one table.
+        beyond = coded or (self.beyond_steps and bound.level == "response")
+        return replace(bound, beyond_steps=beyond)
+
+    @property
+    def options(self) -> Mapping[str, Option]:
+        """Its options that are no field of a recipe, by name.
+
+        Raises:
+            UsageError: an annotation cannot be evaluated.
+        """
+        try:
+            return _options(self.functions)
+        except UsageError as error:
+            raise error.after(f"{FLAG} {self.name}: ") from None
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that the input must have."""
         made = {"rewards", "token_rewards"} if self.makes_rewards else set()
-        functions = (self.function, self.rewards, self.token_weights)
-        optional = {*OPTIONAL_ROLES, *made}.union(*map(_optional, functions))
+        optional = {*OPTIONAL_ROLES, *made}.union(*map(_optional, self.functions))
         needs = [name for name in self.needs if name not in optional]
         roles = [role for name in needs for role in _ROLES_OF_COMPUTED.get(name, (name,))]
         grouped = self.level == "response" and "offsets" in self.parameters
@@ -162,24 +202,15 @@ class Estimator:
         return {"rollout", "rewards"} <= {*self.reward_columns}
 
     @cached_property
-    def options(self) -> tuple[str, ...]:
-        """The keyword-only parameters of its functions."""
-        return tuple(self._option_defaults)
-
-    @cached_property
-    def _option_defaults(self) -> dict[str, Any]:
-        functions = (self.function, self.rewards, self.token_weights)
-        return {name: x for each in functions if each for name, x in _keywords(each).items()}
+    def keywords(self) -> Mapping[str, Any]:
+        """The keyword-only parameters of its functions, with their defaults."""
+        return {name: x for each in self.functions for name, x in _keywords(each).items()}
 
     @cached_property
     def fields(self) -> frozenset[str]:
-        """The options as fields of a recipe: `numerics.NAME`, or `options` for its own."""
-        return _fields(self.options)
-
-    @cached_property
-    def reward_fields(self) -> frozenset[str]:
-        """The fields that `rewards` reads."""
-        return _fields(_keywords(self.rewards)) if self.rewards else frozenset()
+        """The fields that its function, `rewards` and `token_weights` read, as of `fields_read`."""
+        functions = (self.function, self.rewards, self.token_weights)
+        return frozenset().union(*map(fields_read, functions))
 
     def __call__(
         self,
@@ -198,27 +229,51 @@ class Estimator:
             mask: true on policy tokens, if it has the parameter; None: all tokens.
         """
         structure = {"offsets": offsets, "mask": mask}
-        arguments = {name: value for name, value in structure.items() if name in self.parameters}
-        return self._credit(columns, arguments, option_values(self.function, recipe))
-
-    def _credit(
-        self, columns: Mapping[str, Array], structure: dict[str, Any], options: dict[str, Any]
-    ) -> Credit:
-        """Return the function's credit."""
-        return self.function(**columns, **structure, **options)
+        arguments: dict[str, Any] = {
+            name: x for name, x in structure.items() if name in self.parameters
+        }
+        options = option_values(self.function, recipe)
+        if not self.of_user:
+            return self.function(**columns, **arguments, **options)  # type: ignore[no-any-return]
+        tokens = [name for name in self.columns if self.role_of(name) in self.token_columns]
+        tokens += [] if tokens or "mask" not in arguments else ["mask"]
+        arguments = {**columns, **arguments}
+        sized = [arguments[name] for name in tokens] or [*columns.values()]
+        size = len(sized[0]) if sized else int(arguments["offsets"][-1])
+        other = (*sized, *arguments.values())[0]
+        if not size:  # many functions fail on nothing
+            nothing = like(np.zeros(0), other)
+            return Credit(nothing, nothing)
+        call = own.UserCall(self.name, self.function, size, other, tokens[0] if tokens else "")
+        return Credit(*call.pair(arguments, options))
 
     def check_finite(self, credit: Credit, counted: Callable[[], Array] | None = None) -> None:
-        """Raise DataError if a number that counts is not finite; rlpost's estimators need no check.
+        """Raise DataError if a user's function returned a number that counts and is not finite.
 
         Args:
             credit: what the function returned.
             counted: returns which numbers count, of the same shape; None: all.
         """
+        for part in credit if self.of_user else ():
+            bad = ~namespace(part).isfinite(part)
+            if bool(bad.any()) and counted is not None:
+                bad = bad & counted()
+            if number := int(bad.sum()):
+                unit = "token" if self.level == "token" else "response"
+                raise DataError(
+                    f"estimator {self.name} returned NaN or infinite numbers for {number} of "
+                    f"{len(part)} {unit}s, from finite input; finite numbers are needed: correct "
+                    "it, for example add a small ε to what it divides by"
+                )
 
     def make_rewards(self, columns: Mapping[str, Array], recipe: object) -> Array:
         """Return the rewards that `rewards`, which must be set, computes from these columns."""
         assert self.rewards is not None
-        return self.rewards(**columns, **option_values(self.rewards, recipe))
+        options = option_values(self.rewards, recipe)
+        if not self.of_user:
+            return self.rewards(**columns, **options)
+        column = next(iter(columns.values()))
+        return own.UserCall(self.name, self.rewards, len(column), column).one(columns, options)
 
     @property
     def level(self) -> Literal["token", "response"]:
@@ -238,50 +293,33 @@ class Estimator:
         Scopes that its own functions read are the defaults of their parameters.
         """
         scopes: dict[str, Scope] = {"norm_mean": self.norm_mean, "norm_std": self.norm_std}
-        own = {name: x for name, x in self._option_defaults.items() if name in scopes}
-        return {**scopes, **own, "whiten_advantages": self.whiten_advantages}
-
-    def with_typed_options(
-        self, recipe: Recipe, origins: Mapping[str, str] | None = None
-    ) -> Recipe:
-        """Return a recipe whose `options` have the types of the estimator's own options.
-
-        Args:
-            recipe: that names the estimator.
-            origins: the source of `options.NAME` if it is no flag, for errors.
-
-        Raises:
-            UsageError: the estimator has no such option, or a value has another type.
-        """
-        if not recipe.options:
-            return recipe
-        options = typed_options(
-            f"estimator {self.name}",
-            self.own_options,
-            recipe.options,
-            origins=origins,
-            elsewhere=elsewhere,
-        )
-        return recipe.model_copy(update={"options": options})
-
-    def with_all_options(self, recipe: Recipe) -> Recipe:
-        """Return a recipe with all own options of the estimator, typed; defaults where none is set.
-
-        Raises:
-            UsageError: as `with_typed_options`; or an option without a default is not set.
-        """
-        recipe = self.with_typed_options(recipe)
-        if not self.own_options:
-            return recipe
-        options = with_defaults(
-            f"estimator {self.name}", self.own_options, recipe.options, fields=FIELDS
-        )
-        return recipe.model_copy(update={"options": options})
+        read = {name: x for name, x in self.keywords.items() if name in scopes}
+        return {**scopes, **read, "whiten_advantages": self.whiten_advantages}
 
     @property
     def normalises(self) -> bool:
         """Whether its own functions normalise rewards, in place of the normalisation stage."""
-        return not {"norm_mean", "norm_std"}.isdisjoint(self.options)
+        return not {"norm_mean", "norm_std"}.isdisjoint(self.keywords)
+
+
+def as_estimator(thing: Estimator | Function, name: str, source: str) -> Estimator:
+    """Return a user's Estimator; that of a function has its docstring's first line as formula.
+
+    Raises:
+        UsageError: it is no function, or has parameters that cannot be columns or options.
+    """
+    if isinstance(thing, Estimator):
+        estimator = replace(thing, of_user=True)
+    else:
+        formula = (inspect.getdoc(thing) or "").partition("\n")[0]
+        estimator = Estimator(
+            name, thing, formula, source, returns="own", beyond_steps=True, of_user=True
+        )
+    needed = f"one that names a column, or {' or '.join(STRUCTURE)}"
+    for function in (estimator.function, estimator.rewards, estimator.token_weights):
+        if function is not None:
+            check_parameters(function, f"{FLAG} {name}", SHAPE, needed)
+    return estimator
 
 
 @cache
@@ -302,37 +340,38 @@ def _optional(function: Callable[..., Any] | None) -> set[str]:
 
 
 @cache
-def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options of a function with their defaults."""
+def _keywords(function: Function) -> dict[str, Any]:
+    """Return the keyword-only parameters of a function with their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
-def _fields(options: Iterable[str]) -> frozenset[str]:
-    """Return options as fields of a recipe: `numerics.NAME`, or `options` for those of its own."""
+@cache
+def _options(functions: tuple[Function, ...]) -> dict[str, Option]:
+    """Return the options of functions that are no field of a recipe."""
+    return options_of(functions, FIELDS)
+
+
+def fields_read(function: Function | None) -> frozenset[str]:
+    """Return the fields that a function reads: NAME, `numerics.NAME` or `options.NAME`."""
     return frozenset(
-        name if name in Recipe.model_fields else f"numerics.{name}" if name in FIELDS else "options"
-        for name in options
+        name
+        if name in Recipe.model_fields
+        else f"numerics.{name}"
+        if name in Numerics.model_fields
+        else f"options.{name}"
+        for name in (_keywords(function) if function else ())
     )
 
 
-def elsewhere(name: str) -> str:
-    """Return what to do about an option that is a field of the recipe; empty if it is none."""
-    if name not in FIELDS:
-        return ""
-    flag = flag_of(name) if name in Recipe.model_fields else f"--numerics {name}=VALUE"
-    return f"it is a field of the recipe: use {flag}"
-
-
-def option_values(function: Callable[..., Any], recipe: Any) -> dict[str, Any]:
+def option_values(function: Function, recipe: Any) -> dict[str, Any]:
     """Return the recipe's values of a function's options; the function's default for None."""
-    values = {}
+    values, options = {}, _options((function,))
     for name, default in _keywords(function).items():
-        if name in Recipe.model_fields:
-            value = getattr(recipe, name)
-        elif name in Numerics.model_fields:
-            value = getattr(recipe.numerics, name)
-        else:
+        if name in options:
             value = recipe.options.get(name)
+            value = value if value is None else options[name].parsed(value)
+        else:
+            value = getattr(recipe if name in Recipe.model_fields else recipe.numerics, name)
         values[name] = default if value is None else value
     return values

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.estimators.returns import reinforce
 from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
+from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.moments import first_values, group_moments, group_offsets
-from rlpost.kernels.rewards import divisor, z_scores
+from rlpost.kernels.rewards import divisor, standardise, z_scores
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import lengths, segment_min, segment_sum, spread
+from rlpost.recipe.base import NonNegative, Positive, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.kernels.moments import Floats, Integers, Mask
+    from numpy.typing import NDArray
+
+    from rlpost.kernels.moments import Floats, Integers, Mask, Moments
 
 
 def raw(rewards: Floats) -> Credit:
@@ -120,7 +124,7 @@ def gpg(
     batch: Integers,
     offsets: Integers,
     *,
-    f_norm: float = 1.0,
+    f_norm: Positive = 1.0,
     single: str = "zero",
 ) -> Credit:
     """Return centred rewards, divided by the share of non-zero rewards in the batch.
@@ -131,7 +135,7 @@ def gpg(
         rewards: [N] float64, sorted by group.
         batch: [N] codes of the batches.
         offsets: [G+1] of the groups.
-        f_norm: f, above 0.
+        f_norm: divisor f of the advantages, above 0.
         single: `raw` does not centre a single-response group, which otherwise gets 0.
 
     Returns:
@@ -291,7 +295,39 @@ def weighted_scores(
     return np.stack(parts, axis=1)
 
 
-def hierarchical_grpo(rewards: Floats, cohort: Integers) -> Credit:
+def over_batch(
+    scores: Floats,
+    moments: Moments,
+    *,
+    batch_over: Literal["responses", "tokens"] = "responses",
+    batch_eps: NonNegative = 1e-6,
+) -> Floats:
+    """Return the advantages of gdpo, normalised over the responses of their batch, [N].
+
+        Aᵢ = (sᵢ - mean) / (std + ε) over the batch
+
+    Args:
+        scores: [N] sums of components.
+        moments: of the batch of each, [N].
+        batch_over: what advantages are normalised over: the responses of a batch, or, by whitening
+            in place of this, its policy `tokens`.
+        batch_eps: ε, added to the standard deviation of the batch.
+
+    >>> from rlpost.kernels.moments import Moments
+    >>> over_batch(np.array([0.0, 2.0]), Moments(*np.array([[2.0], [1.0], [1.0]])), batch_eps=0.0)
+    array([-1.,  1.])
+    """
+    return scores if batch_over == "tokens" else standardise(scores, moments, eps=batch_eps)
+
+
+def hierarchical_grpo(
+    rewards: Floats,
+    domain_name: NDArray[np.str_],
+    group: Integers,
+    batch: Integers,
+    *,
+    episode_domains: tuple[str, ...] = (),
+) -> Credit:
     """Return rewards minus the mean of their cohort.
 
         Aᵢ = rᵢ - mean of the cohort
@@ -301,16 +337,24 @@ def hierarchical_grpo(rewards: Floats, cohort: Integers) -> Credit:
 
     Args:
         rewards: [N] float64.
-        cohort: [N] codes of the cohorts.
+        domain_name: [N] names of the domains.
+        group: [N] codes of the groups.
+        batch: [N] codes of the batches.
+        episode_domains: domains that are centred by group; the others by batch.
 
     Returns:
         Credit of [N], the same array twice. A cohort of one response or of equal rewards gets 0.
 
     Source: prime-rl, hierarchical_grpo.
 
-    >>> hierarchical_grpo(np.array([0.0, 1.0, 5.0]), np.array([0, 0, 1])).advantages
+    >>> rewards, batch = np.array([0.0, 1.0, 5.0]), np.zeros(3, np.int64)
+    >>> hierarchical_grpo(rewards, np.array(["a", "a", "b"]), batch, batch).advantages
     array([-0.5,  0.5,  0. ])
     """
+    names, codes = np.unique(domain_name, return_inverse=True)
+    domain = codes.reshape(-1)
+    by_group = np.array([int(name in episode_domains) for name in names], np.int64)[domain]
+    cohort = joint_codes(by_group, np.where(by_group, group, batch), domain)
     advantages = z_scores(rewards, cohort, norm_std="none")
     return Credit(advantages, advantages)
 
@@ -321,8 +365,8 @@ def gar(
     offsets: Integers,
     hack: Mask | None = None,
     *,
-    gar_floor: float = 0.5,
-    gar_cap: float = 2.0,
+    floor: Unit = 0.5,
+    cap: Positive = 2.0,
 ) -> Credit:
     """Return centred rewards; those above the mean are scaled by the response's rank.
 
@@ -338,8 +382,8 @@ def gar(
             below it, in [0, 1]; NaN, without a rank, counts as 0.5.
         offsets: [G+1] of the groups.
         hack: [N] bool, true for responses that a grader found to be hacks; None if none is.
-        gar_floor: f_min, in (0, 1].
-        gar_cap: λ_max, at least 1.
+        floor: smallest factor f_min of a response's rank, in [0, 1].
+        cap: largest factor λ_max that restores the sum of positive advantages.
 
     Returns:
         Credit of [N], the same array twice. A group of equal rewards gets 0.
@@ -353,11 +397,11 @@ def gar(
     if hack is not None:
         rewards = np.where(hack, spread(segment_min(rewards, offsets), offsets), rewards)
     advantages = rewards - spread(group_moments(rewards, offsets).mean, offsets)
-    quality = gar_floor + (1 - gar_floor) * np.where(np.isnan(win_rate), 0.5, win_rate)
+    quality = floor + (1 - floor) * np.where(np.isnan(win_rate), 0.5, win_rate)
     above = np.where(advantages > 0, advantages, 0.0)
     scaled = segment_sum(quality * above, offsets)
     total = segment_sum(above, offsets)
-    scale = np.where(scaled > 0, total / np.where(scaled > 0, scaled, 1.0), 1.0).clip(None, gar_cap)
+    scale = np.where(scaled > 0, total / np.where(scaled > 0, scaled, 1.0), 1.0).clip(None, cap)
     advantages = np.where(above > 0, spread(scale, offsets) * quality * above, advantages)
     advantages = advantages - spread(group_moments(advantages, offsets).mean, offsets)
     return Credit(advantages, advantages)
@@ -368,8 +412,8 @@ def rae(
     domain: Integers,
     group: Integers,
     *,
-    ema_decay: float = 0.9,
-    rae_order: str = "row",
+    ema_decay: Unit = 0.9,
+    order: Literal["row", "group"] = "row",
 ) -> Credit:
     """Return rewards minus the exponential moving average of the earlier rewards of their domain.
 
@@ -379,13 +423,14 @@ def rae(
         rewards: [N] float64, in input order.
         domain: [N] codes of the domains (roles of agents).
         group: [N] codes in order of first appearance.
-        ema_decay: d, in [0, 1].
-        rae_order: input order (`row`), or group by group in the order of their first responses.
+        ema_decay: decay d of the moving average, in [0, 1].
+        order: of the responses: that of the input (`row`), or group by group, in the order of
+            their first responses.
 
     Returns:
         Credit of [N], the same array twice. The first response of a domain gets its raw reward.
 
-    Source: Liu et al. (SPIRAL), arXiv 2506.24119, alg. 1. prime-rl has `rae_order="group"`.
+    Source: Liu et al. (SPIRAL), arXiv 2506.24119, alg. 1. prime-rl has `order="group"`.
 
     >>> one = np.zeros(2, np.int64)
     >>> rae(np.array([1.0, 1.0]), one, one, ema_decay=0.5).advantages
@@ -393,12 +438,12 @@ def rae(
     """
     row = np.arange(len(rewards))
     # Responses of a domain from last to first, so that a reverse scan goes forward in time.
-    order = canonical_order(domain, *([-group] if rae_order == "group" else []), -row)
+    rows = canonical_order(domain, *([-group] if order == "group" else []), -row)
     offsets = group_offsets(domain, int(domain.max()) + 1 if len(domain) else 0)
-    averages = reverse_scan((1 - ema_decay) * rewards[order], offsets, ema_decay)
+    averages = reverse_scan((1 - ema_decay) * rewards[rows], offsets, ema_decay)
     before = np.append(averages[1:], averages[:1])
     before[offsets[1:][offsets[1:] > offsets[:-1]] - 1] = 0.0
-    baseline = placed(before, order, len(rewards))
+    baseline = placed(before, rows, len(rewards))
     return Credit(rewards - baseline, rewards - baseline)
 
 
@@ -454,7 +499,7 @@ ESTIMATORS = (
         gdpo,
         formula="Σₖ wₖ(cₖ - mean_g) / (std_g + 1e-6), then normalised over the batch",
         source="arXiv:2601.05242",
-        normalise_batch=True,
+        over_batch=over_batch,
     ),
     Estimator(
         "hierarchical_grpo",

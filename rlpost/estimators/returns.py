@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.arrays import all_true, namespace
 from rlpost.kernels.scans import reverse_scan, reverse_scan_each
 from rlpost.kernels.segments import (
     backwards,
+    compact_offsets,
     ends_of,
     lengths,
     policy_segments,
@@ -17,6 +18,7 @@ from rlpost.kernels.segments import (
     segments_of_responses,
     spread,
 )
+from rlpost.recipe.base import NonNegative, Positive, Unit
 
 if TYPE_CHECKING:
     from rlpost.kernels.arrays import Array
@@ -81,9 +83,9 @@ def gae(
     *,
     gamma: float = 1.0,
     lam: float = 0.95,
-    lambda_policy: float | None = None,
-    lambda_value: float | None = None,
-    length_adaptive_alpha: float = 0.0,
+    lambda_policy: Unit | None = None,
+    lambda_value: Unit | None = None,
+    length_adaptive_alpha: NonNegative = 0.0,
 ) -> Credit:
     """Return exponentially weighted sums of temporal-difference errors, and their returns.
 
@@ -135,8 +137,8 @@ def vtrace(
     offsets: Array,
     *,
     gamma: float = 1.0,
-    vtrace_rho_cap: float = 1.0,
-    vtrace_c_cap: float = 1.0,
+    rho_cap: Positive = 1.0,
+    c_cap: Positive = 1.0,
 ) -> Credit:
     """Return TD errors weighted by capped ratios of the trainer's to the engine's probabilities.
 
@@ -153,8 +155,10 @@ def vtrace(
         infer_log_probs: [T] log μ, of the rollout engine's policy.
         offsets: [N+1] of the responses.
         gamma: discount γ per token, in [0, 1].
-        vtrace_rho_cap: ρ̄ > 0; with a finite one, v are the values of a policy between μ and π.
-        vtrace_c_cap: c̄ > 0, which trades variance for speed, and does not change that policy.
+        rho_cap: cap ρ̄ > 0 of the ratios that weigh TD errors; with a finite one, v are the values
+            of a policy between μ and π.
+        c_cap: cap c̄ > 0 of the ratios that carry TD errors back; it trades variance for speed, and
+            does not change that policy.
 
     Returns:
         Credit of [T] each; a response without tokens has no credit.
@@ -168,7 +172,7 @@ def vtrace(
     """
     xp = namespace(values)
     ratio = xp.exp((old_log_probs - infer_log_probs).clip(max=_MOST_NATS))
-    rho, decay = ratio.clip(max=vtrace_rho_cap), gamma * ratio.clip(max=vtrace_c_cap)
+    rho, decay = ratio.clip(max=rho_cap), gamma * ratio.clip(max=c_cap)
 
     def following(numbers: Array) -> Array:
         return xp.filled(xp.concat([numbers[1:], numbers[:1]]), ends_of(offsets), 0.0)
@@ -184,7 +188,7 @@ def agentic_reinforce(
     mask: Array | None = None,
     *,
     gamma: float = 1.0,
-    segment_reward: str = "sum",
+    segment_reward: Literal["sum", "last"] = "sum",
 ) -> Credit:
     """Return the discounted return-to-go of each policy segment, on all its tokens.
 
@@ -227,7 +231,7 @@ def turn_gae(
     *,
     gamma: float = 1.0,
     lam: float = 0.95,
-    turn_value: str = "first",
+    turn_value: Literal["first", "last"] = "first",
 ) -> Credit:
     """Return GAE over the turns of a response, on all tokens of each turn.
 
@@ -300,7 +304,7 @@ def token_weights(
     offsets: Array,
     infer_log_probs: Array | None = None,
     *,
-    otb_is_cap: float | None = None,
+    ratio_cap: Positive | None = None,
 ) -> Array:
     """Return the cumulative squared norm of the score function up to each token, [T].
 
@@ -311,7 +315,7 @@ def token_weights(
         sum_pi_squared: [T] Σπ² over the vocabulary, in [0, 1].
         offsets: [N+1] of the responses.
         infer_log_probs: [T] log-probs of the rollout engine; None for ρ = 1.
-        otb_is_cap: cap of ρ = min(π/π_infer, cap); None for ρ = 1.
+        ratio_cap: cap of ρ = min(π/π_infer, cap); None for ρ = 1.
 
     >>> import math
     >>> half = np.full(2, math.log(0.5))
@@ -320,10 +324,56 @@ def token_weights(
     """
     xp = namespace(old_log_probs)
     energy = 1 - 2 * xp.exp(old_log_probs) + sum_pi_squared
-    if infer_log_probs is not None and otb_is_cap is not None:
-        ratio = xp.exp((old_log_probs - infer_log_probs).clip(-20, 20)).clip(max=otb_is_cap)
+    if infer_log_probs is not None and ratio_cap is not None:
+        ratio = xp.exp((old_log_probs - infer_log_probs).clip(-20, 20)).clip(max=ratio_cap)
         energy = energy * ratio**2
     return xp.flip(reverse_scan(xp.flip(energy), backwards(offsets), 1.0))
+
+
+def token_positions(
+    mask: Array, offsets: Array, *, position: Literal["token", "policy_token"] = "token"
+) -> Array:
+    """Return the position of each token in its response, [T].
+
+    Args:
+        mask: [T] bool, true on policy tokens.
+        offsets: [N+1] of the responses.
+        position: of a token among all tokens of its response (`token`), or among its policy
+            tokens; that of an observation token then has no meaning.
+
+    >>> mask, offsets = np.array([True, False, True]), np.array([0, 3])
+    >>> token_positions(mask, offsets), token_positions(mask, offsets, position="policy_token")
+    (array([0, 1, 2]), array([0, 0, 1]))
+    """
+    if position == "token":
+        return namespace(mask).arange(len(mask), mask) - spread(offsets[:-1], offsets)
+    return mask.cumsum(0) - 1 - spread(compact_offsets(mask, offsets)[:-1], offsets)
+
+
+def position_baselines(
+    above: Array,
+    below: Array,
+    number: Array,
+    *,
+    lone: Literal["baseline", "none"] = "baseline",
+    eps: NonNegative = 1e-8,
+) -> Array:
+    """Return the baselines B of positions, Σ G·W / (Σ W + ε), [P].
+
+    Args:
+        above: [P] Σ G·W over the group's policy tokens at a position.
+        below: [P] Σ W.
+        number: [P] number of these tokens.
+        lone: baseline at a position that one response of the group reaches: its own return
+            (`baseline`), or 0 (`none`).
+        eps: ε, added to the sum of weights.
+
+    >>> sums, weights, number = np.array([1.0, 3.0]), np.array([2.0, 1.0]), np.array([2.0, 1.0])
+    >>> position_baselines(sums, weights, number, lone="none", eps=0.0)
+    array([0.5, 0. ])
+    """
+    baselines = above / (below + eps)
+    return namespace(baselines).where(number > 1, baselines, 0.0) if lone == "none" else baselines
 
 
 def opd(distillation: Array) -> Credit:
@@ -401,6 +451,8 @@ ESTIMATORS = (
         source="verl",
         returns="own",
         token_weights=token_weights,
+        token_positions=token_positions,
+        position_baselines=position_baselines,
     ),
     Estimator("opd", opd, formula="-Σₖ wₖ·KL from teacher k", source="arXiv:2601.02780"),
 )

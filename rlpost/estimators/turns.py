@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.rewards import z_scores
 from rlpost.kernels.rollouts import RolloutOrder
 from rlpost.kernels.scans import reverse_scan
+from rlpost.recipe.base import Finite, Unit
 
 if TYPE_CHECKING:
     from rlpost.kernels.moments import Floats, Integers
@@ -23,7 +24,7 @@ def step_returns(
     rollout: Integers,
     group: Integers,
     *,
-    step_gamma: float = 1.0,
+    step_gamma: Unit = 1.0,
 ) -> Floats:
     """Return the discounted return of each turn over the rest of its trajectory, [N].
 
@@ -55,16 +56,16 @@ def gigpo_rewards(
     group: Integers,
     batch: Integers,
     *,
-    step_gamma: float = 1.0,
-    episode_weight: float = 1.0,
-    step_weight: float = 1.0,
+    step_gamma: Unit = 1.0,
+    episode_weight: Finite = 1.0,
+    step_weight: Finite = 1.0,
     norm_mean: str = "group",
     norm_std: str = "group",
     norm_eps: float = 1e-6,
     norm_floor: float = 0.0,
     norm_ddof: int = 1,
-    episodes: str = "trajectory",
-    states: str = "group",
+    episodes: Literal["trajectory", "row"] = "trajectory",
+    states: Literal["group", "batch"] = "group",
 ) -> Floats:
     """Return the reward of each step: a weighted sum of episode score and step return, [N].
 
@@ -79,9 +80,9 @@ def gigpo_rewards(
         state_id: [N] codes of the states in which steps start.
         group: [N] codes of the groups.
         batch: [N] codes of the batches.
-        step_gamma: discount per turn, in [0, 1].
-        episode_weight: w_e.
-        step_weight: w_s.
+        step_gamma: discount γ per turn, in [0, 1].
+        episode_weight: weight w_e of the outcome of a rollout.
+        step_weight: weight w_s of the credit of a turn.
         norm_mean: mean of the `group`, of the `others` of the group, or `none`.
         norm_std: standard deviation of the same scopes.
         norm_eps: ε, added to the standard deviation.
@@ -127,15 +128,15 @@ def mt_grpo_rewards(
     group: Integers,
     rollout_order: Integers,
     *,
-    step_gamma: float = 1.0,
-    episode_weight: float = 1.0,
-    step_weight: float = 1.0,
+    step_gamma: Unit = 1.0,
+    episode_weight: Finite = 1.0,
+    step_weight: Finite = 1.0,
     norm_mean: str = "group",
     norm_std: str = "group",
     norm_eps: float = 1e-6,
     norm_floor: float = 0.0,
     norm_ddof: int = 1,
-    turn_baseline: str = "return",
+    turn_baseline: Literal["return", "reward"] = "return",
 ) -> Floats:
     """Return the credit of each turn: normalised outcome plus normalised turn rewards, [N].
 
@@ -158,8 +159,8 @@ def mt_grpo_rewards(
         group: [N] codes of the groups.
         rollout_order: [N] ranks of the turns within their rollout.
         step_gamma: discount γ per turn, in [0, 1].
-        episode_weight: w_e.
-        step_weight: w_s.
+        episode_weight: weight w_e of the outcome of a rollout.
+        step_weight: weight w_s of the credit of a turn.
         norm_mean: mean of the `group`, of the `others` of the group, or `none`.
         norm_std: standard deviation of the same scopes.
         norm_eps: ε, added to the standard deviation.
@@ -203,8 +204,8 @@ def turn_credit_rewards(
     group: Integers,
     tokens: Integers,
     *,
-    step_gamma: float = 1.0,
-    step_weight: float = 1.0,
+    step_gamma: Unit = 1.0,
+    step_weight: Finite = 1.0,
 ) -> Floats:
     """Return the credit of each turn, from scores of the state after each turn, [N].
 
@@ -224,8 +225,8 @@ def turn_credit_rewards(
         rollout: [N] codes of the rollouts, unique within a group.
         group: [N] codes of the groups.
         tokens: [N] policy tokens of each turn.
-        step_gamma: γ per turn, in [0, 1].
-        step_weight: β.
+        step_gamma: discount γ per turn, in [0, 1].
+        step_weight: weight β of the credit of a turn.
 
     Returns:
         [N]. A rollout without scores gets its centred outcome; the only one of a group the shift.

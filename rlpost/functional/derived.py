@@ -48,7 +48,7 @@ _MAY_LACK = {"turn_reward", "win_rate", "components"}  # a number, which is then
 RESPONSES = {*_MAY_LACK, "rewards", "tokens", "turn", "step_score", "episode_score", "hack"}
 RESPONSES |= {"reward_baseline", "numbers"}
 """Numbers of responses, [N]."""
-IDS = {"group", "batch", "domain", "cohort", "rollout", "branch", "state_id"}
+IDS = {"group", "batch", "domain", "domain_name", "rollout", "branch", "state_id"}
 """N ids."""
 _SCOPED, _SCOPES = {"norm_mean", "norm_std"}, Literal["group", "others", "none"]
 _OPTIONAL = {"batch", "domain", "branch", "mask"}
@@ -263,7 +263,11 @@ def _of_responses(formula: Function, own: set[str], given: Mapping[str, Any]) ->
     if "rollout_order" in own:
         rollout = joint_codes(codes["group"], codes["rollout"])
         columns["rollout_order"] = ranks_of(rollout, columns["turn"], given["branch"])
-    arguments = {x: value for x, value in {**columns, **codes}.items() if x in own}
+    if "domain_name" in own:
+        names = given["domain_name"]
+        names = names.tolist() if hasattr(names, "tolist") else names
+        columns["domain_name"] = np.array([*map(str, names)], np.str_)
+    arguments = {x: value for x, value in {**codes, **columns}.items() if x in own}
     order: Any = slice(None)
     if "offsets" in own:
         keys = (key for x in arguments.values() for key in (x.T if x.ndim > 1 else (x,)))

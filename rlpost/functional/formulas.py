@@ -1,6 +1,6 @@
 """Formulas in the terms of their public forms, and the table of all public functions."""
 # Lines of columns that many formulas have are those of derived.py; types of options are evaluated.
-# ruff: noqa: ARG001, D417, TC001, TC003
+# ruff: noqa: ARG001, D417, TC003
 
 from __future__ import annotations
 
@@ -521,8 +521,7 @@ def optimal_token_baseline(
     slot = joint_codes(segments.spread(group, bounds), places - starts)
     returns = reverse_scan(rewards, inner, gamma)
     above, below = (np.bincount(slot, on_host(x)) for x in (returns * weights, weights))
-    baselines = above / (below + eps)
-    baselines = np.where(np.bincount(slot) > 1, baselines, 0.0) if lone == "none" else baselines
+    baselines = _OTB_BASELINES(above, below, np.bincount(slot), lone=lone, eps=eps)
     baseline = xp.astype(like(baselines[slot], rewards), rewards.dtype)
     credit = ESTIMATORS["optimal_token_baseline"].function(rewards, baseline, inner, gamma=gamma)
     return Credit(*(xp.placed(part, policy, len(mask)) for part in credit))
@@ -673,6 +672,7 @@ def over_rollouts(
 
 _step_returns: Any = ESTIMATORS["step_reinforce"].rewards
 _OTB_WEIGHTS: Any = ESTIMATORS["optimal_token_baseline"].token_weights
+_OTB_BASELINES: Any = ESTIMATORS["optimal_token_baseline"].position_baselines
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: checked(
         estimator.rewards or estimator.function,

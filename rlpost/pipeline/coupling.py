@@ -29,15 +29,14 @@ def coupling_of(resolved: ResolvedRecipe) -> Coupling:
     """Return what a resolved recipe couples; when in doubt, more."""
     recipe, estimator = resolved.recipe, resolved.estimator
     name = f"estimator {estimator.name}"
-    of_batch = {"batch", "cohort"} & {*estimator.needs}
-    if "states" in estimator.options and recipe.numerics.states == "group":
-        of_batch -= {"batch"}
+    by_group = recipe.options.get("states") == "group" and not estimator.of_user
+    of_batch = "batch" in estimator.needs and not by_group
     batch = {
         "--norm-mean batch": resolved.norm[0] == "batch",
         "--norm-std batch": resolved.norm[1] == "batch",
         "--whiten-rewards": recipe.whiten_rewards,
         "whitening of advantages": resolved.whiten,
-        name: estimator.normalise_batch or bool(of_batch),
+        name: bool(estimator.over_batch) or of_batch,
         "--length-weight": recipe.length_weight,
         "--difficulty-weight": recipe.difficulty_weight,
         f"--is-weight {recipe.is_weight}": recipe.is_weight is not None
@@ -80,7 +79,7 @@ def group_reasons(resolved: ResolvedRecipe) -> list[str]:
         (f"--norm-mean {mean_of}" if recipe.norm_mean else name, mean_of in ("group", "others")),
         (f"--norm-std {std_of}" if recipe.norm_std else name, std_of in ("group", "others")),
         (name, on_groups),
-        (name, not {"group", "cohort", "position_baseline"}.isdisjoint(estimator.needs)),
+        (name, not {"group", "position_baseline"}.isdisjoint(estimator.needs)),
         ("--drop-difficulty", recipe.drop_difficulty is not None),
         ("--drop-equal-rewards", recipe.drop_equal_rewards),
         ("--drop-single", recipe.drop_single),

@@ -388,7 +388,7 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("truncated", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap is not None),
         ("values", "--bootstrap last", recipe.bootstrap == "last"),
         (NEXT_VALUE, "--bootstrap column", recipe.bootstrap == "column"),
-        ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
+        ("infer_log_probs", "--option ratio_cap", _caps_weights(resolved)),
         (FAILURE, "--failures zero", recipe.failures == "zero"),
         (ATTEMPT, "--attempts newest", recipe.attempts == "newest"),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from rlpost.errors import UsageError
-from rlpost.estimators import ESTIMATORS, estimator_named
+from rlpost.estimators import ESTIMATORS, completed, estimator_named
 from rlpost.estimators.groups import raw
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
@@ -283,7 +283,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     if columns.stored:  # the output has them in its metadata, too
         recipe = recipe.model_copy(update={"columns": {**columns.stored, **recipe.columns}})
     estimator = estimator_of(recipe).bound(columns.columns)
-    recipe = estimator.with_all_options(recipe)
+    recipe = completed(recipe, estimator)
     _check(recipe, estimator)
     recorded = columns.recorded
     process = process_rewards(recipe, estimator) if "token_rewards" in columns else None
@@ -367,7 +367,7 @@ def _reads_rewards(estimator: Estimator) -> bool:
 
 def _bootstraps(recipe: Recipe, estimator: Estimator) -> bool:
     """Return whether the returns of an estimator are sums of rewards in units of values."""
-    summed = "token_rewards" in estimator.columns and "gamma" in estimator.options
+    summed = "token_rewards" in estimator.columns and "gamma" in estimator.keywords
     unscaled = estimator.rewards is None and _norm(recipe, estimator) == ("none", "none")
     return summed and unscaled and recipe.estimator in ESTIMATORS
 
@@ -390,7 +390,7 @@ def _usually_whitened(recipe: Recipe, estimator: Estimator) -> bool:
 
 def _whitens_batch(recipe: Recipe, estimator: Estimator) -> bool:
     """Return whether whitening over tokens replaces the normalisation over responses."""
-    return estimator.normalise_batch and recipe.numerics.gdpo_batch == "tokens"
+    return estimator.over_batch is not None and recipe.options.get("batch_over") == "tokens"
 
 
 def _check(recipe: Recipe, estimator: Estimator) -> None:
@@ -465,9 +465,9 @@ def _check_scan(recipe: Recipe, estimator: Estimator) -> None:
             f"go on in the next row; {names} have one"
         )
     separate = {
-        "--lambda-policy": recipe.lambda_policy is not None,
-        "--lambda-value": recipe.lambda_value is not None,
-        "--length-adaptive-alpha": recipe.length_adaptive_alpha > 0,
+        "--option lambda_policy": recipe.options.get("lambda_policy") is not None,
+        "--option lambda_value": recipe.options.get("lambda_value") is not None,
+        "--option length_adaptive_alpha": recipe.options.get("length_adaptive_alpha", 0) > 0,
         f"--numerics observations={recipe.numerics.observations}": recipe.numerics.observations
         != "skip",
     }
@@ -490,7 +490,7 @@ def scans(estimator: Estimator) -> bool:
         any(estimator.function is one.function for one in ESTIMATORS.values())
         and "token_rewards" in estimator.token_columns
         and {"token_rewards", "values"}.issuperset(estimator.token_columns)
-        and "gamma" in estimator.options
+        and "gamma" in estimator.keywords
         and estimator.rewards is None
         and estimator.token_weights is None
     )
@@ -500,7 +500,7 @@ def compares_rows(estimator: Estimator) -> bool:
     """Return whether an estimator compares rows, so that a rollout would count several times."""
     if estimator.joins_rollouts:
         return False
-    of_rows = {"group", "cohort", "position_baseline"} & {*estimator.columns}
+    of_rows = {"group", "position_baseline"} & {*estimator.columns}
     needs = {*estimator.needs} - {"batch"}  # that of a rollout is that of each of its rows
     kinds = {kind_of(role) for role in needs if role in ROLES or is_read_by_name(role)}
     # A rollout of a group has the mean of its rows, and codes and flags have none.

@@ -137,8 +137,8 @@ def _advantages(resolved: ResolvedRecipe) -> str:
     elif {estimator.norm_mean, estimator.norm_std} != {"none"} and not estimator.normalises:
         formula = ""  # the rewards have it
     parts = [f"{estimator.name}, {formula}" if formula else estimator.name]
-    parts += [f"γ {recipe.gamma:g}"] if "gamma" in estimator.options else []
-    parts += [f"λ {recipe.lam:g}"] if "lam" in estimator.options else []
+    parts += [f"γ {recipe.gamma:g}"] if "gamma" in estimator.keywords else []
+    parts += [f"λ {recipe.lam:g}"] if "lam" in estimator.keywords else []
     parts += ["over rollouts"] if resolved.joins else []
     parts += ["turn rewards added"] if resolved.joins and resolved.turn_rewards else []
     behind = {"column": "`next_value`", "last": "the last value of the row"}

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from rlpost.errors import ErrorPart, UsageError, closest, no_such
-from rlpost.recipe.base import PLAIN, is_plain
+from rlpost.recipe.base import PLAIN, is_plain, wrong_value
 from rlpost.recipe.flags import flag_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Option:
             typed: a text is no number.
 
         Raises:
-            ValueError: it is of another type or out of range, or the option has no type.
+            ValueError: it is of another type or out of range, in pydantic's words; or the option
+                has no type.
         """
         if self.kind is None:
             raise ValueError(f"its parameter has no type; {_NO_TYPE}")
@@ -71,26 +72,24 @@ class Option:
         try:
             return self._adapter.validate_python(value, strict=strict)
         except ValidationError as error:
-            problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+            problem = error.errors()[0]["msg"].replace("Input should", "must", 1)
         if text and not typed:
             words = [word.strip() for word in value.split(",") if word.strip()]
             try:
                 return self._adapter.validate_python(words)
             except ValidationError:
                 pass
-        needed = problem.replace("Input should", "it must")
-        raise ValueError(f"a value of type {self.type_name} is needed: {needed}")
+        raise ValueError(problem)
 
     def plain(self, value: Any) -> Any:
         """Return a value as a recipe file has it: parsed, and a type of values as it is typed."""
         return self._adapter.dump_python(self.parsed(value), mode="json")
 
-    def __str__(self) -> str:
-        """Return the option as one types it: with its default, or with its type if it has none."""
-        value = f"<{self.type_name}>"
-        if self.kind is not None and is_plain(self.default):
-            value = _word(self.plain(self.default))
-        return f"{flag_of('options')} {self.name}={value}"
+    @property
+    def default_text(self) -> str:
+        """The default as one types it; empty if there is none that one could type."""
+        typed = self.kind is not None and is_plain(self.default)
+        return _word(self.plain(self.default)) if typed else ""
 
 
 def type_text(annotation: Any) -> str:
@@ -167,7 +166,9 @@ def _word(value: Any) -> str:
     """Return a plain value as one types it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return ",".join(map(_word, value)) if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_word, value))
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def typed_options(
@@ -207,7 +208,7 @@ def typed_options(
         try:
             typed[name] = options[name].plain(value)
         except ValueError as error:
-            raise UsageError(f"{where}: {error}, for {owner}") from None
+            raise UsageError(wrong_value(where, value, f"{error}, for {owner}")) from None
     return typed
 
 

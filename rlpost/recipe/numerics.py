@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rlpost.recipe.base import Bound, Clamp, Ddof, NonNegative, OptionModel, Parsed, Positive, Unit
+from rlpost.recipe.base import Bound, Clamp, Ddof, NonNegative, OptionModel, Parsed
 
 
 class EstimateClamp(Clamp):
@@ -79,19 +79,6 @@ class Numerics(OptionModel):
     outcome: Literal["return", "response"] = "return"
     """Advantage of a token in estimators without a critic (grpo, reinforce and kin): the
     return-to-go of token rewards (return), or the sum over the response (response)."""
-    segment_reward: Literal["sum", "last"] = "sum"
-    """Reward of a policy segment in agentic_reinforce: sum over its tokens, or its last token's."""
-
-    turn_value: Literal["first", "last"] = "first"
-    """Value of a turn in turn_gae: that at its first token, or at its last."""
-    turn_baseline: Literal["return", "reward"] = "return"
-    """What mt_grpo normalises among the turns of one number: the return from the turn on (return),
-    or each turn's reward, summed afterwards (reward), which is biased if rollouts end at different
-    turns."""
-    gar_floor: Unit = 0.5
-    """Smallest factor of a response's rank in gar, f_min."""
-    gar_cap: Positive = 2.0
-    """Largest factor λ of gar that restores the sum of positive advantages."""
 
     whiten_eps: NonNegative = 1e-8
     """ε of whitening, inside the square root."""
@@ -101,27 +88,6 @@ class Numerics(OptionModel):
     """Variance in whitening: divide by n - 1 (1, Bessel's correction) or by n (0)."""
     whiten_scale: Literal["std", "none"] = "std"
     """Whitening divides by the standard deviation (std), or only centres (none)."""
-
-    gdpo_batch: Literal["responses", "tokens"] = "responses"
-    """Last step of gdpo: normalise over the responses of a batch (responses), or whiten over its
-    policy tokens (tokens)."""
-    batch_eps: NonNegative = 1e-6
-    """ε added to the standard deviation of the batch in gdpo."""
-    otb_position: Literal["token", "policy_token"] = "token"
-    """Position of a token in optimal_token_baseline: among all tokens of its response, or among its
-    policy tokens."""
-    otb_lone: Literal["baseline", "none"] = "baseline"
-    """Baseline at a position that only one response of the group reaches: its own return
-    (baseline), or 0 (none)."""
-    otb_eps: NonNegative = 1e-8
-    """ε added to the sum of weights in optimal_token_baseline."""
-    episodes: Literal["trajectory", "row"] = "trajectory"
-    """Count a trajectory in the episode statistics of gigpo once (trajectory), or once per turn
-    (row)."""
-    states: Literal["group", "batch"] = "group"
-    """Range in which gigpo compares equal states: the group, or the whole batch."""
-    rae_order: Literal["row", "group"] = "row"
-    """Order in which rae processes responses: input order (row), or group by group (group)."""
 
     correction: Literal["last", "first"] = "last"
     """Off-policy correction: after all other stages (last), or before the estimator (first), so

@@ -97,42 +97,18 @@ class EstimatorOptions(OptionModel):
     estimator: Annotated[str, AfterValidator(check_name), InHelp("NAME", common=True)] = "grpo"
     """Advantage estimator (see `rlpost estimators`)."""
     options: dict[str, OptionValue] = Field(default_factory=dict)
-    """Options of your own estimator: its keyword-only parameters."""
+    """Option of the estimator, e.g. step_gamma=0.9 (see `rlpost estimators NAME`)."""
     estimator_name: str | None = None
     """Name of the estimator in its framework, for messages; set by presets."""
     gamma: Unit = 1.0
     """Discount γ per policy token, 0 to 1."""
     lam: Unit = 0.95
     """λ of gae, 0 to 1."""
-    lambda_policy: Unit | None = None
-    """λ of the advantages of gae (default: --lam)."""
-    lambda_value: Unit | None = None
-    """λ of the returns of gae (default: --lam)."""
-    length_adaptive_alpha: NonNegative = 0.0
-    """α of VAPO: λ of the advantages is 1 - 1/(α·policy tokens); 0: off."""
     bootstrap: Literal["column", "last"] | None = None
     """Value behind the end of truncated responses: that of the role next_value (column), or the
     last of the row's values (default: 0)."""
     scan: Literal["row", "rollout"] = "row"
     """Returns and gae within a row, or over the rows of a rollout by turn, with turn_reward."""
-    step_gamma: Unit = 1.0
-    """Discount per turn of a rollout (gigpo, step_reinforce, mt_grpo, turn_credit)."""
-    episode_weight: Finite = 1.0
-    """Weight of the outcome of a rollout (gigpo, mt_grpo)."""
-    step_weight: Finite = 1.0
-    """Weight of the credit of a turn (gigpo, mt_grpo, turn_credit)."""
-    f_norm: Positive = 1.0
-    """Divisor of the advantages (gpg)."""
-    ema_decay: Unit = 0.9
-    """Decay of the moving-average baseline (rae)."""
-    otb_is_cap: Positive | None = None
-    """Cap of the old/infer ratios that weigh optimal_token_baseline."""
-    vtrace_rho_cap: Positive = 1.0
-    """Cap of the old/infer ratios that weigh TD errors (vtrace)."""
-    vtrace_c_cap: Positive = 1.0
-    """Cap of the old/infer ratios that carry TD errors back (vtrace)."""
-    episode_domains: tuple[str, ...] = ()
-    """Domains to centre by group, the others by batch (hierarchical_grpo)."""
     teachers: Annotated[dict[str, Finite], InHelp("COLUMN=WEIGHT")] = Field(default_factory=dict)
     """Column of a teacher's log-probs and the weight of its KL."""
     numerics: Numerics = Field(default_factory=Numerics)

@@ -212,7 +212,7 @@ def test_an_error_is_a_sentence_and_what_to_do(words, code, texts, here):
 
 def kinds():
     """One option of each type, with words that are no value of it."""
-    free = {"estimator", "columns", "reward_components", "episode_domains", "loss"}
+    free = {"estimator", "columns", "reward_components", "loss"}
     words = {"teachers": "large=x", "numerics": "norm_eps=x"}
     counts = {"reward_scale": 4, "overlong_penalty": 3, "group_length_penalty": 3}
     seen = {}

@@ -19,7 +19,7 @@ NEEDED = {
     "turn_credit": {**BY_TRAJECTORY, "rollout_reward": "last"},
     "gdpo": {"reward_components": ("reward_correct", "reward_format")},
     "opd": {"teachers": {"teacher_log_probs": 1.0}},
-    "hierarchical_grpo": {"episode_domains": ("add",)},
+    "hierarchical_grpo": {"options": {"episode_domains": ["add"]}},
 }
 """Options without which an estimator does not run."""
 VARIANTS = {
@@ -127,9 +127,13 @@ def options() -> dict[str, Recipe]:
         for field, values in numerics.items()
         for value in values
     }
-    last = {"observations": "cut", "segment_reward": "last"}
-    cases["cut policy segments"] = {"estimator": "agentic_reinforce", "numerics": last}
-    cases["lambdas"] = {"estimator": "gae", "lambda_value": 1.0, "length_adaptive_alpha": 0.1}
+    cases["cut policy segments"] = {
+        "estimator": "agentic_reinforce",
+        "options": {"segment_reward": "last"},
+        "numerics": {"observations": "cut"},
+    }
+    lambdas = {"lambda_value": 1.0, "length_adaptive_alpha": 0.1}
+    cases["lambdas"] = {"estimator": "gae", "options": lambdas}
     cases["bootstrap"] = {"estimator": "gae", "bootstrap": "last"}
     cases["adaptive kl"] = {"kl_coef": 0.05, "kl_target": (0.1, 100)}
     cases["whiten rewards"] = {"whiten_rewards": True, "advantage_clip": 1.0}

@@ -61,6 +61,45 @@ OLD_WORDS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"--loss-option (share|seed)=", r"--cov-\1 "),
     (r"--loss-option coef=", "--kl-cov-coef "),
     (r"--loss-option (k|lambda)_(pos|neg)=", r"--vespo-\1-\2 "),
+    (r"--option ratio_cap=", "--otb-is-cap "),
+    (r"--option (rho|c)_cap=", r"--vtrace-\1-cap "),
+    *(
+        (rf"--option {name}=", f"--{name.replace('_', '-')} ")
+        for name in (
+            "lambda_policy",
+            "lambda_value",
+            "length_adaptive_alpha",
+            "step_gamma",
+            "episode_weight",
+            "step_weight",
+            "f_norm",
+            "ema_decay",
+            "episode_domains",
+        )
+    ),
+    *(
+        (rf"--option {new}=", f"--numerics {old}=")
+        for new, old in (
+            ("batch_over", "gdpo_batch"),
+            ("order", "rae_order"),
+            ("floor", "gar_floor"),
+            ("cap", "gar_cap"),
+            ("position", "otb_position"),
+            ("lone", "otb_lone"),
+            ("eps", "otb_eps"),
+            *(
+                (name, name)
+                for name in (
+                    "batch_eps",
+                    "episodes",
+                    "states",
+                    "segment_reward",
+                    "turn_value",
+                    "turn_baseline",
+                )
+            ),
+        )
+    ),
 )
 
 
@@ -118,19 +157,20 @@ def advantages(name: str, source: str, options: str = "", *more: str, **how: obj
 # Estimators: what each needs beside its name. One that is not here runs without options.
 ESTIMATORS = {
     "gae": "--gamma 0.98 --lam 0.9",
-    "gdpo": "--reward-components reward_correctness,reward_format --component-weights 1,0.5",
-    "hierarchical_grpo": "--episode-domains env",
+    "gdpo": "--reward-components reward_correctness,reward_format --component-weights 1,0.5 "
+    "--unit row",
+    "hierarchical_grpo": "--option episode_domains=env",
     "opd": "--teacher ref_log_probs=1.0 --teacher infer_log_probs=0.25",
-    "optimal_token_baseline": "--otb-is-cap 2",
-    "gigpo": "--step-gamma 0.95 --step-weight 0.7",
-    "step_reinforce": "--step-gamma 0.95",
+    "optimal_token_baseline": "--option ratio_cap=2",
+    "gigpo": "--option step_gamma=0.95 --option step_weight=0.7",
+    "step_reinforce": "--option step_gamma=0.95",
     "reinforce": "--gamma 0.99",
     "agentic_reinforce": "--gamma 0.95",
-    "gpg": "--f-norm 2",
-    "rae": "--ema-decay 0.8",
-    "vtrace": "--gamma 0.98 --vtrace-rho-cap 0.9 --vtrace-c-cap 0.8",
+    "gpg": "--option f_norm=2",
+    "rae": "--option ema_decay=0.8",
+    "vtrace": "--gamma 0.98 --option rho_cap=0.9 --option c_cap=0.8",
     "turn_gae": "--gamma 0.98 --lam 0.9",
-    "mt_grpo": "--step-gamma 0.95 --step-weight 0.7",
+    "mt_grpo": "--option step_gamma=0.95 --option step_weight=0.7",
 }
 SOURCES = dict.fromkeys(("gigpo", "step_reinforce"), "agentic") | dict.fromkeys(
     ("mt_grpo", "turn_credit", "gar"), "turns"
@@ -209,29 +249,32 @@ NUMERICS = (
     ("kl_credit", "token response none", "multiturn", GAE),
     ("terminal_reward", "last_token", "multiturn", GAE),
     ("observations", "states zero_states policy restart cut", "multiturn", f"{GAE} --gamma 0.9"),
-    ("segment_reward", "last", "multiturn", "--estimator agentic_reinforce --kl-coef 0.1"),
     ("whiten_eps", "0.1", "multiturn", GAE),
     ("whiten_floor", "clamp", "multiturn", f"{GAE} --numerics whiten_eps=0.5"),
     ("whiten_ddof", "0", "multiturn", GAE),
     ("whiten_scale", "none", "multiturn", GAE),
-    ("batch_eps", "0.1", "agentic", f"--estimator gdpo {ESTIMATORS['gdpo']}"),
-    ("otb_position", "policy_token", "multiturn", OTB),
-    ("otb_lone", "none", "ragged_groups", OTB),
-    ("otb_eps", "0.1", "multiturn", OTB),
-    ("episodes", "row", "agentic", "--estimator gigpo"),
-    ("states", "batch", "agentic", "--estimator gigpo"),
-    ("rae_order", "group", "shuffled", "--estimator rae"),
-    ("gdpo_batch", "tokens", "agentic", f"--estimator gdpo {ESTIMATORS['gdpo']}"),
-    ("turn_value", "last", "multiturn", "--estimator turn_gae"),
-    ("turn_baseline", "reward", "turns", "--estimator mt_grpo"),
-    ("gar_floor", "0.2", "turns", "--estimator gar"),
-    ("gar_cap", "1.1", "turns", "--estimator gar"),
     ("correction", "first", "wild", f"{GAE} --is-filter token:k1:-0.3:0.3"),
     ("is_clamp", "0.05 never", "wild", WEIGHED),
     ("is_clamp", "token:0.05", "multiturn", WEIGHED),
     ("is_filter_clamp", "0.05", "wild", "--is-filter token:k1::20"),
     ("is_filter_clamp", "never", "wild", "--is-filter token:k1::60"),
     ("is_observations", "one ratio", "multiturn", "--is-weight token --is-cap 2"),
+)
+# Options of estimators likewise.
+OPTIONS = (
+    ("segment_reward", "last", "multiturn", "--estimator agentic_reinforce --kl-coef 0.1"),
+    ("batch_eps", "0.1", "agentic", f"--estimator gdpo {ESTIMATORS['gdpo']}"),
+    ("position", "policy_token", "multiturn", OTB),
+    ("lone", "none", "ragged_groups", OTB),
+    ("eps", "0.1", "multiturn", OTB),
+    ("episodes", "row", "agentic", "--estimator gigpo"),
+    ("states", "batch", "agentic", "--estimator gigpo"),
+    ("order", "group", "shuffled", "--estimator rae"),
+    ("batch_over", "tokens", "agentic", f"--estimator gdpo {ESTIMATORS['gdpo']}"),
+    ("turn_value", "last", "multiturn", "--estimator turn_gae"),
+    ("turn_baseline", "reward", "turns", "--estimator mt_grpo"),
+    ("floor", "0.2", "turns", "--estimator gar"),
+    ("cap", "1.1", "turns", "--estimator gar"),
 )
 LEFT_OUT = {"default": "the name of rlpost's own numbers, which most cases have"}
 MASKS = {
@@ -295,10 +338,10 @@ def of_estimators(names: list[str]) -> list[Case]:
             for name, extra in (("grpo", ""), ("gae", "--kl-coef 0.05"), ("rloo", ""))
         ]
     made += [
-        advantages("gae with two lambdas", "steps.parquet", "--estimator gae --lambda-policy 0.9 "
-                   "--lambda-value 0.99"),
+        advantages("gae with two lambdas", "steps.parquet", "--estimator gae "
+                   "--option lambda_policy=0.9 --option lambda_value=0.99"),
         advantages("gae with adaptive lambda", "steps.parquet", "--estimator gae "
-                   "--length-adaptive-alpha 0.2"),
+                   "--option length_adaptive_alpha=0.2"),
         advantages("gae with values behind truncated ends", "rich.parquet", "--estimator gae "
                    "--gamma 0.9 --bootstrap last"),
         advantages("opd with teachers of its own", "rich.parquet", "--estimator opd "
@@ -443,11 +486,12 @@ def of_ray() -> list[Case]:
 def of_numerics() -> list[Case]:
     return [
         advantages(
-            f"numerics {name}={value}", f"{source}.parquet",
-            f"{options} --numerics {name}={value} --emit {ALWAYS}"
+            f"{table} {name}={value}", f"{source}.parquet",
+            f"{options} --{table} {name}={value} --emit {ALWAYS}"
             + ",is_weight" * ("--is-weight" in options),
         )
-        for name, values, source, options in NUMERICS
+        for table, rows in (("numerics", NUMERICS), ("option", OPTIONS))
+        for name, values, source, options in rows
         for value in values.split()
     ]  # fmt: skip
 

@@ -38,6 +38,7 @@ ADDED = {
     *("rlpost.loss.loss_options", "rlpost.loss.pg_clip"),
     "search.same_numbers",  # of `replay`: recipes, without what separates them
     *("recipe.drop_longer", "recipe.drop_difficulty"),  # one value for a mask and its bounds
+    "recipe.options",  # those of rlpost's estimators, which were fields
 }
 
 # Columns that were added on purpose, likewise.
@@ -67,6 +68,17 @@ REMOVED = {
     "recipe.estimator_for",  # estimators of agents in one file
     "recipe.trained_once",  # a mask of tokens of several rows
     *("recipe.micro_batch", "recipe.micro_batch_tokens"),  # batches of masks are those of steps
+    # fields that are options of the estimators that have them, in `recipe.options`, which was empty
+    "recipe.options",
+    *(f"recipe.{name}" for name in (
+        "lambda_policy", "lambda_value", "length_adaptive_alpha", "step_gamma", "episode_weight",
+        "step_weight", "f_norm", "ema_decay", "otb_is_cap", "vtrace_rho_cap", "vtrace_c_cap",
+        "episode_domains",
+    )),
+    *(f"recipe.numerics.{name}" for name in (
+        "segment_reward", "turn_value", "turn_baseline", "gar_floor", "gar_cap", "gdpo_batch",
+        "batch_eps", "otb_position", "otb_lone", "otb_eps", "episodes", "states", "rae_order",
+    )),
     "earlier_code",  # of `presets`: the presets of earlier code are golden data
     "rlpost.sidecar",  # by which a join recognised the input of new columns
     *("recipe.max_len_mask", "recipe.max_response_length"),  # `drop_longer`
@@ -77,7 +89,7 @@ REMOVED = {
     *("search.ties", "search.tie_count"),  # `search.same_numbers`, without what separates them
     "rlpost.checksums",  # of all column chunks, in the footer
     "files.checksums",  # of `verify`: whether they agree
-}
+}  # fmt: skip
 
 # Values that may differ between two runs of the same code. Their keys are still compared.
 IGNORED = {

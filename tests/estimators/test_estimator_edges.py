@@ -62,12 +62,12 @@ def test_the_optimal_token_baseline_weighs_by_score_norm_and_capped_ratios():
     assert token_weights(old, squares, offsets).tolist() == pytest.approx([0.5, 1.25, 0.0])
     same = token_weights(old, squares, offsets, infer)
     assert same.tolist() == pytest.approx([0.5, 1.25, 0.0])
-    assert token_weights(old, squares, offsets, None, otb_is_cap=9.0).tolist() == same.tolist()
-    capped = token_weights(old, squares + 1, offsets, infer, otb_is_cap=1.5)
+    assert token_weights(old, squares, offsets, None, ratio_cap=9.0).tolist() == same.tolist()
+    capped = token_weights(old, squares + 1, offsets, infer, ratio_cap=1.5)
     assert capped.tolist() == pytest.approx([1.5 * 2.25, 1.5 * 2.25 + 1.75, 2.25])
-    free = token_weights(old, squares + 1, offsets, infer, otb_is_cap=math.inf)
+    free = token_weights(old, squares + 1, offsets, infer, ratio_cap=math.inf)
     assert free.tolist() == pytest.approx([1.5 * 4, 1.5 * 4 + 1.75, math.exp(40)])
-    far = token_weights(infer, squares + 1, offsets, old, otb_is_cap=9.0)
+    far = token_weights(infer, squares + 1, offsets, old, ratio_cap=9.0)
     assert far[2].item() == pytest.approx(3 * math.exp(-40), rel=1e-9, abs=0)
 
 
@@ -139,7 +139,7 @@ def test_rae_subtracts_the_moving_average_of_the_domain(by):
         before = averages.get(domain[row], 0.0)
         want[row] = rewards[row] - before
         averages[domain[row]] = 0.75 * before + 0.25 * rewards[row]
-    got = rae(double(rewards), whole(domain), whole(group), ema_decay=0.75, rae_order=by)
+    got = rae(double(rewards), whole(domain), whole(group), ema_decay=0.75, order=by)
     assert got.advantages.tolist() == pytest.approx(want)
     assert got.returns.tolist() == got.advantages.tolist()
 

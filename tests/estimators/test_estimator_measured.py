@@ -91,7 +91,7 @@ def test_the_defaults_of_the_table_are_what_an_estimator_does_without_the_option
     data, one = table(name), ESTIMATORS[name]
     plain = advantages(data, name)
     for option, value in one.defaults.items():
-        if one.normalises and option not in one.options and option != "whiten_advantages":
+        if one.normalises and option not in one.keywords and option != "whiten_advantages":
             continue  # its own functions normalise, and have no such choice
         np.testing.assert_array_equal(advantages(data, name, **{option: value}), plain)
 
@@ -102,5 +102,5 @@ def test_scaled_rewards_scale_advantages_unless_the_table_has_a_divisor(name):
     plain, larger = advantages(data, name), advantages(scaled(data, 4), name)
     assert np.abs(plain).max() > 0.01
     divides = one.defaults["norm_std"] != "none" or one.defaults["whiten_advantages"]
-    divides = divides or one.normalise_batch or name in BY_MEAN | WITHOUT_REWARDS
+    divides = divides or one.over_batch is not None or name in BY_MEAN | WITHOUT_REWARDS
     np.testing.assert_allclose(larger, plain * (1 if divides else 4), rtol=1e-3, atol=1e-3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rlpost
-from rlpost.estimators import ESTIMATORS, base, estimator_named, own
+from rlpost.estimators import ESTIMATORS, base, estimator_named
 
 
 def double(xs):
@@ -33,7 +33,7 @@ def test_the_table_has_the_defaults_of_the_papers(name):
     }  # fmt: skip
     assert (one.returns == "own") == (name in OWN_RETURNS)
     assert (one.returns == "whitened") == (name == "reinforce_pp_baseline")
-    assert one.normalise_batch == (name == "gdpo")
+    assert bool(one.over_batch) == (name == "gdpo")
     assert one.beyond_steps == (name == "rae")
     assert one.undiscounted_is_constant == (name in CONSTANT)
     assert one.normalises == (name in OF_GROUPS | {"grpo_passk"})
@@ -52,7 +52,7 @@ def test_a_custom_function_becomes_an_estimator():
         """
         return 2 * rewards
 
-    found = own.as_estimator(mine, "mine", "here")
+    found = base.as_estimator(mine, "mine", "here")
     assert (found.name, found.formula, found.source) == ("mine", "Twice the reward.", "here")
     assert (found.returns, found.beyond_steps) == ("own", True)
     knobs = rlpost.Recipe()

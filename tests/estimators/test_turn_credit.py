@@ -89,7 +89,7 @@ def test_gar_equals_the_loop(rows, floor, cap):
     )
     rewards = torch.tensor([row.reward for row in rows], dtype=torch.float64)
     hacks = torch.tensor([row.hack for row in rows])
-    found = F.gar(rewards, rates, groups_of(rows), hacks, gar_floor=floor, gar_cap=cap)
+    found = F.gar(rewards, rates, groups_of(rows), hacks, floor=floor, cap=cap)
     loop = slow.gar(rows, [[row.reward] for row in rows], floor=floor, cap=cap)[0]
     torch.testing.assert_close(found, flat(loop), **CLOSE)
 

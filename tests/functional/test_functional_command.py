@@ -33,7 +33,8 @@ OPTIONS = {
     "gae": [{"gamma": 0.9, "lam": 0.5}, {"gamma": 0.9, **VAPO}],
     "turn_gae": [{"gamma": 0.9, "lam": 0.5, "turn_value": "last"}],
     "agentic_reinforce": [{"gamma": 0.9, "segment_reward": "last"}],
-    **{name: [{"gamma": 0.9}] for name in ("reinforce", "reinforce_pp", "remax", "vtrace")},
+    **{name: [{"gamma": 0.9}] for name in ("reinforce", "reinforce_pp", "remax")},
+    "vtrace": [{"gamma": 0.9}, {"rho_cap": 0.5, "c_cap": 2.0}],
     "grpo": [{"norm_mean": "others", "norm_std": "none"}, {"norm_eps": 0.1}],
     "gdpo": [{"batch_eps": 0.1}],
     "grpo_passk": [{"norm_std": "none"}],
@@ -41,8 +42,14 @@ OPTIONS = {
     "mt_grpo": [{"turn_baseline": "reward", "step_gamma": 0.5, "norm_std": "none"}],
     "step_reinforce": [{"step_gamma": 0.5, "norm_std": "none"}],
     "turn_credit": [{"step_gamma": 0.5, "step_weight": 2.0}],
-    "optimal_token_baseline": [{"gamma": 0.9}],
+    "optimal_token_baseline": [
+        {"gamma": 0.9},
+        {"position": "policy_token", "lone": "none", "ratio_cap": 2.0, "eps": 0.1},
+    ],
     "gpg": [{"f_norm": 2.0}],
+    "hierarchical_grpo": [{"episode_domains": ["math"]}],
+    "rae": [{"ema_decay": 0.5, "order": "group"}],
+    "gar": [{"floor": 0.25, "cap": 1.25}],
 }
 """Options of estimators beside the defaults."""
 ROUGH = {"rtol": 1e-4, "atol": 1e-3}  # rewards that are divided by next to nothing
@@ -56,6 +63,7 @@ IDS = {
     "group": "group",
     "batch": "batch",
     "domain": "domain",
+    "domain_name": "domain",
     "rollout": "traj_id",
     "state_id": "state_id",
 }
@@ -77,7 +85,6 @@ def column(rows, name):
         "mask": mask_of,
         "token_rewards": lambda x: F.place_rewards(rewards_of(x), offsets_of(x), mask_of(x)),
         "components": lambda x: torch.tensor([[*r.components.values()] for r in x]).double(),
-        "cohort": lambda x: [(r.domain, r.group if r.domain == "math" else "") for r in x],
         "distillation": lambda x: 0.5 * F.kl(numbers(x, "old"), numbers(x, "ref"), mask_of(x)),
     }[name](rows)
 
@@ -97,7 +104,7 @@ def computed(name, rows, **options):
 
 
 def recipe_of(name, options):
-    essentials = dict(ESSENTIALS.get(name, {}))
+    essentials = {x: y for x, y in ESSENTIALS.get(name, {}).items() if x != "options"}
     essentials |= {"component_weights": (1.0, 1.0)} if name == "gdpo" else {}
     numerics = {x: y for x, y in options.items() if x in rlpost.Numerics.model_fields}
     fields = {x: y for x, y in options.items() if x in rlpost.Recipe.model_fields}

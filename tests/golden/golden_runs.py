@@ -52,10 +52,13 @@ def pinned_loss(preset, **options) -> LossOptions:
 def run(compared, *, preset=None, prepare=None, numerics=None, **options) -> Run:
     """`compared` is {expected: written}; what a file does not hold is passed by.
 
-    Options stand above those of a framework's preset; an option that is None is left to it.
+    Options stand above those of a framework's preset; an option that is None is left to it. Those
+    that are no field of a recipe are the estimator's.
     """
     emit = tuple(dict.fromkeys(compared.values()))
     given = {name: value for name, value in options.items() if value is not None}
+    of_estimator = {name: given.pop(name) for name in [*given] if name not in Recipe.model_fields}
+    given |= {"options": of_estimator} if of_estimator else {}
     if preset is None:
         given = {"unit": "row", **given}  # as these functions count
     given |= {"numerics": numerics or {}, "emit": emit}

@@ -71,14 +71,16 @@ def verl_positions(estimator):
     def rule(entry, config, _table) -> Runs:
         weighed = re.search(r"threshold ([\d.]+)", config.get("rollout_is", ""))
         tail = config.get("handle_zero_tail")
-        lone = {} if tail is None else {"otb_lone": "none" if tail else "baseline"}
+        lone = {} if tail is None else {"lone": "none" if tail else "baseline"}
         return [
             run(
                 {**CREDIT, **same("token_level_rewards")},
                 preset=PRESET,
                 estimator=estimator,
-                otb_is_cap=float(weighed[1]) if weighed else None,
-                numerics={**verl_numerics(entry), **lone, "otb_eps": config["epsilon"]},
+                ratio_cap=float(weighed[1]) if weighed else None,
+                eps=config["epsilon"],
+                numerics=verl_numerics(entry),
+                **lone,
                 **verl_kl(config),
             )
         ]

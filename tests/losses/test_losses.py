@@ -610,8 +610,8 @@ def test_an_error_names_the_wrong_option(options, text):
     [
         ("tis", {"weight": "2:1"}, "weight=2:1: .*LOW:HIGH"),
         ("ipo", {"prob_mask": 1.5}, "prob_mask=1.5: .* less than or equal to 1"),
-        ("sapo", {"tau": 1.0}, "tau=1.0: loss sapo has no option 'tau'; .*tau_pos"),
-        ("ppo", {"ratio_clamp": 1.0}, "ratio_clamp=1.0: .*: --ratio-clamp"),
+        ("sapo", {"tau": 1.0}, "tau=1: loss sapo has no option 'tau'; .*tau_pos"),
+        ("ppo", {"ratio_clamp": 1.0}, "ratio_clamp=1: .*: --ratio-clamp"),
     ],
 )
 def test_an_error_names_the_wrong_option_of_a_loss(loss, options, text):

@@ -51,7 +51,7 @@ def check(formula, *arguments, **options):
         assert np.asarray(ours).dtype == np.asarray(theirs).dtype
 
 
-@pytest.mark.parametrize("options", [{}, {"gamma": 0.9, "lambda_policy": 0.8}])
+@pytest.mark.parametrize("options", [{}, {"gamma": 0.9, "options": {"lambda_policy": 0.8}}])
 @pytest.mark.parametrize("name", [n for n, one in ESTIMATORS.items() if one.level == "token"])
 def test_estimators_of_tokens(name, options):
     estimator, recipe = ESTIMATORS[name], rlpost.Recipe(**options)
@@ -105,7 +105,7 @@ def test_other_formulas_of_tokens():
     check(kl_terms, OLD, np.expm1(OLD))
     check(chi_square, OLD)
     check(confident_disagreement, OLD, np.abs(REF))
-    check(token_weights, OLD, VALUES**2, BOUNDS, REF, otb_is_cap=2.0)
+    check(token_weights, OLD, VALUES**2, BOUNDS, REF, ratio_cap=2.0)
     check(value_loss, VALUES, OLD, REF, clip=0.2, delta=0.3)
     check(policy_segments, MASK, BOUNDS)
     check(cut_segments, MASK, BOUNDS)

@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 import re
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from bench.history import chart
 from manual.program import COMMANDS, commands, run
@@ -29,6 +29,9 @@ from rlpost.recipe.presets import corrections as every_correction
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.render.export import notes_of, target_facts
+
+if TYPE_CHECKING:
+    from rlpost.recipe.functions import Option
 
 USES = {
     "group": "prompt groups",
@@ -126,8 +129,8 @@ def estimators() -> str:
 def estimator_options() -> str:
     rows = []
     for one in ESTIMATORS.values():
-        options = [_flag(name) for name in one.options if name in Recipe.model_fields]
-        numerics = [name for name in one.options if name in Numerics.model_fields]
+        options = [_flag(name) for name in one.keywords if name in Recipe.model_fields]
+        numerics = [name for name in one.keywords if name in Numerics.model_fields]
         defaults = [
             "yes" if x is True else "no" if x is False else x for x in one.defaults.values()
         ]
@@ -135,6 +138,26 @@ def estimator_options() -> str:
     defaults = [code(_flag(name)) for name in ESTIMATORS["grpo"].defaults]
     headings = ("estimator", *defaults, "options", "numerics")
     return table(headings, rows)
+
+
+def options_of_estimators() -> str:
+    estimators: dict[str, list[str]] = {}
+    options: dict[str, Option] = {}
+    for estimator in ESTIMATORS.values():
+        for name, option in estimator.options.items():
+            estimators.setdefault(name, []).append(estimator.name)
+            options.setdefault(name, option)
+    rows = [
+        (
+            code(name),
+            codes(estimators[name]),
+            option.type_name,
+            code(option.default_text) if option.default_text else "",
+            option.text,
+        )
+        for name, option in options.items()
+    ]
+    return table(("`--option`", "estimators", "type", "default", "meaning"), rows)
 
 
 def _flag(field: str) -> str:
@@ -349,6 +372,7 @@ TABLES = {
     "roles": roles,
     "estimators": estimators,
     "estimator-options": estimator_options,
+    "options-of-estimators": options_of_estimators,
     "losses": losses,
     "aggregations": aggregations,
     "corrections": corrections,

@@ -151,8 +151,7 @@ def test_vtrace(gamma, caps, seed):
         "returns",
         estimator="vtrace",
         gamma=gamma,
-        vtrace_rho_cap=caps[0],
-        vtrace_c_cap=caps[1],
+        options={"rho_cap": caps[0], "c_cap": caps[1]},
         bootstrap="column",
     )
     names = ("values", "old_log_probs", "infer_log_probs")

@@ -272,7 +272,7 @@ def _weighted_baseline_cases() -> Iterator[PeerCase]:
     """Yield cases of optimal token baselines that are weighed by truncated importance weights."""
     for estimator in ("optimal_token_baseline", "tir_optimal_token_baseline"):
         for cap in (2.0, 1.1):
-            options = {"is_weight": "token", "is_cap": cap, "otb_is_cap": cap}
+            options = {"is_weight": "token", "is_cap": cap, "options": {"ratio_cap": cap}}
             config = {"rollout_is": "token", "rollout_is_threshold": cap}
             step = VerlStep(estimator, _rollouts(estimator)["text"], options, correction=config)
             yield step_case(f"importance weights up to {cap}", step)

@@ -55,13 +55,13 @@ CASES = {
     "states of the batch": {
         **ESSENTIALS["gigpo"],
         "estimator": "gigpo",
-        "numerics": {"states": "batch"},
+        "options": {"states": "batch"},
     },
     "length penalty": {"estimator": "raw", "group_length_penalty": (0.1, 0.1, 0.1)},
     "gdpo on tokens": {
         **ESSENTIALS["gdpo"],
         "estimator": "gdpo",
-        "numerics": {"gdpo_batch": "tokens"},
+        "options": {"batch_over": "tokens"},
     },
 }
 

@@ -224,7 +224,7 @@ def test_log_probs_are_read_only_where_they_are_needed(tmp_path):
         ("reinforce_pp_baseline", {}),
         ("grpo", {"whiten_rewards": True}),
         ("opo", {}),
-        ("optimal_token_baseline", {"numerics": {"otb_position": "policy_token"}}),
+        ("optimal_token_baseline", {"options": {"position": "policy_token"}}),
     ],
 )
 @given(

@@ -133,7 +133,7 @@ def test_steps_earn_their_process_rewards(estimator):
             ROWS, "aabcc", (0, 1, 0, 0, 1), (0, 1, 2, 3, 4), strict=True
         )
     ]
-    options = {**ESSENTIALS[estimator], "estimator": estimator, "step_gamma": 0.5}
+    options = {**ESSENTIALS[estimator], "estimator": estimator, "options": {"step_gamma": 0.5}}
     moved = [
         replace(r, step_score=r.step_score + math.fsum(r.token_rewards), token_rewards=None)
         for r in rows

@@ -94,7 +94,7 @@ def test_gae_of_a_session_is_gae_of_its_joined_tokens(rows, rule, turns):
 def test_turn_gae_of_a_session_has_a_step_for_each_turn_of_all_rows(rows, which):
     rows = plain(rows)
     want = session_turns(rows, paid(rows, "mean"), at=0 if which == "first" else -1, **KNOBS)
-    options = {"rollout_reward": "mean", "numerics": {"turn_value": which}}
+    options = {"rollout_reward": "mean", "options": {"turn_value": which}}
     close(written(rows, estimator="turn_gae", **options, **KNOBS), flat(want))
 
 
@@ -135,8 +135,8 @@ def by_hand():
     [
         ({"estimator": "rloo"}, "--scan rollout"),
         ({"estimator": "gigpo"}, "--scan rollout"),
-        ({"estimator": "gae", "lambda_value": 1.0}, "--lambda-value"),
-        ({"estimator": "gae", "length_adaptive_alpha": 0.05}, "--length-adaptive-alpha"),
+        ({"estimator": "gae", "options": {"lambda_value": 1.0}}, "--option lambda_value"),
+        ({"estimator": "gae", "options": {"length_adaptive_alpha": 0.05}}, "--option length_"),
         ({"estimator": "gae", "numerics": {"observations": "states"}}, "observations"),
         ({"estimator": "grpo", "rollout_reward": "sum"}, "--rollout-reward sum"),
     ],

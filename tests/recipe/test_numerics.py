@@ -52,9 +52,9 @@ def test_estimators_that_normalise_themselves_use_the_same_divisor(norm_ddof, no
         for i, (r, x) in enumerate(zip(responses(xs), xs, strict=True))
     ]  # fmt: skip
     options = {"reward_components": ("right",), "component_weights": (1.0,)}
-    alone = {**numerics, "batch_eps": 0.25}
     want = (scores - scores.mean()) / (np.std(scores, ddof=1) + 0.25)
-    close(written(rows, "gdpo", **options, numerics=alone)[0][::3], want)
+    alone = {"options": {"batch_eps": 0.25}, "numerics": numerics}
+    close(written(rows, "gdpo", **options, **alone)[0][::3], want)
     close(written(rows, "gigpo", numerics=numerics)[0][::3], scores)
     close(written(rows, "grpo_passk", numerics=numerics)[0][::3], [0, 0, 4 / std])
 
@@ -264,7 +264,7 @@ def test_gdpo_normalises_responses_or_whitens_tokens():
     scores = np.array([-1, -1, -1, 1, 0, 0]) / np.sqrt(2)  # components, by group
     each = scores[[0, 3, 4]]
     close(written(rows, "gdpo", **options)[0], scores / each.std(ddof=1))
-    tokens = {**options, "numerics": {"gdpo_batch": "tokens"}}
+    tokens = {**options, "options": {"batch_over": "tokens"}}
     whitened = (scores - scores.mean()) / scores.std(ddof=1)
     advantages, returns = written(rows, "gdpo", **tokens)
     close(advantages, whitened)
@@ -314,12 +314,13 @@ def steps():
 @pytest.mark.parametrize("name", ["gigpo", "step_reinforce"])
 @pytest.mark.parametrize("options", [{}, {"kl_target": (0.5, 10.0)}], ids=str)
 def test_a_kl_penalty_in_the_reward_is_subtracted_from_the_score_of_its_step(name, options):
-    charge = {"kl_coef": 0.1, "step_gamma": 0.5, "numerics": {"kl_credit": "response"}, **options}
+    half = {"options": {"step_gamma": 0.5}}
+    charge = {"kl_coef": 0.1, "numerics": {"kl_credit": "response"}, **half, **options}
     kl = [sum(a - b for a, b in zip(r.old, r.ref, strict=True)) for r in steps()]
     rows = [replace(r, step_score=r.step_score - 0.1 * x) for r, x in zip(steps(), kl, strict=True)]
     found = written(steps(), name, **charge)
-    assert not np.allclose(found[0], written(steps(), name, step_gamma=0.5)[0])
-    for got, want in zip(found, written(rows, name, step_gamma=0.5), strict=True):
+    assert not np.allclose(found[0], written(steps(), name, **half)[0])
+    for got, want in zip(found, written(rows, name, **half), strict=True):
         close(got, want)
 
 

@@ -26,14 +26,6 @@ def test_a_reward_of_rollouts_needs_that_rollouts_count():
 
 DEFAULTS = {
     "scan": "row",
-    "step_gamma": 1.0,
-    "episode_weight": 1.0,
-    "step_weight": 1.0,
-    "f_norm": 1.0,
-    "ema_decay": 0.9,
-    "vtrace_rho_cap": 1.0,
-    "vtrace_c_cap": 1.0,
-    "episode_domains": (),
     "options": {},
     "teachers": {},
     "estimator": "grpo",

@@ -57,7 +57,7 @@ CALLS = [
     call("raw", "scores"),
     call("grpo", "scores", "groups"),
     call("dr_grpo", "scores", "groups"),
-    call("hierarchical_grpo", "scores", "rollouts"),
+    call("hierarchical_grpo", "scores", "rollouts", "groups"),
     call("rae", "scores", "groups", "rollouts"),
     call("rloo", "scores", "groups"),
     call("opo", "scores", "lengths", "groups"),

@@ -23,8 +23,8 @@ def recipe_differences(sides: Sequence[Side], column: str) -> list[Json] | None:
         column: the written column that is compared.
 
     Returns:
-        `field` (of the recipe, or of its numerics) and `values`, of each side, in the order of
-        fields; None if the recipe of a side is unknown.
+        `field` (of the recipe, of its numerics, or `options.NAME`) and `values`, of each side, in
+        the order of fields; None if the recipe of a side is unknown.
     """
     recipes = [side.effective_recipe(column) for side in sides]
     known = [one for one in recipes if one is not None]
@@ -44,4 +44,7 @@ def recipe_differences(sides: Sequence[Side], column: str) -> list[Json] | None:
 def _value(one: EffectiveRecipe, name: str) -> Any:
     """Return the value of a field, as plain data."""
     plain = one.recipe.model_dump(mode="json")
+    table, dot, key = name.partition(".")
+    if dot:
+        return plain[table].get(key)
     return plain[name] if name in plain else plain["numerics"][name]

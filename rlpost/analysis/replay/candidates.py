@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import UsageError
+from rlpost.estimators import completed
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import fields_of, stages_of
 from rlpost.recipe.base import words_of
@@ -51,7 +52,7 @@ def _own(preset: str) -> tuple[str, ...]:
 @cache
 def base_recipe(preset: str, estimator: str) -> Recipe:
     """Return the recipe of a preset's estimator, without changes."""
-    return Recipe.of(_base_values(preset, estimator))
+    return completed(Recipe.of(_base_values(preset, estimator)))
 
 
 def nested(flat: Mapping[str, Any]) -> Values:
@@ -96,7 +97,7 @@ class Candidate:
     def recipe(self) -> Recipe:
         """The recipe; raises UsageError if options exclude each other."""
         base = _base_values(self.preset, self.estimator)
-        return Recipe.of(merged(base, nested(self.changes), nested(self.given)))
+        return completed(Recipe.of(merged(base, nested(self.changes), nested(self.given))))
 
     def changed(self, changes: Mapping[str, Any]) -> Candidate:
         """Return the candidate with other changes too; those equal to the preset are left out."""

@@ -24,7 +24,7 @@ from rlpost.analysis.replay.rollouts import read
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
-from rlpost.estimators import estimator_named
+from rlpost.estimators import completed, estimator_named
 from rlpost.io.own_files import stored_object
 from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
@@ -96,8 +96,8 @@ def replay_sample(source: Source, request: ReplayRequest) -> Json | None:
     Raises:
         DataError, UsageError: as `replay`.
     """
-    recipe = request.recipe
-    assert recipe is not None
+    assert request.recipe is not None
+    recipe = completed(request.recipe)
     sample = _sample(source, request)
     with _named(source):
         sample = with_origin(
@@ -177,6 +177,7 @@ def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
             reporter=request.reporter,
         )
         recipe, name = found.recipe, found.named
+    recipe = completed(recipe)
     sample = with_origin(
         sample, recipe, request.tolerance, normalised_after_kl=_normalised_after_kl(source)
     )

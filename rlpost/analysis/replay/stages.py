@@ -100,6 +100,7 @@ def recipe_as_recorded(recipe: Recipe, stage: str) -> Recipe:
         reward_components=None,
         component_weights=None,
         estimator="reinforce",
+        options={},
         whiten_advantages=False,
         numerics={"kl_credit": "return"},
     )

@@ -64,9 +64,10 @@ def estimators(
     ] = None,
     how: declared.Output = "table",
 ) -> None:
-    """List estimators: formula, required columns, source.
+    """List estimators: formula, required columns, options, source.
 
-    Those of installed packages are listed without their formula: only a named one is imported.
+    Named ones are listed with the type, default and meaning of each option. Those of installed
+    packages are listed without their formula: only a named one is imported.
     """
     from rlpost.cli.render.catalogue import show_estimators  # noqa: PLC0415
     from rlpost.estimators import ESTIMATORS, estimator_named  # noqa: PLC0415
@@ -74,7 +75,7 @@ def estimators(
 
     named = [estimator_named(name) for name in names] if names else [*ESTIMATORS.values()]
     points = {} if names else {name: point.value for name, point in installed().items()}
-    show_estimators(named, points, how)
+    show_estimators(named, points, how, explain=bool(names))
 
 
 @command(losses_app, epilog=LOSSES_EPILOG)
@@ -166,17 +167,20 @@ def diff(
     compared, too. Fields are in the order of the stages that read them.
     """
     from rlpost.cli.render.catalogue import show_differences  # noqa: PLC0415
-    from rlpost.estimators import estimator_named  # noqa: PLC0415
+    from rlpost.estimators import completed, estimator_named  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
 
     recipes = [frameworks.preset(name, estimator=estimator or "grpo") for name in (left, right)]
-    usual = [estimator_named(recipe.estimator).defaults for recipe in recipes]
+    estimators = [estimator_named(recipe.estimator) for recipe in recipes]
     effective = [
-        recipe.model_copy(update={key: x for key, x in own.items() if getattr(recipe, key) is None})
-        for recipe, own in zip(recipes, usual, strict=True)
+        completed(recipe, by).model_copy(
+            update={key: x for key, x in by.defaults.items() if getattr(recipe, key) is None}
+        )
+        for recipe, by in zip(recipes, estimators, strict=True)
     ]
+    meanings = {name: option.text for by in estimators for name, option in by.options.items()}
     order = _fields_read(recipes)
-    found = frameworks.differences(*effective)
+    found = frameworks.differences(effective[0], effective[1], meanings)
     found.sort(key=lambda one: order.index(one.path) if one.path in order else len(order))
     if estimator is not None and order:
         found = [one for one in found if one.path in order]

@@ -84,6 +84,7 @@ def show(
     recipe, sources = settings.recipe, settings.sources
     # Torch takes a second to import; a wrong command line is answered before that.
     from rlpost.cli.render.catalogue import show_settings  # noqa: PLC0415
+    from rlpost.estimators import completed  # noqa: PLC0415
     from rlpost.pipeline.resolved import estimator_of, process_rewards  # noqa: PLC0415
 
     estimator = estimator_of(recipe)
@@ -93,7 +94,7 @@ def show(
     if process and recipe.numerics.process_rewards == "auto":
         values["numerics"] = recipe.numerics.model_copy(update={"process_rewards": process})
     filled = [*left, *(["numerics.process_rewards"] if "numerics" in values else [])]
-    values["options"] = estimator.with_all_options(recipe).options
+    values["options"] = completed(recipe, estimator).options
     filled += [f"options.{name}" for name in values["options"]]
     sources = dict.fromkeys(filled, f"{UNSET} of {estimator.name}") | sources
     fields = fields_of(recipe.model_copy(update=values), sources)

@@ -36,7 +36,7 @@ OPTION = ("option", "type", "default", "meaning")
 
 
 def show_estimators(
-    estimators: Sequence[Estimator], installed: Mapping[str, str], how: str
+    estimators: Sequence[Estimator], installed: Mapping[str, str], how: str, *, explain: bool
 ) -> None:
     """Print estimators on stdout: level, required columns, options, formula, source.
 
@@ -44,22 +44,28 @@ def show_estimators(
         estimators: those to describe.
         installed: entry point by name, of those that are listed without being imported.
         how: `table`, `json` or `markdown`.
+        explain: list the type, default and meaning of each option of theirs.
     """
     headings = ("estimator", "level", "needs", "options", "formula", "source")
-    rows = [
-        (
-            one.name,
-            _level(one),
-            ", ".join(one.roles),
-            ", ".join(_options(one)),
-            one.formula,
-            one.source,
-        )
-        for one in estimators
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for entry in estimators:
+        options = [_option_row(option) for option in entry.options.values()]
+        flags = [flag_of(name) for name in entry.keywords if name in Recipe.model_fields]
+        typed = ", ".join([*(f"{name}={_default(x)}" for name, _, x, _ in options), *flags])
+        cell = _records(options) if how == "json" else typed
+        needs = ", ".join(entry.roles)
+        rows.append((entry.name, _level(entry), needs, cell, entry.formula, entry.source))
     for name, value in installed.items():
-        rows.append((name, "", "", "", f"see rlpost estimators {name}", value))
-    _show_catalogue("estimators", headings, rows, how)
+        rows.append(
+            (name, "", "", [] if how == "json" else "", f"see rlpost estimators {name}", value)
+        )
+    tables = [
+        _option_table(entry.name, [_option_row(option) for option in entry.options.values()])
+        for entry in estimators
+        if explain and entry.options
+    ]
+    note = [f"{flag_of('options')} NAME=VALUE sets an option without dashes"] if tables else []
+    _show_catalogue("estimators", headings, rows, how, note, tables)
 
 
 def _show_catalogue(
@@ -95,12 +101,6 @@ def _level(estimator: Estimator) -> str:
     return "by columns" if open_ else estimator.level
 
 
-def _options(estimator: Estimator) -> list[str]:
-    """Return the options of an estimator as one types them, its own with their defaults."""
-    shared = [flag_of(name) for name in estimator.options if name in Recipe.model_fields]
-    return [*map(str, estimator.own_options.values()), *shared]
-
-
 def show_losses(losses: Sequence[Loss], how: str, *, detailed: bool) -> None:
     """Print policy losses on stdout: required columns, formula, aggregation, options, source.
 
@@ -112,39 +112,60 @@ def show_losses(losses: Sequence[Loss], how: str, *, detailed: bool) -> None:
     headings = ("loss", "needs", "formula", "aggregation", "options", "source")
     rows = []
     for loss in losses:
-        options = [_option_row(loss, option) for option in loss.parameters.values()]
-        records = [dict(zip(OPTION, option, strict=True)) for option in options]
+        options = [
+            _option_row(option, _meaning(loss, option)) for option in loss.parameters.values()
+        ]
         text = ", ".join(f"{name} {word(default)}" for name, _, default, _ in options)
         needs = ", ".join((*loss.needs, *["group"] * loss.grouped))
-        cell = records if how == "json" else text
+        cell = _records(options) if how == "json" else text
         rows.append((loss.name, needs, loss.formula, loss.aggregation, cell, loss.source))
     steps = ["your own: rlpost loss IN --loss my_losses.py:function, see rlpost help losses"]
-    tables = [_option_table(loss) for loss in losses if loss.parameters] if detailed else []
+    tables = [_table_of_loss(loss) for loss in losses if loss.parameters] if detailed else []
     _show_catalogue("losses", headings, rows, how, steps, tables)
 
 
-def _option_row(loss: Loss, option: Option) -> tuple[str, str, Any, str]:
+def _table_of_loss(loss: Loss) -> TextTable:
+    """Return the options of a loss; those of `loss_options` have no dashes."""
+    rows = [
+        (flag_of(name) if name in loss.fields else name, *row)
+        for option in loss.parameters.values()
+        for name, *row in [_option_row(option, _meaning(loss, option))]
+    ]
+    notes = [f"Without dashes: {flag_of('loss_options')} NAME=VALUE."] if loss.options else []
+    return _option_table(loss.name, rows, notes)
+
+
+def _meaning(loss: Loss, option: Option) -> str:
+    """Return what an option of a loss is: its own text, or that of the field."""
+    field = LossOptions.model_fields.get(option.name) if option.name in loss.fields else None
+    return option.text or " ".join(((field and field.description) or "").split())
+
+
+def _option_row(option: Option, text: str = "") -> tuple[str, str, Any, str]:
     """Return name, type, default and meaning of an option."""
     default = f"<{option.type_name}>" if option.required else option.default
     if option.kind and not option.required and is_plain(option.default):
         default = option.plain(option.default)
     default = "never" if default == math.inf else default
-    text = option.text
-    if option.name in loss.fields and not text:
-        text = " ".join((LossOptions.model_fields[option.name].description or "").split())
     kind = option.type_name.replace(" | ", "|").replace("'", "")
-    return option.name, kind, default, text.removesuffix(".")
+    return option.name, kind, default, (text or option.text).removesuffix(".")
 
 
-def _option_table(loss: Loss) -> TextTable:
-    """Return the options of a loss; those of `loss_options` have no dashes."""
-    rows = []
-    for option in loss.parameters.values():
-        name, kind, default, text = _option_row(loss, option)
-        rows.append((flag_of(name) if name in loss.fields else name, kind, word(default), text))
-    notes = [f"Without dashes: {flag_of('loss_options')} NAME=VALUE."] if loss.options else []
+def _default(value: Any) -> str:
+    return NONE if value is None or value == [] else word(value)
+
+
+def _records(options: Sequence[tuple[str, str, Any, str]]) -> list[dict[str, Any]]:
+    return [dict(zip(OPTION, option, strict=True)) for option in options]
+
+
+def _option_table(
+    name: str, options: Sequence[tuple[Any, ...]], notes: Sequence[str] = ()
+) -> TextTable:
+    """Return a table of rows of `_option_row`."""
+    rows = [(name, kind, _default(default), text) for name, kind, default, text in options]
     width = None if sys.stdout.isatty() else PIPED_WIDTH
-    headings = (f"options of {loss.name}", *OPTION[1:])
+    headings = (f"options of {name}", *OPTION[1:])
     return TextTable(headings, rows, text=range(len(OPTION)), notes=notes, width=width)
 
 

@@ -259,7 +259,8 @@ def cut(error: Exception) -> str:
 
 
 def _written_by(version: str) -> str:
-    return f"written by rlpost {version}, this is {__version__}"
+    here = "" if version == __version__ else f", this is {__version__}"
+    return f"written by rlpost {version}{here}"
 
 
 def _recipe_of(path: str, text: bytes, version: str) -> Recipe:
@@ -271,8 +272,7 @@ def _recipe_of(path: str, text: bytes, version: str) -> Recipe:
     try:
         recipe = Recipe.of(_parsed(text), "rlpost.recipe")
     except UsageError as error:
-        other = f" (it was {_written_by(version)})" if version != __version__ else ""
         raise DataError(
-            f"{path}: the recipe in its metadata is invalid{other}: {cut(error)}"
+            f"{path}: the recipe in its metadata, {_written_by(version)}, is invalid: {cut(error)}"
         ) from None
     return recipe

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rlpost.estimators.base import COMPUTED_TOKENS
+from rlpost.estimators.base import COMPUTED_TOKENS, fields_read
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.data import table_fields
 from rlpost.pipeline.resolved import scans
@@ -353,7 +353,7 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     normalise = each(on_rewards.normalise_rewards, resolved=resolved, running=state.running)
     counts = on_rewards.counted_fields(recipe)
     norms = Stage("reward normalisation", reduce=normalise, fields=on_rewards.norm_fields(resolved))
-    made = Stage("step rewards", reduce=make, fields=counts | estimator.reward_fields)
+    made = Stage("step rewards", reduce=make, fields=counts | fields_read(estimator.rewards))
     steps = [made] if estimator.rewards else []
     return [
         *steps,
@@ -515,9 +515,11 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         observed = not (recipe.is_filter and recipe.numerics.correction == "first")
         stage = Stage(estimator.name, map=score, reduce=reduce, uses=_REWARDS, fields=fields)
         stages.append(replace(stage, observed=observed))
-    if estimator.normalise_batch and recipe.numerics.gdpo_batch == "responses":
-        reduce = per_unit(on_responses.normalise_credit, recipe=recipe)
-        fields = on_rewards.counted_fields(recipe) | {"numerics.batch_eps"}
+    if estimator.over_batch and recipe.options["batch_over"] == "responses":
+        reduce = per_unit(
+            on_responses.normalise_credit, recipe=recipe, over_batch=estimator.over_batch
+        )
+        fields = on_rewards.counted_fields(recipe) | {"options.batch_eps"}
         stages.append(Stage("batch normalisation", reduce=reduce, fields=fields))
     if resolved.plain and not resolved.constant:
         stages.append(Stage("credit of tokens", apply=on_tokens.spread_credit, makes=_CREDIT))
@@ -537,10 +539,10 @@ def _estimator_fields(resolved: ResolvedRecipe) -> frozenset[str]:
     """
     recipe, estimator = resolved.recipe, resolved.estimator
     fields = estimator.fields | {"estimator"} | on_responses.estimate_fields(recipe, estimator)
-    if "norm_std" in estimator.options and recipe.norm_std == "none":
+    if "norm_std" in estimator.keywords and recipe.norm_std == "none":
         fields -= on_rewards.DIVISOR
     fields |= {"numerics.outcome"} if estimator.outcome else set()
-    fields |= {"numerics.gdpo_batch"} if estimator.normalise_batch else set()
+    fields |= {"options.batch_over"} if estimator.over_batch else set()
     fields |= {"scan"} if scans(estimator) else set()
     if estimator.level == "response" or resolved.rows_only:
         return fields
@@ -561,14 +563,14 @@ def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
         Stage(
             "position layout",
             reduce=partial(on_tokens.add_slots, recipe=recipe),
-            fields=on_tokens.position_fields(recipe),
+            fields=on_tokens.position_fields(recipe, estimator),
         ),
         Stage(
             "position baselines",
             on_tokens.weight_roles(recipe, estimator) | _behind(recipe),
             map=partial(on_tokens.map_slots, recipe=recipe, estimator=estimator),
-            gather=partial(on_tokens.gather_baselines, recipe=recipe),
-            apply=partial(on_tokens.add_baselines, recipe=recipe),
+            gather=partial(on_tokens.gather_baselines, recipe=recipe, estimator=estimator),
+            apply=partial(on_tokens.add_baselines, recipe=recipe, estimator=estimator),
             uses=_REWARDS,
             makes=frozenset({"position_baseline"}),
         ),

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.errors import DataError
+from rlpost.estimators.base import option_values
 from rlpost.estimators.groups import raw, weighted_scores
 from rlpost.kernels import rewards
-from rlpost.kernels.codes import joint_codes, keyed_extremes
+from rlpost.kernels.codes import keyed_extremes
 from rlpost.kernels.kl import adaptive_coefficients
 from rlpost.kernels.moments import TokenMoments, exact_sums, keyed_moments, pooled_moments
-from rlpost.kernels.rewards import difficulty_weights, length_weights, standardise
+from rlpost.kernels.rewards import difficulty_weights, length_weights
 from rlpost.kernels.rollouts import superseded
 from rlpost.pipeline.data import AGENT_ROLE, ATTEMPT, LEFT_OUT
 from rlpost.pipeline.failures import failed_units, failure_ends, named_failures
@@ -35,7 +36,7 @@ from rlpost.pipeline.stages.units import combine, per_unit
 from rlpost.recipe.recipe import GROUP_COLUMNS, MASKS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from rlpost.estimators import Estimator
     from rlpost.kernels.moments import Floats, Integers, Mask
@@ -255,12 +256,10 @@ def estimate_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
     """Return the fields that `estimate` reads, besides the options of an estimator of responses."""
     if estimator.level == "token":
         return frozenset()
-    grouped = "offsets" in estimator.parameters and "single" not in estimator.options
-    return (
-        (COUNTABLE if estimator.function is raw else counted_fields(recipe))
-        | {*(["numerics.single"] if grouped else [])}
-        | {*(["episode_domains"] if "cohort" in estimator.columns else [])}
-    )
+    grouped = "offsets" in estimator.parameters and "single" not in estimator.keywords
+    return (COUNTABLE if estimator.function is raw else counted_fields(recipe)) | {
+        *(["numerics.single"] if grouped else [])
+    }
 
 
 def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
@@ -273,8 +272,9 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
         values = responses["shaped"]
     if estimator.level == "token":
         return responses.with_(credit=values, credit_returns=values)
-    if "cohort" in estimator.columns:
-        responses = responses.with_(cohort=_cohorts(responses, recipe.episode_domains))
+    if "domain_name" in estimator.columns and not estimator.of_user:
+        names = np.array([str(label) for label in responses.labels["domain"]])
+        responses = responses.with_(domain_name=names[responses["domain"]])
     rows = counted(responses, recipe)
     columns = _columns(responses.with_(rewards=values), estimator, recipe)
     if "components" in estimator.columns:
@@ -291,7 +291,7 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
         both = np.zeros((len(responses), 2))
         both[rows] = function({name: x[rows] for name, x in columns.items()})
     credit, returns = both.T
-    alone = "offsets" in estimator.parameters and "single" not in estimator.options
+    alone = "offsets" in estimator.parameters and "single" not in estimator.keywords
     if recipe.numerics.single == "raw" and alone:
         single = group_statistics(responses, values, rows=rows)[0].number == 1
         credit, returns = (np.where(single, values, part) for part in (credit, returns))
@@ -344,20 +344,13 @@ def _stacked(columns: dict[str, Column], estimator: Estimator) -> dict[str, Colu
     return {**others, "components": np.stack(parts, axis=1)}
 
 
-def _cohorts(responses: Responses, episode_domains: Sequence[str]) -> Integers:
-    """Return codes of (group, domain) in these domains, of (batch, domain) in others, [N]."""
-    labels = [str(label) for label in responses.labels["domain"]]
-    listed = np.array([label in episode_domains for label in labels])
-    domain, batch, group = (responses[name] for name in ("domain", "batch", "group"))
-    inner = np.where(listed[domain], group + responses.count("batch"), batch)
-    return joint_codes(inner, domain)
-
-
-def normalise_credit(responses: Responses, *, recipe: Recipe) -> Responses:
+def normalise_credit(
+    responses: Responses, *, recipe: Recipe, over_batch: Callable[..., Floats]
+) -> Responses:
     """Normalise `credit` over the responses of each batch; equal ones become 0."""
     credit, rows = responses["credit"], counted(responses, recipe)
     moments = batch_moments(responses, credit, rows)
-    scores = standardise(credit, moments, eps=recipe.numerics.batch_eps)
+    scores = over_batch(credit, moments, **option_values(over_batch, recipe))
     credit = np.where(rows, scores, 0.0)
     return responses.with_(credit=credit, credit_returns=credit)
 

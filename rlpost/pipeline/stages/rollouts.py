@@ -73,7 +73,7 @@ _CREDIT = ("advantages", "returns")
 def join_heads(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
     """Add `behind`, γ·(V' + λA') of the rows that follow each row in its rollout, [N]."""
     rows, gamma = order_of(responses), recipe.gamma
-    lam = recipe.lam if "lam" in estimator.options else 1.0
+    lam = recipe.lam if "lam" in estimator.keywords else 1.0
     steps = np.where(responses["valid"], responses["head:steps"], 0)
     heads = {name: responses[f"head:{name}"] for name in ("advantage", "value")}
     last = rows.offsets[1:] - 1

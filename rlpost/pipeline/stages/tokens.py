@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rlpost.estimators.base import fields_read, option_values
 from rlpost.kernels.arrays import Array, namespace, on_host
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import token_moments
@@ -320,7 +321,7 @@ def _reached(batch: Batch, recipe: Recipe, estimator: Estimator) -> Array:
 
 def reads_segment_ends(recipe: Recipe, estimator: Estimator) -> bool:
     """Return whether an estimator reads rewards at the last token of a policy segment only."""
-    return "segment_reward" in estimator.options and recipe.numerics.segment_reward == "last"
+    return not estimator.of_user and recipe.options.get("segment_reward") == "last"
 
 
 def spread_credit(batch: Batch) -> Batch:
@@ -383,10 +384,10 @@ def clip_and_mask(batch: Batch, *, recipe: Recipe) -> Batch:
     return batch.with_(**added, advantages=advantages, returns=returns)
 
 
-def position_fields(recipe: Recipe) -> frozenset[str]:
-    """Return the fields of baselines by position, besides the estimator's options."""
-    own = {"numerics.otb_position", "numerics.otb_eps", "numerics.otb_lone", "numerics.single"}
-    return counted_fields(recipe) | own
+def position_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
+    """Return the fields of baselines by position, besides those of the estimator."""
+    functions = (estimator.token_positions, estimator.position_baselines)
+    return counted_fields(recipe).union({"numerics.single"}, *map(fields_read, functions))
 
 
 def add_slots(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -396,7 +397,7 @@ def add_slots(responses: Responses, *, recipe: Recipe) -> Responses:
     has as many slots as its longest response has positions, all groups in one flat array without
     padding, which is much shorter than the tokens.
     """
-    by_row = recipe.numerics.otb_position == "token"
+    by_row = recipe.options["position"] == "token"
     size, group = responses["length" if by_row else "tokens"], responses["group"]
     longest = np.zeros(responses.count("group"), np.int64)
     np.maximum.at(longest, group, size)
@@ -414,14 +415,15 @@ def map_slots(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str
     policy, offsets = positions_of(batch.mask), compact_offsets(batch.mask, batch.offsets)
     returns = _returns(batch, recipe)[policy]
     columns = {name: batch[name][policy] for name in weight_roles(recipe, estimator)}
-    weights = estimator.token_weights(**columns, offsets=offsets, otb_is_cap=recipe.otb_is_cap)
+    options = option_values(estimator.token_weights, recipe)
+    weights = estimator.token_weights(**columns, offsets=offsets, **options)
     mask, bounds = on_host(batch.mask), on_host(batch.offsets)
     own = spread(batch.table["counted"], on_host(offsets))
     counts = spread(batch.responses["counted"], offsets)
     counts = batch.xp.with_host(counts, lambda: own)
     there = positions_of(counts)
     return {
-        "slot": _slots(batch.table["slot"], mask, bounds, recipe)[mask][own],
+        "slot": _slots(batch.table["slot"], mask, bounds, recipe, estimator)[mask][own],
         "above": (returns * weights)[there],
         "below": weights[there],
     }
@@ -438,31 +440,35 @@ def _returns(batch: Batch, recipe: Recipe) -> Array:
 
 
 def weight_roles(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
-    """Return the token roles that weights need; the engine's log-probs only with --otb-is-cap."""
-    unused = set() if recipe.otb_is_cap is not None else {"infer_log_probs"}
+    """Return the token roles that weights need; the engine's log-probs only with a ratio_cap."""
+    capped = recipe.options.get("ratio_cap") is not None
+    unused = set() if capped else {"infer_log_probs"}
     return frozenset(estimator.weight_columns) - unused
 
 
 def gather_baselines(
-    responses: Responses, parts: Iterable[dict[str, Array]], *, recipe: Recipe
+    responses: Responses,
+    parts: Iterable[dict[str, Array]],
+    *,
+    recipe: Recipe,
+    estimator: Estimator,
 ) -> Responses:
     """Add the baselines of all slots to the numbers that batches share."""
-    numerics = recipe.numerics
+    function = estimator.position_baselines
+    assert function is not None
     above, below, number = np.zeros((3, responses.notes["slots"]))
     for part in parts:
         np.add.at(above, part["slot"], part["above"])
         np.add.at(below, part["slot"], part["below"])
         np.add.at(number, part["slot"], 1.0)
-    baselines = above / (below + numerics.otb_eps)
-    if numerics.otb_lone == "none":
-        baselines = np.where(number > 1, baselines, 0.0)
+    baselines = function(above, below, number, **option_values(function, recipe))
     return responses.sharing(position_baselines=baselines)
 
 
-def add_baselines(batch: Batch, *, recipe: Recipe) -> Batch:
+def add_baselines(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
     """Add `position_baseline`, per token; 0 on observations."""
     baselines = batch.shared["position_baselines"]
-    slots = _slots(batch.responses["slot"], batch.mask, batch.offsets, recipe)
+    slots = _slots(batch.responses["slot"], batch.mask, batch.offsets, recipe, estimator)
     if len(baselines):
         values = batch.only(baselines[batch.xp.where(batch.mask, slots, 0)])
     else:
@@ -470,18 +476,18 @@ def add_baselines(batch: Batch, *, recipe: Recipe) -> Batch:
     return batch.with_(position_baseline=values)
 
 
-def _slots(first: Array, mask: Array, offsets: Array, recipe: Recipe) -> Array:
+def _slots(
+    first: Array, mask: Array, offsets: Array, recipe: Recipe, estimator: Estimator
+) -> Array:
     """Return the slot of each token, [T]; for observations only if their positions count.
 
     Args:
         first: [n] the first slot of each response's group.
         mask: [T] bool.
         offsets: [n+1].
-        recipe: has the numerics.
+        recipe: has the options.
+        estimator: has `token_positions`.
     """
-    slot = spread(first, offsets)
-    if recipe.numerics.otb_position == "token":
-        token = namespace(mask).arange(len(mask), mask)
-        return slot + token - spread(offsets[:-1], offsets)
-    before = compact_offsets(mask, offsets)[:-1]
-    return slot + mask.cumsum(0) - 1 - spread(before, offsets)
+    positions = estimator.token_positions
+    assert positions is not None
+    return spread(first, offsets) + positions(mask, offsets, **option_values(positions, recipe))

@@ -244,18 +244,32 @@ class FieldDifference(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The field, of numerics as `numerics.NAME`."""
+        """The field, of numerics as `numerics.NAME`, of the estimator as `options.NAME`."""
         is_own = self.field in Recipe.model_fields or "." in self.field
         return self.field if is_own else f"numerics.{self.field}"
 
 
-def differences(left: Recipe, right: Recipe) -> list[FieldDifference]:
-    """Return the fields in which two recipes differ: options, then numerics, in field order."""
+def differences(
+    left: Recipe, right: Recipe, meanings: Mapping[str, str] | None = None
+) -> list[FieldDifference]:
+    """Return the fields in which two recipes differ: options, then numerics, in field order.
+
+    Args:
+        left: a recipe, with the options of its estimator as `options.NAME`.
+        right: another one.
+        meanings: the descriptions of options.
+    """
     fields = []
     for one, other in ((left, right), (left.numerics, right.numerics)):
         for name, info in type(one).model_fields.items():
             pair = getattr(one, name), getattr(other, name)
-            if name not in ("estimator_name", "numerics") and pair[0] != pair[1]:
+            if name == "options":
+                for key in dict.fromkeys(key for options in pair for key in options):
+                    first, second = (options.get(key) for options in pair)
+                    if first != second:
+                        meaning = (meanings or {}).get(key, "")
+                        fields.append(FieldDifference(f"options.{key}", first, second, meaning))
+            elif name not in ("estimator_name", "numerics") and pair[0] != pair[1]:
                 meaning = " ".join((info.description or "").split())
                 fields.append(FieldDifference(name, *pair, meaning))
     return fields
