@@ -319,14 +319,14 @@ def aggregate(
         valid = like(of_units > 0, tokens)
     if weights is not None:
         sums = sums * xp.constant(per_response("weights", weights, count))
-    own = {
+    here = {
         "tokens": tokens.sum(),
         "responses": valid.sum(),
         "rows": xp.full((), rows, sizes),
         "longest": sizes.max() if count else xp.zeros((), sizes),
     }
     checked = ("tokens", "responses", *(["rows"] if count_rows == "all" else []))
-    whole = own if totals is None else (step_totals(totals, own, checked, masked=mask is not None))
+    whole = here if totals is None else step_totals(totals, here, checked, masked=mask is not None)
     below = denominator(
         how=how,
         tokens=whole["tokens"],

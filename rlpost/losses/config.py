@@ -181,7 +181,7 @@ class SweptLoss:
         """Return the setting of what is swept and read by the loss; of anything else it has None.
 
         Args:
-            known: the options that any loss of the sweep has.
+            known: the options of single losses that any loss of the sweep has.
             sources: of fields and options that are no flags, for errors.
 
         Raises:
@@ -221,11 +221,12 @@ def settings_of(trials: Sequence[SweptLoss], sources: Mapping[str, str]) -> list
     Raises:
         UsageError: no loss has an option, or a value has another type.
     """
-    known = {name: None for trial in trials for name in trial.loss.parameters}
+    losses = {trial.loss.name: trial.loss for trial in trials}
+    known = {name: None for loss in losses.values() for name in loss.options}
+    read = {name for loss in losses.values() for name in loss.fields}
     for name in trials[0].point:
-        if name == "loss_options" or not (name in known or _is_general(name)):
-            losses = ", ".join(dict.fromkeys(trial.loss.name for trial in trials))
-            text = f"--sweep {name}: no option {name!r} of {losses}"
+        if name == "loss_options" or not (name in {*known, *read} or _is_general(name)):
+            text = f"--sweep {name}: no option {name!r} of {', '.join(losses)}"
             raise UsageError(no_such(text, name, (*LossOptions.model_fields, *known)))
     configs = (trial.config(known, sources) for trial in trials)
     return list({str(config.swept): config for config in configs}.values())

@@ -169,6 +169,6 @@ class LossOptions(OptionModel):
     def _listed(cls, name: str) -> str:
         if is_own(name) and ":" not in name and name not in (others := installed()):
             names = (*NAMES, *others)
-            every = f"the losses are {', '.join(names)}"
-            raise OptionValueError(no_such(f"no policy loss {name!r}", name, names, every))
+            known = f"the losses are {', '.join(names)}"
+            raise OptionValueError(no_such(f"no policy loss {name!r}", name, names, known))
         return name

@@ -9,6 +9,7 @@ from functional_rows import CLOSE, ONE_BATCH, F, groups_of, mask_of, numbers, of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlpost.errors import UsageError
 from rlpost.losses import LOSSES, Tokens, loss_named
 from rlpost.recipe.loss import AGGREGATIONS, LossOptions
 from rlpost.recipe.presets import loss_preset
@@ -102,3 +103,17 @@ def test_the_loss_of_a_framework_is_that_of_its_options(preset):
     assert F.policy_loss(*args, loss=options).loss == F.policy_loss(*args, **chosen).loss
     named = F.policy_loss(*args, loss="gspo", pg_clip=0.1).loss
     assert named == F.policy_loss(*args, loss=LossOptions(loss="gspo"), pg_clip=0.1).loss
+
+
+def test_fields_and_options_of_the_loss_are_keywords_alike():
+    new, old = torch.tensor([-1.0, -0.5]), torch.tensor([-1.4, -0.3])
+    given = (new, old, torch.tensor([1.0, -1.0]), torch.tensor([0, 2]))
+    ours = F.policy_loss(*given, loss="kimi_k2", weight=(0.5, 1.1), tau="0.3", ratio_clamp=0.1)
+    bounded = (new - old).clip(-0.1, 0.1).exp().clip(0.5, 1.1)
+    want = -bounded * (given[2] - 0.3 * (new - old)) * new
+    torch.testing.assert_close(ours.tokens, want)
+    base = LossOptions(loss="kimi_k2", loss_options={"tau": 0.1, "weight": "0.5:1.1"})
+    again = F.policy_loss(*given, loss=base, tau=0.3, ratio_clamp=0.1)
+    assert torch.equal(again.tokens, ours.tokens)
+    with pytest.raises(UsageError, match=r"no option 'tua'.*did you mean tau"):
+        F.policy_loss(*given, loss=base, tua=0.3)

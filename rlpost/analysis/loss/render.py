@@ -110,7 +110,7 @@ def title(summary: Json) -> str:
 def _verdict(summary: Json) -> Notice | None:
     """Return the outcome: no gradient at all, or what was written; None of numbers alone."""
     if summary["tokens"]["policy"] and all(
-        one["no_gradient"]["fraction"] == 1 for one in summary["settings"]
+        setting["no_gradient"]["fraction"] == 1 for setting in summary["settings"]
     ):
         return Notice("error", "Nothing to learn: no token has a gradient")
     if summary["outputs"]:
@@ -134,8 +134,8 @@ def header(summary: Json) -> Iterator[str]:
         values = parameters(configs[0]["options"])
         yield f"loss of a token: {configs[0]['formula']}{f'; {values}' if values else ''}"
     yield f"ratio r: {_ratio_formula(summary, summary['behaviour'])}{_same_ratio(summary)}"
-    others = dict.fromkeys(one["options"]["behaviour"] for one in configs)
-    for behaviour in [one for one in others if one != summary["behaviour"]]:
+    others = dict.fromkeys(setting["options"]["behaviour"] for setting in configs)
+    for behaviour in [policy for policy in others if policy != summary["behaviour"]]:
         yield (
             f"ratio with behaviour {behaviour}: {_ratio_formula(summary, behaviour)}, which no "
             "number of ratio and KL here is of"
@@ -147,17 +147,17 @@ def _answer(summary: Json) -> Iterator[str]:
     configs, tokens = summary["settings"], summary["tokens"]["policy"]
     of = f"of {counted(tokens, 'policy token')}"
     if len(configs) == 1:
-        one = configs[0]
-        zero = f"{percent(one['no_gradient']['fraction'])} have no gradient"
-        name = one["options"]["loss"]
+        setting = configs[0]
+        zero = f"{percent(setting['no_gradient']['fraction'])} have no gradient"
+        name = setting["options"]["loss"]
         if name in _CLIPS_NOTHING:
             yield f"{name} clips nothing; {zero}, {of}"
         else:
             how = "masked" if name in MASKING else "clipped"
-            yield f"{percent(one['clip']['any']['fraction'])} {of} are {how}; {zero}"
+            yield f"{percent(setting['clip']['any']['fraction'])} {of} are {how}; {zero}"
         return
-    clipped = [(one["clip"]["any"]["fraction"], setting_name(one)) for one in configs]
-    flat = [(one["no_gradient"]["fraction"], setting_name(one)) for one in configs]
+    clipped = [(setting["clip"]["any"]["fraction"], setting_name(setting)) for setting in configs]
+    flat = [(setting["no_gradient"]["fraction"], setting_name(setting)) for setting in configs]
     for what, shares in (("clipped or masked", clipped), ("without gradient", flat)):
         low, high = min(shares), max(shares)
         span = f"{percent(low[0])} in all settings"
@@ -185,7 +185,7 @@ def _few_paths(paths: Sequence[str]) -> str:
 
 
 def _advantages(summary: Json) -> str:
-    if all(one["options"]["loss"] == "ref_kl" for one in summary["settings"]):
+    if all(setting["options"]["loss"] == "ref_kl" for setting in summary["settings"]):
         return "not read by this loss; it uses the log ratio to the reference"
     if not summary["estimator"]:
         return f"column {summary['advantages_from']} of the input"
@@ -208,43 +208,43 @@ def _ratio_formula(summary: Json, behaviour: str) -> str:
 def parameters(options: Mapping[str, Any]) -> str:
     """Return the values of the options in a formula."""
     fields = {name: options[name] for name in ("pg_clip", "dual_clip") if name in options}
-    values = {x: y for x, y in {**fields, **_own(options)}.items() if y != "never"}
+    values = {x: y for x, y in {**fields, **_alone(options)}.items() if y != "never"}
     texts = [f"{_SYMBOLS.get(name, name)} = {word(value)}" for name, value in values.items()]
     if options.get("ratio_clamp", "never") != "never":
         texts.append(f"|log r| ≤ {word(options['ratio_clamp'])}")
     return ", ".join(texts)
 
 
-def _own(options: Mapping[str, Any]) -> Mapping[str, Any]:
+def _alone(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options of the loss alone."""
-    own: Mapping[str, Any] = options.get("loss_options", {})
-    return own
+    alone: Mapping[str, Any] = options.get("loss_options", {})
+    return alone
 
 
 def _mask_bounds(options: Mapping[str, Any]) -> Offsets:
     """Return the bounds of a masking loss for falling and for rising probabilities."""
-    own = _own(options)
-    return Offsets.of(own.get("kl_mask", own.get("prob_mask")))
+    alone = _alone(options)
+    return Offsets.of(alone.get("kl_mask", alone.get("prob_mask")))
 
 
 def _single(summary: Json) -> Iterator[TextTable]:
     """Yield the tables of one config."""
-    one = summary["settings"][0]
-    yield _outcomes(one, summary["tokens"]["policy"])
+    setting = summary["settings"][0]
+    yield _outcomes(setting, summary["tokens"]["policy"])
     yield _ratios(summary)
     yield _divergence(summary)
-    yield _losses(one)
+    yield _losses(setting)
     for key, column in (("positions", "position"), ("steps", "step"), ("domains", "domain")):
-        if len(one[key]) > 1:
-            yield _parts(one[key], column)
+        if len(setting[key]) > 1:
+            yield _parts(setting[key], column)
 
 
-def _outcomes(one: Json, tokens: int) -> TextTable:
-    clip, zero = one["clip"], one["no_gradient"]
-    branches = branch_labels(one)
+def _outcomes(setting: Json, tokens: int) -> TextTable:
+    clip, zero = setting["clip"], setting["no_gradient"]
+    branches = branch_labels(setting)
     rows: list[tuple[str, ...]]
     rows = [(label, *_clipped(clip[side])) for side, label in branches.items()]
-    for name, label in reason_labels(one).items():
+    for name, label in reason_labels(setting).items():
         rows.append(_share(label, zero[name], zero[name] / tokens if tokens else 0.0))
     if sum(zero[name] > 0 for name in ("zero_advantage", "clipped", "other")) != 1:
         rows.append(_share("zero gradient, total", zero["tokens"], zero["fraction"]))
@@ -254,7 +254,7 @@ def _outcomes(one: Json, tokens: int) -> TextTable:
     return TextTable(
         headings[:columns],
         [row[:columns] for row in (*rows, responses)],
-        notes=list(outcome_notes(one)),
+        notes=list(outcome_notes(setting)),
     )
 
 
@@ -264,15 +264,15 @@ def _share(label: str, count: int, share: float) -> tuple[str, str, str, str, st
 
 def _clipped(branch: Json) -> tuple[str, str, str, str]:
     positive, negative = (
-        percent(one["fraction"]) if one["tokens"] else "–"
-        for one in (branch["positive"], branch["negative"])
+        percent(sign["fraction"]) if sign["tokens"] else "–"
+        for sign in (branch["positive"], branch["negative"])
     )
     return f"{branch['tokens']:,}", percent(branch["fraction"]), positive, negative
 
 
-def branch_labels(one: Json) -> dict[str, str]:
+def branch_labels(setting: Json) -> dict[str, str]:
     """Return the clip states that the loss has, each with the label of its row."""
-    options, clip, bounds = one["options"], one["clip"], one["bounds"]
+    options, clip, bounds = setting["options"], setting["clip"], setting["bounds"]
     name = options["loss"]
     if is_own(name):
         return {side: text for side, text in _OWN_STATES.items() if clip[side]["tokens"]}
@@ -283,7 +283,7 @@ def branch_labels(one: Json) -> dict[str, str]:
         if name != "ref_kl":
             labels["high"] = f"masked, π rose {by} {word(high)}"
         if name in TRUNCATING:
-            labels["dual"] = f"weight truncated to {word(_own(options)['weight_cap'])}"
+            labels["dual"] = f"weight truncated to {word(_alone(options)['weight_cap'])}"
         return labels
     signs = {"low": "<", "high": ">"}
     labels = {
@@ -300,9 +300,9 @@ def branch_labels(one: Json) -> dict[str, str]:
     )
 
 
-def reason_labels(one: Json) -> dict[str, str]:
+def reason_labels(setting: Json) -> dict[str, str]:
     """Return the reasons for a zero gradient that the loss has or that occur, with their labels."""
-    name, zero = one["options"]["loss"], one["no_gradient"]
+    name, zero = setting["options"]["loss"], setting["no_gradient"]
     no_advantage = "π = π_ref" if name == "ref_kl" else "A = 0"
     labels = {"zero_advantage": f"zero gradient: {no_advantage}"}
     if zero["clipped"] or name in ("ppo", "gspo", "geo_mean", "clip_cov", "fipo", "oreal"):
@@ -311,28 +311,28 @@ def reason_labels(one: Json) -> dict[str, str]:
     return labels | ({"other": "zero gradient: other"} if zero["other"] else {})
 
 
-def outcome_notes(one: Json) -> Iterator[str]:
+def outcome_notes(setting: Json) -> Iterator[str]:
     """Yield what A is, and what clipping does to the gradient under this loss."""
-    options, name = one["options"], one["options"]["loss"]
+    options, name = setting["options"], setting["options"]["loss"]
     if name == "ref_kl":
         yield "A: log π_ref - log π of the token, which this loss uses as its advantage."
     else:
         yield "A: advantage of the token. Zero gradient: the token does not update the policy."
-    yield _clip_note(one)
+    yield _clip_note(setting)
     if name in SELECTING:
-        share = word(_own(options)["share"])
+        share = word(_alone(options)["share"])
         yield (
             f"Selected: {share} of the policy tokens of each batch, at least "
             "1, by their covariance of advantage and log-prob."
         )
-    if _own(options).get("mask_clipped") and one["clip"]["any"]["tokens"]:
+    if _alone(options).get("mask_clipped") and setting["clip"]["any"]["tokens"]:
         yield "The other clipped tokens keep a gradient with a bounded weight."
-    if name in ("ppo", "gspo", "fipo", "oreal") and one["clip"]["dual"]["tokens"]:
+    if name in ("ppo", "gspo", "fipo", "oreal") and setting["clip"]["dual"]["tokens"]:
         yield "The dual clip also stops the gradient if A < 0 and the ratio is above c."
 
 
-def _clip_note(one: Json) -> str:
-    options, clip, clipped = one["options"], one["clip"], one["no_gradient"]["clipped"]
+def _clip_note(setting: Json) -> str:
+    options, clip, clipped = setting["options"], setting["clip"], setting["no_gradient"]["clipped"]
     name = options["loss"]
     if name in _CLIPS_NOTHING:
         text = _CLIPS_NOTHING[name]
@@ -348,11 +348,11 @@ def _clip_note(one: Json) -> str:
         text = f"No {'binary KL is above' if name == 'dppo_kl' else moved} a bound."
     elif name in _CLIP_NOTES:
         text = _CLIP_NOTES[name]
-    elif name in MASKING and _own(options).get("square_coef"):
+    elif name in MASKING and _alone(options).get("square_coef"):
         text = "A masked token loses -A·r and keeps the gradient of κ(log r)²."
     elif name in MASKING:
         text = "A masked token has zero gradient."
-    elif _own(options).get("mask_clipped"):
+    elif _alone(options).get("mask_clipped"):
         text = "A clipped token has zero gradient if its ratio moved in the direction of A."
     elif not clipped:
         text = "A clipped token keeps its gradient; only its weight is bounded."
@@ -371,10 +371,10 @@ def _ratios(summary: Json) -> TextTable:
         ratio["max"],
     )
     rows = [("token", *map(number, values))]
-    own = summary["settings"][0]["loss_ratio"] if len(summary["settings"]) == 1 else None
-    if own:
+    used = summary["settings"][0]["loss_ratio"] if len(summary["settings"]) == 1 else None
+    if used:
         name = summary["settings"][0]["options"]["loss"]
-        ends = (number(own["mean"]), number(own["min"]), "", "", "", number(own["max"]))
+        ends = (number(used["mean"]), number(used["min"]), "", "", "", number(used["max"]))
         rows.append((f"response ({name})", *ends))
     return TextTable(("ratio", "mean", "min", "1 %", "median", "99 %", "max"), rows)
 
@@ -391,12 +391,12 @@ def _divergence(summary: Json) -> TextTable:
     return TextTable(("divergence between policies", "k1", "k3"), rows, notes=notes)
 
 
-def _losses(one: Json) -> TextTable:
+def _losses(setting: Json) -> TextTable:
     parts = {"policy": "policy"}
-    if one["loss"]["kl"] is not None:
+    if setting["loss"]["kl"] is not None:
         parts |= {"kl": "KL"}
-        parts |= {"total": "total"} if one["options"]["kl_loss_coef"] else {}
-    batches, notes = one["batches"], list(loss_notes(one))
+        parts |= {"total": "total"} if setting["options"]["kl_loss_coef"] else {}
+    batches, notes = setting["batches"], list(loss_notes(setting))
     if len(batches) > MOST_ROWS:
         trends = [Trend(f"{name} loss", [b[part] for b in batches]) for part, name in parts.items()]
         table = trend_table("batch", [batch["batch"] for batch in batches], trends)
@@ -405,22 +405,24 @@ def _losses(one: Json) -> TextTable:
     values = [[batch[part] for batch in batches] for part in parts]
     if len(batches) > 1:
         labels.append("mean")
-        values = [[*own, one["loss"][part]] for own, part in zip(values, parts, strict=True)]
+        values = [
+            [*losses, setting["loss"][part]] for losses, part in zip(values, parts, strict=True)
+        ]
     rows = [*zip(labels, *map(aligned, values), strict=True)]
     return TextTable(("loss by batch", *parts.values()), rows, notes=notes)
 
 
-def loss_notes(one: Json) -> Iterator[str]:
+def loss_notes(setting: Json) -> Iterator[str]:
     """Yield how token losses are aggregated, and what the KL loss is."""
-    options, how = one["options"], one["aggregation"]
+    options, how = setting["options"], setting["aggregation"]
     yield f"Aggregation {how}: {ABOUT_AGGREGATIONS[how]}."
-    if one["loss"]["kl"] is None:
+    if setting["loss"]["kl"] is None:
         return
     estimator, coefficient = options["kl_loss_estimator"], number(options["kl_loss_coef"])
     yield f"KL from the reference: estimator {estimator}, coefficient {coefficient}."
-    if one["kl_clamped"]:
+    if setting["kl_clamped"]:
         bound = number(KlClamp.of(options["kl_loss_clamp"]).bound)
-        yield f"KL was clamped to ±{bound} nats at {counted(one['kl_clamped'], 'token')}."
+        yield f"KL was clamped to ±{bound} nats at {counted(setting['kl_clamped'], 'token')}."
 
 
 def _parts(parts: Sequence[Json], column: str) -> TextTable:
@@ -434,10 +436,10 @@ def _parts(parts: Sequence[Json], column: str) -> TextTable:
         Trend("ESS", [part["ess"] for part in parts], share=True),
     ]
     if column == "step" and len(parts) > MOST_ROWS:
-        return trend_table(column, labels, [one for one in trends if len({*one.values}) > 1])
-    cells = [[*map(percent, one.values)] if one.share else aligned(one.values) for one in trends]
+        return trend_table(column, labels, [trend for trend in trends if len({*trend.values}) > 1])
+    cells = [[*map(percent, x.values)] if x.share else aligned(x.values) for x in trends]
     tokens = [f"{part['tokens']:,}" for part in parts]
-    headings = (f"by {column}", "tokens", *(one.name for one in trends))
+    headings = (f"by {column}", "tokens", *(trend.name for trend in trends))
     return TextTable(headings, elided([*zip(labels, tokens, *cells, strict=True)]))
 
 

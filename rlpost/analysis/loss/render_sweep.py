@@ -14,9 +14,9 @@ Json = dict[str, Any]
 _GAP = 2  # blanks between the columns of a table
 
 
-def setting_name(one: Json) -> str:
+def setting_name(setting: Json) -> str:
     """Return the swept options of a setting."""
-    return ", ".join(f"{name} {_value(value)}" for name, value in one["swept"].items())
+    return ", ".join(f"{name} {_value(value)}" for name, value in setting["swept"].items())
 
 
 def sweep_table(summary: Json, width: int) -> TextTable:
@@ -30,12 +30,12 @@ def sweep_table(summary: Json, width: int) -> TextTable:
     columns, notes = _columns(configs), [*_notes(configs)]
     headings, cells = [*columns], [*zip(*columns.values(), strict=True)]
     names = list(configs[0]["swept"])
-    swept = [tuple(map(_value, one["swept"].values())) for one in configs]
+    swept = [tuple(map(_value, setting["swept"].values())) for setting in configs]
     rows = [(*values, *row) for values, row in zip(swept, cells, strict=True)]
     text = tuple(range(len(names)))
     table = TextTable((*names, *headings), rows, notes=notes, text=text)
     if _width(table) > width:  # names may be below their rows
-        labels = ((f"{index}", setting_name(one)) for index, one in enumerate(configs, 1))
+        labels = ((f"{index}", setting_name(setting)) for index, setting in enumerate(configs, 1))
         rows = [(*label, *row) for label, row in zip(labels, cells, strict=True)]
         table = TextTable(("", "setting", *headings), rows, notes=notes, text=(0, 1))
     return table
@@ -43,16 +43,18 @@ def sweep_table(summary: Json, width: int) -> TextTable:
 
 def _columns(configs: Sequence[Json]) -> dict[str, list[str]]:
     """Return the columns of numbers by heading."""
-    more = [x for x in ("dual", "selected") if any(one["clip"][x]["tokens"] for one in configs)]
+    more = [
+        x for x in ("dual", "selected") if any(setting["clip"][x]["tokens"] for setting in configs)
+    ]
     columns = {}
-    if len({one["tokens"] for one in configs}) > 1:
-        columns["tokens"] = [f"{one['tokens']:,}" for one in configs]
-    columns["zero grad"] = [percent(one["no_gradient"]["fraction"]) for one in configs]
+    if len({setting["tokens"] for setting in configs}) > 1:
+        columns["tokens"] = [f"{setting['tokens']:,}" for setting in configs]
+    columns["zero grad"] = [percent(setting["no_gradient"]["fraction"]) for setting in configs]
     for side in ("low", "high", *more):
-        columns[side] = [percent(one["clip"][side]["fraction"]) for one in configs]
-    columns["ESS"] = [_percent(one["gradient"]["ess"]) for one in configs]
-    columns["cosine"] = aligned([one["gradient"]["cosine"] for one in configs])
-    return columns | {"mean loss": aligned([one["loss"]["total"] for one in configs])}
+        columns[side] = [percent(setting["clip"][side]["fraction"]) for setting in configs]
+    columns["ESS"] = [_percent(setting["gradient"]["ess"]) for setting in configs]
+    columns["cosine"] = aligned([setting["gradient"]["cosine"] for setting in configs])
+    return columns | {"mean loss": aligned([setting["loss"]["total"] for setting in configs])}
 
 
 def _percent(share: float | None) -> str:
@@ -61,7 +63,7 @@ def _percent(share: float | None) -> str:
 
 def _notes(configs: Sequence[Json]) -> Iterator[str]:
     """Yield what the columns are."""
-    if len({one["tokens"] for one in configs}) > 1:
+    if len({setting["tokens"] for setting in configs}) > 1:
         yield "tokens: policy tokens that the correction accepts, of which the shares are."
     yield "low, high: tokens clipped or masked below or above a bound."
     yield "zero grad: tokens with zero gradient. g: gradient ∂L/∂log π of a policy token."

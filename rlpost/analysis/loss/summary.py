@@ -117,10 +117,10 @@ def _places_of(
 ) -> list[_SettingPlace]:
     """Return where the numbers of each setting are."""
     places = {}
-    for variant, own in zip(variants_of(configs), (totals, *totals.others), strict=True):
-        seen, whole = variant.responses(responses), own.total()
+    for variant, sums in zip(variants_of(configs), (totals, *totals.others), strict=True):
+        seen, whole = variant.responses(responses), sums.total()
         for index, number in enumerate(variant.indices):
-            places[number] = _SettingPlace(index, seen, own, whole)
+            places[number] = _SettingPlace(index, seen, sums, whole)
     return [places[number] for number in sorted(places)]
 
 
@@ -177,10 +177,10 @@ def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_TokenPar
 def _by_position(totals: LossTotals) -> list[_TokenPart]:
     """Return the ranges of positions that have policy tokens."""
     parts = []
-    for position, own in totals.at_each_position():
+    for position, part in totals.at_each_position():
         first, last = position_range(position)
-        if own.policy_tokens:
-            parts.append(_TokenPart({"from": first, "to": last}, own))
+        if part.policy_tokens:
+            parts.append(_TokenPart({"from": first, "to": last}, part))
     return parts
 
 
@@ -190,7 +190,9 @@ def _by_label(
     """Return each step or domain, if the input has that column."""
     labels = responses.cells.by_label(column, totals.cells.keys)
     sums = totals.over_each([cells for _, cells in labels])
-    return [_TokenPart({column: label}, own) for (label, _), own in zip(labels, sums, strict=True)]
+    return [
+        _TokenPart({column: label}, part) for (label, _), part in zip(labels, sums, strict=True)
+    ]
 
 
 def _row(part: _TokenPart, index: int) -> Json:
@@ -237,7 +239,7 @@ def _batches(
             ).tolist()
             for part in totals.parts(name, len(labels), how)
         ]
-        return [math.fsum(own) for own in zip(*means, strict=True)]
+        return [math.fsum(parts) for parts in zip(*means, strict=True)]
 
     policy_losses = aggregated(f"{index}.policy", config.aggregation)
     has_kl = config.kl_name in totals.batches.sums

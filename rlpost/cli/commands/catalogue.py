@@ -131,10 +131,10 @@ def show(
 
     recipe = frameworks.preset(name, **({"estimator": estimator} if estimator else {}))
     options = frameworks.loss_preset(name, **({"loss": loss} if loss else {}))
-    every = name == frameworks.DEFAULT
+    whole = name == frameworks.DEFAULT
     lines = frameworks.toml_comment(frameworks.about(name))
-    lines += frameworks.toml_lines(recipe, options, every=every)
-    show_recipe(lines, frameworks.changed(recipe, options, every=every), how)
+    lines += frameworks.toml_lines(recipe, options, every=whole)
+    show_recipe(lines, frameworks.changed(recipe, options, every=whole), how)
 
 
 @command(presets_app)
@@ -180,17 +180,17 @@ def diff(
     ]
     meanings = {name: option.text for by in estimators for name, option in by.options.items()}
     order = _fields_read(recipes)
-    found = frameworks.differences(effective[0], effective[1], meanings)
-    found.sort(key=lambda one: order.index(one.path) if one.path in order else len(order))
+    fields = frameworks.differences(effective[0], effective[1], meanings)
+    fields.sort(key=lambda x: order.index(x.path) if x.path in order else len(order))
     if estimator is not None and order:
-        found = [one for one in found if one.path in order]
+        fields = [field for field in fields if field.path in order]
     if loss is not None or estimator is None:
         named = {"loss": loss} if loss else {}
         configs = [LossConfig(frameworks.loss_preset(x, **named)) for x in (left, right)]
         texts = {name: x.text for config in configs for name, x in config.loss.options.items()}
         ours, theirs = (config.resolved() for config in configs)
-        found += frameworks.loss_differences(ours, theirs, texts)
-    show_differences((left, right), found, how, explain=explain)
+        fields += frameworks.loss_differences(ours, theirs, texts)
+    show_differences((left, right), fields, how, explain=explain)
 
 
 def _fields_read(recipes: Sequence[Recipe]) -> list[str]:

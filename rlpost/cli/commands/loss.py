@@ -111,9 +111,9 @@ def loss(
         run = Options(
             device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj,
         )  # fmt: skip
-        with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as own:
-            found = loss_run.loss(own.paths, output, recipe, configs, run, emit, logged)
-            summary = own.result(found) | settings.requested
+        with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as opened:
+            facts = loss_run.loss(opened.paths, output, recipe, configs, run, emit, logged)
+            summary = opened.result(facts) | settings.requested
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how == "table"):

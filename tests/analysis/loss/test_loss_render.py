@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from runs import run, strict_json
+from runs import run
 from test_loss_command import FLOATS, SAMPLE, dump, policy_tokens, save, summary_of, warnings
 
-import rlpost
 from rlpost.analysis.loss import render as render_loss
 from rlpost.analysis.loss import run as loss_run
 from rlpost.losses import LOSSES
@@ -62,15 +61,6 @@ def test_a_batch_costs_a_sweep_few_function_calls(tmp_path):
         taken[steps] = calls(path, configs)
     # the loss of a batch is rounded and reported; details of each step would take over a thousand
     assert (taken[102] - taken[2]) / (100 * len(configs)) < 100
-
-
-def test_a_sweep_has_batches_and_no_details(tmp_path):
-    path = save(dump(), tmp_path / "in.parquet")
-    swept = summary_of(path, "--sweep", "pg_clip=0.1,0.2")["settings"]
-    alone = summary_of(path, "--pg-clip", "0.1")["settings"][0]
-    assert not {"positions", "steps", "domains"} & {*swept[0]}
-    assert swept[0]["batches"] == alone["batches"]
-    assert len(alone["steps"]) == len(alone["batches"]) == 3
 
 
 def test_the_summary_of_a_file_has_only_its_own_batches(tmp_path):
@@ -227,6 +217,7 @@ def test_every_loss_has_notes_of_its_own(tmp_path, monkeypatch, name):
     summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(loss=name))])
     shown = Screen(monkeypatch, 80).show(summary)
     one = summary["settings"][0]
+    assert math.isfinite(one["loss"]["total"])
     assert f" · {name}" in " ".join(shown.split())
     assert one["formula"] in " ".join(shown.split())
     masking = name in ("dppo", "ipo", "ref_kl", "dppo_tv", "dppo_kl")
@@ -478,16 +469,6 @@ def test_data_that_rlpost_did_not_write_is_never_overwritten(tmp_path):
     assert second.read_bytes() == before
 
 
-def test_an_error_of_an_existing_column_names_replace_and_not_emit(tmp_path):
-    path = save(dump(8), tmp_path / "in.parquet")
-    out = tmp_path / "out.parquet"
-    assert run("loss", path, out).code == 0
-    ran = run("loss", out, tmp_path / "again.parquet")
-    assert ran.code == 2
-    assert "--replace replaces it" in ran.err
-    assert "--emit" not in ran.err
-
-
 def test_clamped_kl_and_left_out_responses_are_reported(tmp_path):
     table = with_lists(bounded(dump()), "log_probs", lambda x: x - 8 if x < -2 else x)
     path = save(table, tmp_path / "in.parquet")
@@ -547,9 +528,3 @@ def test_no_gradient_at_all_is_the_last_line(tmp_path):
     out = tmp_path / "out.parquet"
     done = run("loss", save(table, tmp_path / "in.parquet"), out)
     assert done.out.splitlines()[-1].startswith(f"✓ {out}")
-
-
-def test_python_has_the_resolved_options(tmp_path):
-    path = save(dump(), tmp_path / "in.parquet")
-    got = strict_json(json.dumps(loss_run.loss(path, None, rlpost.Recipe())))
-    assert got["settings"][0]["options"]["dual_clip"] == "never"
