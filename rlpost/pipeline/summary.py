@@ -443,7 +443,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
 def _add_equal_components(groups: GroupFacts | None, whole: Json) -> None:
     """Add the groups of equal values of each reward component; None without groups."""
     for name, one in whole.get("components", {}).items():
-        one["zero_variance"] = None if groups is None else groups.equal_components[name]
+        one["no_signal"] = None if groups is None else groups.equal_components[name]
 
 
 def _edge_counts(totals: Totals) -> dict[str, int]:

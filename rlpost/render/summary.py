@@ -331,7 +331,7 @@ def _components(summary: Json) -> list[TextTable]:
         (
             name,
             *(column[i] for column in columns),
-            "–" if one["zero_variance"] is None else f"{one['zero_variance']:,}",
+            "–" if one["no_signal"] is None else f"{one['no_signal']:,}",
             "–" if (x := one["reward_correlation"]) is None else f"{round(x, 2) + 0.0:+.2f}",
             percent(one["advantage_share"]),
         )

@@ -27,6 +27,7 @@ RENAMED: dict[str, str] = {
     "masked.error_max_len": "masked.long_errors",
     "masked.zero_variance": "masked.equal_rewards",
     "masked.single_response": "masked.single",
+    "zero_variance": "no_signal",  # of groups whose rewards are equal
     "recipe.error_max_len_clip": "recipe.drop_long_errors",
     "recipe.drop_zero_variance": "recipe.drop_equal_rewards",
 }

@@ -76,8 +76,8 @@ def test_the_summary_has_the_numbers_of_numpy(estimator):
         assert {*one["correlations"]} == {*NAMES} - {name}
         assert one["advantage_share"] == pytest.approx(share, rel=1e-5)
         equal = sum(np.ptp(values[group == GROUP]) == 0 for group in range(GROUPS))
-        assert one["zero_variance"] == equal
-    assert found["format"]["zero_variance"] == GROUPS // 2
+        assert one["no_signal"] == equal
+    assert found["format"]["no_signal"] == GROUPS // 2
     assert sum(one["advantage_share"] for one in found.values()) == pytest.approx(1)
     assert all(step["components"]["style"]["scored"] == ROWS // 2 for step in summary["steps"])
 
@@ -94,7 +94,7 @@ def test_inspect_has_the_same_numbers_of_raw_and_of_enriched_files(tmp_path):
         for name, one in summary["components"].items():
             own = found[name]
             for facts in own, raw.components[name]:
-                assert (facts.weight, facts.zero_variance) == (one["weight"], one["zero_variance"])
+                assert (facts.weight, facts.no_signal) == (one["weight"], one["no_signal"])
                 assert facts.spread.mean == pytest.approx(one["mean"], rel=1e-12)
                 assert facts.reward_correlation == pytest.approx(one["reward_correlation"])
                 assert facts.correlations == pytest.approx(one["correlations"])

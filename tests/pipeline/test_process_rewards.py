@@ -114,7 +114,7 @@ def test_the_reward_clip_and_penalties_see_the_sum():
     assert table.column("response_level_rewards").to_pylist() == [10.75, 1, 9.5, 10, 10.5]
 
 
-def test_zero_variance_looks_at_the_sum_and_difficulty_at_the_raw_reward():
+def test_equal_rewards_look_at_the_sum_and_difficulty_at_the_raw_reward():
     _, summary = enriched(ROWS, drop_equal_rewards=True)
     assert summary["masked"]["equal_rewards"]["responses"] == 0
     assert summary["signal"]["groups"]["equal_rewards"] == 0

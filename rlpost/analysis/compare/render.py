@@ -220,7 +220,7 @@ def _components(comparison: Json) -> Iterator[TextTable]:
     names = dict.fromkeys(name for own in components for name in own)
     parts = {
         "mean": "mean",
-        "zero_variance": "no signal",
+        "no_signal": "no signal",
         "reward_correlation": "reward correlation",
         "advantage_share": "advantage share",
     }
@@ -241,7 +241,7 @@ def _part(facts: Json | None, part: str) -> str:
     value = (facts or {}).get(part)
     if not isinstance(value, int | float):  # not known, or metadata that is damaged
         return "–"
-    if part == "zero_variance":
+    if part == "no_signal":
         return f"{value:,}"
     return percent(value) if part == "advantage_share" else number(value)
 

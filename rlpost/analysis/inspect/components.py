@@ -1,4 +1,4 @@
-"""Statistics of reward components: spread, zero-variance groups, correlation, share."""
+"""Statistics of reward components: spread, groups without signal, correlation, share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def component_facts(
             weight=weight,
             spread=spread_of(columns[name][finite]),
             nonfinite=int((~finite).sum()),
-            zero_variance=_equal_groups(rows, name),
+            no_signal=_equal_groups(rows, name),
             reward_correlation=_correlation(columns[name], reward),
             correlations={
                 other: _correlation(columns[name], columns[other])

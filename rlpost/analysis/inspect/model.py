@@ -75,7 +75,7 @@ class PromptGroup:
     """The columns that define a group."""
     single: int
     """Groups of one response."""
-    zero_variance: int
+    no_signal: int
     """Groups of several responses whose rewards are all equal."""
     size: Json | None
     """`min`, `median`, `max`."""
@@ -88,7 +88,7 @@ class PromptGroup:
     """Groups of several responses in which every reward reaches the threshold."""
     all_fail: int
     equal_all_pass: int
-    """Groups of `zero_variance` in which every reward reaches the threshold."""
+    """Groups of `no_signal` in which every reward reaches the threshold."""
     equal_all_fail: int
     pass_rate: float | None
     """Mean over groups of the share of responses that pass."""
@@ -124,7 +124,7 @@ class ComponentFacts:
     spread: Spread
     nonfinite: int
     """Responses in which it is null, NaN or infinite; other numbers leave them out."""
-    zero_variance: int | None
+    no_signal: int | None
     """Groups of several responses in which it has one value; None without groups."""
     reward_correlation: float | None
     """Pearson's, with the reward; None if one of both has one value."""
@@ -174,7 +174,7 @@ class Slice:
     length: Spread
     truncated: float | None
     pass_rate: float | None
-    zero_variance: float | None
+    no_signal: float | None
     """Share of its groups of several responses whose rewards are all equal. The domain of a group
     is that of its first response."""
     kl: float | None = None

@@ -126,7 +126,7 @@ def group_facts(
         of="rollout" if unit == "rollout" else "response",
         by=[columns.column(role) for role in ("batch", "group") if role in columns],
         single=int((size == 1).sum()),
-        zero_variance=int(several["equal"].sum()) if has_rewards else 0,
+        no_signal=int(several["equal"].sum()) if has_rewards else 0,
         size={"min": int(size.min()), "median": float(np.median(size)), "max": int(size.max())}
         if len(size)
         else None,
@@ -356,7 +356,7 @@ def _slice(
     rows: pl.DataFrame,
     responses: pl.DataFrame,
     pass_threshold: float,
-    zero_variance: float | None,
+    no_signal: float | None,
 ) -> Slice:
     rewards, lengths = _finite(responses, "reward"), _finite(rows, "tokens")
     kl = _finite(rows, "kl")
@@ -369,7 +369,7 @@ def _slice(
         length=spread_of(lengths),
         truncated=float(responses["truncated"].mean() or 0) if "truncated" in rows else None,  # type: ignore[arg-type]
         pass_rate=float((rewards >= pass_threshold).mean()) if len(rewards) else None,
-        zero_variance=zero_variance,
+        no_signal=no_signal,
         kl=mean_of(kl),
         mismatch=float(_finite(rows, "k3").sum()) / compared if compared else None,
     )

@@ -66,10 +66,10 @@ def signal(facts: Facts) -> Section | None:
         ]
     groups = facts.groups
     if groups is not None and groups.size and groups.pass_rate is not None:
-        share = percent(groups.zero_variance / groups.count)
+        share = percent(groups.no_signal / groups.count)
         note = f"{share} of {groups.count:,}: a group baseline makes their advantages 0"
-        key = "groups.zero_variance"
-        tiles.append(Tile("Groups with equal rewards", f"{groups.zero_variance:,}", note, key))
+        key = "groups.no_signal"
+        tiles.append(Tile("Groups with equal rewards", f"{groups.no_signal:,}", note, key))
     return Section("signal", "Signal", tiles=tiles) if tiles else None
 
 
@@ -147,7 +147,7 @@ class _StepChart(NamedTuple):
 _TRENDS: tuple[tuple[str, Callable[[Slice], float | None], bool, bool], ...] = (
     ("Mean reward", lambda one: one.reward.mean, False, False),
     ("Pass rate", lambda one: one.pass_rate, True, True),
-    ("Groups without signal: equal rewards", lambda one: one.zero_variance, True, True),
+    ("Groups without signal: equal rewards", lambda one: one.no_signal, True, True),
     ("Mean length, policy tokens", lambda one: one.length.mean, False, True),
     ("Truncated responses", lambda one: one.truncated, True, True),
     ("KL per token, old ‖ ref, k1", lambda one: one.kl, False, False),
@@ -218,7 +218,7 @@ def _slice_cells(slices: Sequence[Slice]) -> list[list[str]]:
         [f"{one.responses:,}" for one in slices],
         aligned([one.reward.mean for one in slices]),
         [percent(one.pass_rate) for one in slices],
-        [percent(one.zero_variance) for one in slices],
+        [percent(one.no_signal) for one in slices],
         aligned([one.length.mean for one in slices]),
         [percent(one.truncated) for one in slices],
         aligned([one.kl for one in slices]),

@@ -90,7 +90,7 @@ def test_statistics_of_groups_count_a_rollout_once(reward):
     assert (found.responses, found.groups.of) == (919, "rollout")
     assert found.groups.sizes == {8: 32} == dict(groups["len"].value_counts().iter_rows())
     assert found.groups.pass_rate == pytest.approx((groups["passed"] / 8).mean())
-    assert found.groups.zero_variance == groups["equal"].sum()
+    assert found.groups.no_signal == groups["equal"].sum()
     assert found.groups.all_pass == (groups["passed"] == 8).sum()
     best = found.groups.pass_at_k[-1]
     assert (best.k, best.value) == (8, pytest.approx((groups["passed"] > 0).mean()))

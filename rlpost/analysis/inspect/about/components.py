@@ -34,7 +34,7 @@ def component_rows(facts: Facts) -> list[Row]:
     return [
         (
             name, number(one.weight), number(one.spread.mean), number(one.spread.std),
-            "–" if one.zero_variance is None else f"{one.zero_variance:,}",
+            "–" if one.no_signal is None else f"{one.no_signal:,}",
             _signed(one.reward_correlation), percent(one.advantage_share),
         )
         for name, one in facts.components.items()

@@ -31,15 +31,15 @@ def domains(facts: Facts) -> Page:
 
 def by_signal(slices: list[Slice]) -> list[Slice]:
     """Return domains, those with the most groups without signal first."""
-    return sorted(slices, key=lambda one: -(one.zero_variance or 0.0))
+    return sorted(slices, key=lambda one: -(one.no_signal or 0.0))
 
 
 def domain_lines(facts: Facts) -> list[str]:
     """Return the domains with the most groups without signal; none if all domains are alike."""
-    worst = [one for one in by_signal(facts.domains) if one.zero_variance]
-    if not worst or len({one.zero_variance for one in facts.domains}) < 2:  # noqa: PLR2004
+    worst = [one for one in by_signal(facts.domains) if one.no_signal]
+    if not worst or len({one.no_signal for one in facts.domains}) < 2:  # noqa: PLR2004
         return []
-    named = ", ".join(f"{one.label} {percent(one.zero_variance)}" for one in worst[:MOST_NAMED])
+    named = ", ".join(f"{one.label} {percent(one.no_signal)}" for one in worst[:MOST_NAMED])
     rest = len(facts.domains) - min(len(worst), MOST_NAMED)
     more = f"; {rest:,} more" if rest else ""
     return [f"no signal by {facts.roles['domain'].column}: {named}{more}"]

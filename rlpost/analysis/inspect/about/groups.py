@@ -46,7 +46,7 @@ def sizes(found: PromptGroup) -> str:
 
 def without_signal(found: PromptGroup) -> str:
     """Return how many groups of several responses have equal rewards, and which."""
-    several, equal = found.count - found.single, found.zero_variance
+    several, equal = found.count - found.single, found.no_signal
     text = f"no signal in {equal:,} of {counted(several, 'group')} ({share(equal, several)})"
     kinds = {
         "all pass": found.equal_all_pass,

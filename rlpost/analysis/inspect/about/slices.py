@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NUMBERS: dict[str, tuple[Callable[[Slice], float | None], bool]] = {
     "reward": (lambda one: one.reward.mean, False),
     "pass": (lambda one: one.pass_rate, True),
-    "no signal": (lambda one: one.zero_variance, True),
+    "no signal": (lambda one: one.no_signal, True),
     "policy tokens": (lambda one: one.length.mean, False),
     "truncated": (lambda one: one.truncated, True),
     "KL per token": (lambda one: one.kl, False),

@@ -415,21 +415,21 @@ def equal_rewards_in_groups(data: CheckInput) -> Result:
     several, steps = groups.count - groups.single, _steps_with_equal_rewards(rows)
     if not several:
         return NotRun("no group has several responses")
-    if groups.zero_variance < HALF * several and not steps:
+    if groups.no_signal < HALF * several and not steps:
         return None
     in_steps = data.in_steps(steps)
     flags = rows["equal"] & (rows["rows"] > 1)
     if in_steps:
         flags &= rows["batch"].is_in(steps)
     return Problem(
-        55 + 15 * groups.zero_variance / several,
-        f"{groups.zero_variance:,} of {counted(several, 'group')} of several {data.unit}s "
-        f"({share(groups.zero_variance, several)}) are without signal"
+        55 + 15 * groups.no_signal / several,
+        f"{groups.no_signal:,} of {counted(several, 'group')} of several {data.unit}s "
+        f"({share(groups.no_signal, several)}) are without signal"
         f"{', most of them' + in_steps if in_steps else ''}: {groups.equal_all_pass:,} all "
         f"pass, {groups.equal_all_fail:,} none pass{_threshold_note(data)}",
         "sample other prompts, or more responses per prompt, or leave the groups out with "
         "--drop-equal-rewards",
-        groups.zero_variance, several, data.examples_of_groups(flags),
+        groups.no_signal, several, data.examples_of_groups(flags),
     )  # fmt: skip
 
 
