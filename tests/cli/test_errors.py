@@ -139,7 +139,7 @@ convert in.parquet | OUT | --list
 convert in.parquet o --from verll | --from verll | did you mean verl
 export in.parquet | OUT | --to | jsonl
 loss in.parquet --loss pp | error: --loss: no policy loss 'pp'
-loss in.parquet --config tis.toml --loss tis | tis.toml, [loss]: --loss-option weight=3:1: a value
+loss in.parquet --config tis.toml --loss tis | tis.toml, [loss]: --loss-option weight=3:1: must be
 loss in.parquet --config preset.toml | preset.toml: no preset 'verll' tip: did you mean verl
 loss in.parquet --config preset3.toml | preset3.toml: preset is 3: a name is needed, see `rlpost
 loss in.parquet --config estimator.toml | estimator.toml: estimator is [1]: must be a valid string

@@ -101,7 +101,7 @@ def test_a_sweep_prints_a_row_for_each_setting(tmp_path):
     [
         (["--sweep", "pg_clp=1,2"], "no option 'pg_clp' of ppo\n  tip: did you mean pg_clip"),
         (["--sweep", "tau=1,2", "--sweep", "loss=ppo,tis"], "no option 'tau' of ppo, tis"),
-        (["--sweep", "tau=1,x", "--loss", "real"], "--sweep tau=x: a value of type float"),
+        (["--sweep", "tau=1,x", "--loss", "real"], "--sweep tau=x: must be a valid number"),
         (["--loss-option", "tau=1", "--sweep", "loss=ppo,tis"], "has no option 'tau'"),
         (["--loss-option", "pg_clip=3"], "it is an option of rlpost: --pg-clip"),
         (["--sweep", "pg_clip"], "write it NAME=VALUE,VALUE"),
