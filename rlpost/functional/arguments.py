@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Mapping
 from functools import wraps
-from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -196,28 +193,6 @@ def per_response(name: str, numbers: Array, count: int) -> Array:
     return numbers
 
 
-def one_of(name: str, value: str, values: Sequence[str]) -> None:
-    """Check that a value is one of several.
-
-    Raises:
-        UsageError: it is not.
-    """
-    if value not in values:
-        raise UsageError(f"{name} {value!r} is none of {', '.join(values)}")
-
-
-def numbers(**options: object) -> None:
-    """Check that options are numbers; None is the default of its option.
-
-    Raises:
-        UsageError: an option is a bool, NaN, or no number at all.
-    """
-    for name, value in options.items():
-        number = isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
-        if not number and value is not None:
-            raise UsageError(f"{name}={value!r}: a number is needed")
-
-
 def finite_tokens(mask: Array, offsets: Array | None = None, **columns: Array) -> None:
     """Check that columns are finite wherever the mask is true.
 
@@ -285,62 +260,3 @@ def codes_of(name: str, ids: Ids, count: int) -> tuple[NDArray[np.int64], int]:
             f"{name} of shape {tuple(codes.shape)}: ({count},) is needed, one id for each response"
         )
     return codes, number
-
-
-def step_totals(
-    totals: Mapping[str, int],
-    own: Mapping[str, Array],
-    checked: Sequence[str],
-    *,
-    masked: bool = True,
-) -> dict[str, Array]:
-    """Return the totals of a step as arrays beside those of a part of it.
-
-    Args:
-        totals: of the step.
-        own: of the part.
-        checked: totals that must be at least those of the part.
-        masked: the part has a mask; else the error asks for one.
-
-    Raises:
-        UsageError: one is missing or no whole number, they contradict each other, or are less than
-            those of the part.
-    """
-    needed = (
-        f"a dict with {', '.join(own)} of the whole step is needed, such as batch['totals'] of "
-        "rlpost.load"
-    )
-    if not isinstance(totals, Mapping):
-        raise UsageError(f"totals={totals!r}: {needed}")
-    numbers = {name: _count(totals.get(name)) for name in own}
-    for name, number in numbers.items():
-        if number is None:
-            came = f"{name!r} is {totals[name]!r}" if name in totals else f"{name!r} is missing"
-            raise UsageError(f"totals: {came}; {needed}, with whole numbers from 0")
-    tokens, responses, rows, longest = (number or 0 for number in numbers.values())
-    if not (responses <= tokens <= responses * longest and responses <= rows):
-        raise UsageError(
-            f"totals: {tokens} tokens, {responses} responses, {rows} rows and a longest of "
-            f"{longest} contradict each other; {needed}"
-        )
-    xp = namespace(own["tokens"])
-    parts = xp.stack([own[name] for name in checked]).tolist()  # one wait for a GPU
-    for name, part in zip(checked, parts, strict=True):
-        if (numbers[name] or 0) < part:
-            raise UsageError(
-                f"totals: {name!r} is {numbers[name]}, but the responses here have {part}; "
-                f"{needed}, over all of its micro-batches and ranks"
-                + ("" if masked else "; there is no mask=: pass that of the batch")
-            )
-    return {name: xp.full((), numbers[name], count) for name, count in own.items()}
-
-
-def _count(value: object) -> int | None:
-    """Return a whole number from 0, also one of numpy or a tensor; None if it is none."""
-    if isinstance(value, bool):
-        return None
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-    return number if number >= 0 else None

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlpost.errors import DataError, UsageError
 from rlpost.estimators.base import FIELDS
-from rlpost.functional import arguments as of_arrays
+from rlpost.functional import arguments as checks
 from rlpost.io.keys import name_ranks
 from rlpost.kernels.arrays import like, namespace
 from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
@@ -40,16 +40,17 @@ if TYPE_CHECKING:
 
 # What a parameter is. All else that is keyword-only is an option, whose annotation is its type.
 _CONSTANT = {"old_log_probs", "infer_log_probs", "sum_pi_squared", "entropy", "age"}
+_CONSTANT |= {"advantages", "is_weight"}
 _FINITE = {*_CONSTANT, "log_probs", "ref_log_probs"}
 TOKENS = {*_FINITE, "token_rewards", "values", "old_values", "returns", "distillation"}
-TOKENS |= {"advantages", "is_weight"}
 """Numbers of tokens: [T], or [N, T] if they are padded."""
 _MAY_LACK = {"turn_reward", "win_rate", "components"}  # a number, which is then NaN
 RESPONSES = {*_MAY_LACK, "rewards", "tokens", "turn", "step_score", "episode_score", "hack"}
-RESPONSES |= {"reward_baseline", "numbers"}
+RESPONSES |= {"reward_baseline", "numbers", "weights", "sample_weight"}
 """Numbers of responses, [N]."""
-IDS = {"group", "batch", "domain", "domain_name", "rollout", "branch", "state_id"}
+IDS = {"group", "batch", "domain", "domain_name", "rollout", "branch", "state_id", "units"}
 """N ids."""
+_STRUCTURE = {"offsets", "mask"}
 _SCOPED, _SCOPES = {"norm_mean", "norm_std"}, Literal["group", "others", "none"]
 _OPTIONAL = {"batch", "domain", "branch", "mask"}
 _TEXTS = {
@@ -78,35 +79,29 @@ def checked(
         returns: the type of the result, if it is another one; `Array` is advantages alone.
         mask: a formula of tokens has observation tokens to leave out.
     """
-    own, name = signature(formula), name or formula.__name__
+    own, name = signature(formula).parameters, name or formula.__name__
     parameters = [p for p in _public(formula, parts) if mask or p.name != "mask"]
-    returns = returns or own.return_annotation.replace("Floats", "Array")
+    returns = returns or signature(formula).return_annotation.replace("Floats", "Array")
     public = Signature(parameters, return_annotation=returns)
-    columns = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY or p.name in TOKENS]
-    options, names = {*public.parameters}.difference(columns), {*own.parameters}
-    by_tokens = not {"offsets", *TOKENS}.isdisjoint(columns)
-    compute = _of_tokens if by_tokens else _of_responses
+    names = [p.name for p in parameters]
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    required = {p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+    arrays = [x for x in names if x in TOKENS | RESPONSES | IDS | _STRUCTURE]
+    others = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
+    known, options = {*names}, {*names} - {*arrays, others}
+    compute = _of_responses if TOKENS.union(_STRUCTURE).isdisjoint(names) else _of_tokens
 
     def call(*arguments: Any, **keywords: Any) -> Any:
-        given = public.bind(*arguments, **keywords).arguments
+        given = dict(zip(positional, arguments, strict=False)) | keywords
+        fits = len(given) == len(arguments) + len(keywords) and required <= given.keys()
+        if not fits or others or not given.keys() <= known:  # bind is slow, and has the error
+            given = public.bind(*arguments, **keywords).arguments
         chosen = {x: _parsed((formula, *parts), x, given[x]) for x in given if x in options}
-        result = compute(partial(formula, **chosen), names, {x: given.get(x) for x in columns})
+        prepared = partial(formula, **chosen, **given.get(others, {}))
+        result = compute(prepared, own, {x: given.get(x) for x in arrays})
         return result[0] if returns == "Array" and isinstance(result, tuple) else result
 
     return public_form(call, name, public, _documented(formula, name, public, parts))
-
-
-def composed(function: Function, *parts: Function) -> Function:
-    """Return a public function whose `**options` are those of other public functions."""
-    own, name = signature(function), function.__name__
-    columns = [p for p in own.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    public = own.replace(parameters=[*columns, *_keywords(*parts)])
-
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        bound = public.bind(*arguments, **keywords)
-        return function(*bound.args, **bound.kwargs)
-
-    return public_form(call, name, public, _documented(function, name, public, parts))
 
 
 def padded(function: Function) -> Function:
@@ -132,7 +127,7 @@ def padded(function: Function) -> Function:
         flat["offsets"] = namespace(first).arange(rows + 1, first) * width
         bound = BoundArguments(own, {**given, **flat})
         result = function(*bound.args, **bound.kwargs)
-        return of_arrays.each(result, lambda x: x.reshape(rows, width) if masked and x.ndim else x)
+        return checks.each(result, lambda x: x.reshape(rows, width) if masked and x.ndim else x)
 
     doc = (inspect.getdoc(function) or "").partition("\n\n>>>")[0].replace("[T]", "[N, T]")
     doc = re.sub(r"\n    offsets: .*", "", doc).replace(
@@ -148,7 +143,7 @@ def public_form(
     call.__name__ = call.__qualname__ = name
     call.__module__, call.__doc__ = module, doc
     call.__signature__ = public  # type: ignore[attr-defined]
-    return of_arrays.of_any_library(call)
+    return checks.of_any_library(call)
 
 
 def _public(formula: Function, parts: Iterable[Function]) -> list[Parameter]:
@@ -172,7 +167,10 @@ def _public(formula: Function, parts: Iterable[Function]) -> list[Parameter]:
         )
         for name, required in sorted(needed.items(), key=lambda column: not column[1])
     ]
-    return [*columns, *_keywords(*parts, formula)]
+    others = [p for p in own.values() if p.kind is p.VAR_KEYWORD and not parts]
+    ids = [p.replace(annotation="Ids | None") for p in _keywords(formula) if p.name in IDS]
+    options = {p.name: p for p in (*_keywords(*parts, formula), *ids)}
+    return [*columns, *options.values(), *others]
 
 
 def _keywords(*functions: Function) -> list[Parameter]:
@@ -206,68 +204,65 @@ def _parsed(functions: tuple[Function, ...], name: str, value: Any) -> Any:
         raise UsageError(f"{name}={value!r}: {error}") from None
 
 
-def _of_tokens(formula: Function, own: set[str], given: Mapping[str, Any]) -> Any:
+def _of_tokens(formula: Function, own: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
     """Return what a formula of tokens computes.
 
-    With offsets and without a mask it sees the policy tokens alone, else all tokens, with 0 on
-    observation tokens.
+    A formula that has a mask leaves out observation tokens itself. Others see the policy tokens
+    alone if they have offsets, else all tokens, with 0 on observation tokens.
     """
-    present = {x: value for x, value in given.items() if value is not None}
-    of_responses = {x: of_arrays.floats(**{x: present[x]})[0] for x in present if x in RESPONSES}
+    present = _present(given, own)
+    numbers = {x: checks.floats(**{x: present[x]})[0] for x in present if x in RESPONSES}
     columns = {x: value for x, value in present.items() if x in TOKENS}
-    columns = dict(zip(columns, of_arrays.floats(**columns), strict=True))
-    first = next(iter({**columns, **of_responses}.values()))
-    xp, mask = namespace(first), given.get("mask")
+    columns = dict(zip(columns, checks.floats(**columns), strict=True))
+    first = next(iter({**columns, **numbers}.values()))
+    xp, mask, count = namespace(first), present.get("mask"), 0
     columns |= {x: xp.constant(columns[x]) for x in columns if x in _CONSTANT}
-    arguments: dict[str, Any] = {"mask": of_arrays.mask_of(first, mask)} if columns else {}
+    structure: dict[str, Any] = {"mask": checks.mask_of(first, mask)} if columns else {}
     if "offsets" in given:
         offsets = given["offsets"]
-        of_arrays.check_arrays(offsets=offsets)
+        checks.check_arrays(offsets=offsets)
         tokens = first if columns else xp.zeros(int(offsets[-1]) if len(offsets) else 0, first)
-        arguments = of_arrays.ragged(offsets, mask, tokens)._asdict()
-        count = len(arguments["offsets"]) - 1
-        for x, numbers in of_responses.items():
-            of_arrays.per_response(x, numbers, count)
-        arguments |= _codes(given, count)[0]
-    kept, finite = arguments["mask"], {x: xp.constant(columns[x]) for x in columns if x in _FINITE}
-    of_arrays.finite_tokens(kept, arguments.get("offsets"), **finite)
-    if "offsets" in own and "mask" not in own and "mask" in given:
-        policy, size = positions_of(kept), len(kept)
-        columns = {x: column[policy] for x, column in columns.items()}
-        compact = compact_offsets(kept, arguments["offsets"])
-        result = formula(**columns, **of_responses, offsets=compact)
-        return of_arrays.each(result, lambda part: xp.placed(part, policy, size))
-    if mask is not None:  # masked numbers may be NaN, which a product with 0 passes to gradients
-        columns = {x: xp.where(kept, column, 0.0) for x, column in columns.items()}
-    arguments = {x: value for x, value in arguments.items() if x in own}
-    result = formula(**columns, **of_responses, **arguments)
-    if mask is None:
-        return result
+        structure = checks.ragged(offsets, mask, tokens)._asdict()
+        count = len(structure["offsets"]) - 1
+        for x, values in numbers.items():
+            checks.per_response(x, values, count)
+    kept, finite = structure["mask"], {x: xp.constant(columns[x]) for x in columns if x in _FINITE}
+    checks.finite_tokens(kept, structure.get("offsets"), **finite)
+    arguments = {**numbers, **_codes(present, count)[0]}
+    if "mask" in own or "mask" not in given:
+        arguments |= {x: value for x, value in structure.items() if x in own}
+        return formula(**columns, **arguments)
+    if "offsets" in own:
+        policy = positions_of(kept)
+        arguments |= {x: column[policy] for x, column in columns.items()}
+        result = formula(**arguments, offsets=compact_offsets(kept, structure["offsets"]))
+        return checks.each(result, lambda part: xp.placed(part, policy, len(kept)))
+    # Masked numbers may be NaN, which a product with 0 passes to gradients.
+    result = formula(**{x: xp.where(kept, column, 0.0) for x, column in columns.items()})
     bools = kept.dtype
-    return of_arrays.each(
-        result, lambda x: x & kept if x.dtype == bools else xp.where(kept, x, 0.0)
-    )
+    return checks.each(result, lambda x: x & kept if x.dtype == bools else xp.where(kept, x, 0.0))
 
 
-def _of_responses(formula: Function, own: set[str], given: Mapping[str, Any]) -> Any:
+def _of_responses(formula: Function, own: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
     """Return what a formula of responses computes, from numbers of numpy in float64."""
-    numbers = {x: value for x, value in given.items() if x in RESPONSES and value is not None}
+    present = _present(given, own)
+    numbers = {x: value for x, value in present.items() if x in RESPONSES}
     name, first = next(iter(numbers.items()))
-    (first,) = of_arrays.floats(**{name: first})
+    (first,) = checks.floats(**{name: first})
     count = len(first) if first.ndim else 0
     columns: dict[str, Any] = {
-        x: of_arrays.finite(x, of_arrays.per_response(x, value, count), or_nan=x in _MAY_LACK)
+        x: checks.finite(x, checks.per_response(x, value, count), or_nan=x in _MAY_LACK)
         for x, value in numbers.items()
     }
-    codes, sizes = _codes(given, count)
+    codes, sizes = _codes(present, count)
     if "rollout_order" in own:
         rollout = joint_codes(codes["group"], codes["rollout"])
         columns["rollout_order"] = ranks_of(rollout, columns["turn"], given["branch"])
     if "domain_name" in own:
-        names = given["domain_name"]
+        names = present["domain_name"]
         names = names.tolist() if hasattr(names, "tolist") else names
-        columns["domain_name"] = np.array([*map(str, names)], np.str_)
-    arguments = {x: value for x, value in {**codes, **columns}.items() if x in own}
+        codes["domain_name"] = np.array([*map(str, names)])
+    arguments = {x: value for x, value in {**columns, **codes}.items() if x in own}
     order: Any = slice(None)
     if "offsets" in own:
         keys = (key for x in arguments.values() for key in (x.T if x.ndim > 1 else (x,)))
@@ -280,16 +275,19 @@ def _of_responses(formula: Function, own: set[str], given: Mapping[str, Any]) ->
         back = placed(part, order, count) if "offsets" in own else part
         return namespace(first).astype(like(back, first), first.dtype)
 
-    return of_arrays.each(result, as_given)
+    return checks.each(result, as_given)
 
 
-def _codes(given: Mapping[str, Any], count: int) -> tuple[dict[str, Integers], dict[str, int]]:
-    """Return the codes of all ids, and how many there are; one for ids that are not given."""
-    both = {
-        x: of_arrays.codes_of(x, [0] * count if ids is None else ids, count)
-        for x, ids in given.items()
-        if x in IDS and x != "branch"
-    }
+def _present(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that are not None, or that a formula needs."""
+    needed = {x for x, p in own.items() if p.default is Parameter.empty}
+    return {x: value for x, value in given.items() if value is not None or x in needed}
+
+
+def _codes(present: Mapping[str, Any], count: int) -> tuple[dict[str, Integers], dict[str, int]]:
+    """Return the codes of ids, and how many there are; None is one id."""
+    ids = {x: [0] * count if value is None else value for x, value in present.items() if x in IDS}
+    both = {x: checks.codes_of(x, value, count) for x, value in ids.items()}
     return {x: codes for x, (codes, _) in both.items()}, {x: size for x, (_, size) in both.items()}
 
 
@@ -297,7 +295,7 @@ def ranks_of(rollout: Integers, turn: Floats, branch: Ids | None) -> Integers:
     """Return the ranks of the rows of rollouts, [N]; DataError if two rows are one turn."""
     code = None
     if branch is not None:
-        codes, _ = of_arrays.codes_of("branch", branch, len(turn))
+        codes, _ = checks.codes_of("branch", branch, len(turn))
         labels = dict.fromkeys(branch.tolist() if hasattr(branch, "tolist") else branch)
         code = name_ranks([*labels])[codes]
     ranks = rollout_ranks(rollout, turn, code)
@@ -313,7 +311,7 @@ def ranks_of(rollout: Integers, turn: Floats, branch: Ids | None) -> Integers:
 
 def _shape(**columns: Any) -> tuple[int, int]:
     """Return the shape [N, T] of padded arrays; raises UsageError if one has another one."""
-    of_arrays.check_arrays(**columns)
+    checks.check_arrays(**columns)
     (name, first), *others = columns.items()
     if first.ndim != 2:  # noqa: PLR2004
         raise UsageError(f"{name} of shape {tuple(first.shape)}: [N, T] is needed")

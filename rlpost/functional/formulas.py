@@ -1,6 +1,6 @@
 """Formulas in the terms of their public forms, and the table of all public functions."""
 # Lines of columns that many formulas have are those of derived.py; types of options are evaluated.
-# ruff: noqa: ARG001, D417, TC003
+# ruff: noqa: D417, TC001, TC003
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import numpy as np
 from rlpost.errors import DataError, UsageError
 from rlpost.estimators import ESTIMATORS, Credit
 from rlpost.functional.arguments import codes_of, each, finite, finite_tokens, per_response, ragged
-from rlpost.functional.derived import checked, composed, public_form, ranks_of
+from rlpost.functional.derived import checked, public_form, ranks_of
 from rlpost.functional.policy import aggregate, policy_loss
 from rlpost.kernels import corrections, segments
 from rlpost.kernels import values as of_values
-from rlpost.kernels.arrays import Array, is_tensor, like, namespace, on_host
+from rlpost.kernels.arrays import Array, all_true, is_tensor, like, namespace, on_host
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import keyed_moments
-from rlpost.kernels.rewards import divisor, standardise, z_scores
+from rlpost.kernels.rewards import divisor, z_scores
 from rlpost.kernels.rollouts import RolloutOrder
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.trimming import MeanBelow, TopShare, kept_of
@@ -67,7 +67,7 @@ def to_tokens(numbers: Array, offsets: Array, mask: Array = None) -> Array:
     >>> to_tokens(torch.tensor([1.0, 2.0]), torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1]))
     tensor([1., 0., 2.])
     """
-    return segments.spread(numbers, offsets)
+    return namespace(numbers).where(mask, segments.spread(numbers, offsets), 0.0)
 
 
 def response_rewards(rewards: Array, token_rewards: Array, offsets: Array) -> Array:
@@ -255,10 +255,12 @@ def importance_weights(
     tensor([1., 2.])
     """
     xp = namespace(old_log_probs)
-    old, infer = (xp.astype(x, xp.float64) for x in (old_log_probs, infer_log_probs))
+    both = (xp.where(mask, x, 0.0) for x in (old_log_probs, infer_log_probs))
+    old, infer = (xp.astype(x, xp.float64) for x in both)
     logs = corrections.log_weights(old, infer, mask, offsets, level=level, clamp=clamp)
     weights = corrections.importance_weights(logs, **options)
-    return weights._replace(values=xp.astype(weights.values, old_log_probs.dtype))
+    values = xp.astype(xp.where(mask, weights.values, 0.0), old_log_probs.dtype)
+    return corrections.Weights(values, weights.truncated & mask, weights.masked & mask)
 
 
 def accepted_tokens(
@@ -290,8 +292,9 @@ def accepted_tokens(
     >>> accepted_tokens(old, infer, torch.tensor([0, 2]), filters=["token:ratio:0.5:2"])
     tensor([ True, False])
     """
-    xp, accepted, structure = namespace(old_log_probs), mask, (mask, offsets)
-    old, infer = (xp.astype(x, xp.float64) for x in (old_log_probs, infer_log_probs))
+    xp, accepted = namespace(old_log_probs), mask
+    columns = (old_log_probs, infer_log_probs, *([] if age is None else [age]))
+    old, infer, *ages = (xp.astype(xp.where(mask, x, 0.0), xp.float64) for x in columns)
     for text in filters:
         try:
             chosen = Filter.of(text)
@@ -299,13 +302,11 @@ def accepted_tokens(
             raise UsageError(str(error).replace("--is-filter", "filters", 1)) from None
         if chosen.measure != "age":
             how = {"measure": chosen.measure, "level": chosen.level}
-            values = corrections.divergence(old, infer, *structure, clamp=clamp, **how)
+            values = corrections.divergence(old, infer, mask, offsets, clamp=clamp, **how)
         elif age is None:
             raise UsageError(f"{chosen}: the measure age needs age=, [T] versions")
         else:
-            values = corrections.values_at(
-                xp.astype(age, xp.float64), *structure, level=chosen.level
-            )
+            values = corrections.values_at(ages[0], mask, offsets, level=chosen.level)
         if chosen.of_batch:
             inside = kept_of(values, mask, MeanBelow(chosen.high))
         else:
@@ -338,8 +339,8 @@ def top_entropy(entropy: Array, mask: Array = None, *, quantile: Share) -> Array
     >>> top_entropy(torch.tensor([0.1, 0.9, 0.4, 0.2, 0.3]), quantile=0.5)
     tensor([False,  True,  True, False,  True])
     """
-    flat = mask.reshape(-1)
-    return mask & kept_of(entropy.reshape(-1), flat, TopShare(quantile)).reshape(mask.shape)
+    values = namespace(entropy).where(mask, entropy, 0.0).reshape(-1)
+    return mask & kept_of(values, mask.reshape(-1), TopShare(quantile)).reshape(mask.shape)
 
 
 def value_loss(
@@ -409,8 +410,6 @@ def gdpo(
     components: Floats,
     offsets: Integers,
     batch: Integers,
-    *,
-    batch_eps: NonNegative = 1e-6,
     **options: Any,
 ) -> Floats:
     """Return the weighted sum of group-normalised reward components, normalised over the batch.
@@ -420,7 +419,6 @@ def gdpo(
 
     Args:
         components: [N, K] reward components; NaN: not scored, left out.
-        batch_eps: ε_batch, added to the standard deviation of the batch.
 
     Returns:
         [N]; all 0 in a batch whose sums are equal.
@@ -430,9 +428,12 @@ def gdpo(
     >>> gdpo(np.array([[0.0, 5.0], [2.0, 5.0]]), [7] * 2).round(4)
     array([-0.7071,  0.7071])
     """
-    sums = ESTIMATORS["gdpo"].function(components, offsets, **options).advantages
+    formula, normalise = _GDPO
+    over = {x: options.pop(x) for x in [*options] if x in signature(normalise).parameters}
+    sums = formula(components, offsets, **options).advantages
     moments = keyed_moments(sums, batch, int(batch.max(initial=-1)) + 1).at(batch)
-    return standardise(sums, moments, eps=batch_eps)
+    result: Floats = normalise(sums, moments, **over)
+    return result
 
 
 def step_reinforce(
@@ -476,9 +477,6 @@ def optimal_token_baseline(
     infer_log_probs: Array = None,
     *,
     gamma: float = 1.0,
-    position: Literal["token", "policy_token"] = "token",
-    lone: Literal["baseline", "none"] = "baseline",
-    eps: NonNegative = 1e-8,
     **options: Any,
 ) -> Credit:
     """Return the return-to-go minus the baseline of the token's group and position.
@@ -493,9 +491,6 @@ def optimal_token_baseline(
         sum_pi_squared: [T] Σπ² over the vocabulary, in [0, 1].
         infer_log_probs: [T] log-probs of the rollout engine; None for ρ = 1.
         gamma: discount γ per policy token, in [0, 1].
-        position: the `token` of the response, or the `policy_token`.
-        lone: a token without others of its group at its position has its own `baseline`, or `none`.
-        eps: ε.
 
     Returns:
         Credit of advantages and returns, [T] each; 0 on observation tokens. Constants: no gradient
@@ -511,24 +506,22 @@ def optimal_token_baseline(
     xp, policy = namespace(token_rewards), segments.positions_of(mask)
     columns = xp.constant(token_rewards), old_log_probs, sum_pi_squared
     rewards, *others = (x[policy] for x in columns)
-    infer = None if infer_log_probs is None else infer_log_probs[policy]
     inner = segments.compact_offsets(mask, offsets)
-    weights = _OTB_WEIGHTS(*others, inner, infer, **options)
-    bounds = on_host(inner)
-    by_row = position == "token"
-    places = on_host(policy) if by_row else np.arange(bounds[-1])
-    starts = segments.spread(on_host(offsets)[:-1] if by_row else bounds[:-1], bounds)
-    slot = joint_codes(segments.spread(group, bounds), places - starts)
+    infer = None if infer_log_probs is None else infer_log_probs[policy]
+    own = [{x: options[x] for x in options if x in signature(f).parameters} for f in _OTB]
+    weights = _OTB[0](*others, inner, infer, **own[0])
+    positions = on_host(_OTB[1](mask, offsets, **own[1])[policy])
+    slot = joint_codes(segments.spread(group, on_host(inner)), positions)
     returns = reverse_scan(rewards, inner, gamma)
     above, below = (np.bincount(slot, on_host(x)) for x in (returns * weights, weights))
-    baselines = _OTB_BASELINES(above, below, np.bincount(slot), lone=lone, eps=eps)
+    baselines = _OTB[2](above, below, np.bincount(slot), **own[2])
     baseline = xp.astype(like(baselines[slot], rewards), rewards.dtype)
     credit = ESTIMATORS["optimal_token_baseline"].function(rewards, baseline, inner, gamma=gamma)
     return Credit(*(xp.placed(part, policy, len(mask)) for part in credit))
 
 
 def reinforce_pp(
-    token_rewards: Array, offsets: Array, mask: Array | None = None, **options: Any
+    token_rewards: Array, offsets: Array, *, gamma: float = 1.0, **options: Any
 ) -> Array:
     """Return the discounted return-to-go of the token rewards, whitened over the policy tokens.
 
@@ -545,13 +538,12 @@ def reinforce_pp(
     >>> reinforce_pp(np.array([0.0, 1.0, 0.0]), np.array([0, 2, 3])).round(4)
     array([ 0.5774,  0.5774, -1.1547])
     """
-    gamma = {"gamma": options.pop("gamma")} if "gamma" in options else {}
-    returns = FUNCTIONS["reinforce"](token_rewards, offsets, mask, **gamma)
-    return FUNCTIONS["whiten"](returns, mask, **options)
+    returns = reverse_scan(token_rewards, offsets, gamma)
+    return whiten(returns, all_true(len(returns), returns), **options)
 
 
 def reinforce_pp_baseline(
-    rewards: Array, group: Ids, offsets: Array, mask: Array | None = None, **options: Any
+    rewards: Array, group: Integers, offsets: Array, mask: Array = None, **options: Any
 ) -> Array:
     """Return rewards minus the mean of their group, whitened over the policy tokens.
 
@@ -568,8 +560,9 @@ def reinforce_pp_baseline(
     >>> reinforce_pp_baseline(np.array([0.0, 1.0]), [7, 7], np.array([0, 1, 2])).round(4)
     array([-0.7071,  0.7071])
     """
-    centred = FUNCTIONS["to_tokens"](FUNCTIONS["dr_grpo"](rewards, group), offsets, mask)
-    return FUNCTIONS["whiten"](centred, mask, **options)
+    centred = like(z_scores(finite("rewards", rewards), group, norm_std="none"), rewards)
+    numbers = namespace(rewards).astype(centred, rewards.dtype)
+    return whiten(to_tokens(numbers, offsets, mask), mask, **options)
 
 
 def per_rollout(
@@ -671,9 +664,18 @@ def over_rollouts(
 
 
 _step_returns: Any = ESTIMATORS["step_reinforce"].rewards
-_OTB_WEIGHTS: Any = ESTIMATORS["optimal_token_baseline"].token_weights
-_OTB_BASELINES: Any = ESTIMATORS["optimal_token_baseline"].position_baselines
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+_GDPO: Any = ESTIMATORS["gdpo"].function, ESTIMATORS["gdpo"].over_batch
+_OTB_ENTRY: Any = ESTIMATORS["optimal_token_baseline"]
+_OTB = _OTB_ENTRY.token_weights, _OTB_ENTRY.token_positions, _OTB_ENTRY.position_baselines
+# Formulas, and those whose options they take, too.
+_FORMULAS: tuple[tuple[Callable[..., Any], ...], ...] = (
+    (place_rewards,), (to_tokens,), (whiten,), (kl,), (proximal_log_probs,), (value_loss,),
+    (importance_weights, corrections.importance_weights), (accepted_tokens,), (top_entropy,),
+    (policy_loss,), (aggregate,), (grpo, z_scores, divisor), (gdpo, *_GDPO),
+    (step_reinforce, z_scores, divisor), (reinforce_pp, whiten), (reinforce_pp_baseline, whiten),
+    (optimal_token_baseline, *_OTB),
+)  # fmt: skip
+_PUBLIC: dict[str, Callable[..., Any]] = {
     name: checked(
         estimator.rewards or estimator.function,
         name=name,
@@ -681,28 +683,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     )
     for name, estimator in ESTIMATORS.items()
 }
-"""All public functions by name."""
-for _formula, *_parts in (
-    (place_rewards,),
-    (to_tokens,),
-    (whiten,),
-    (kl,),
-    (proximal_log_probs,),
-    (importance_weights, corrections.importance_weights),
-    (value_loss,),
-    (accepted_tokens,),
-    (top_entropy,),
-    (grpo, z_scores, divisor),
-    (gdpo, ESTIMATORS["gdpo"].function),
-    (step_reinforce, z_scores, divisor),
-    (optimal_token_baseline, _OTB_WEIGHTS),
-):
-    FUNCTIONS[_formula.__name__] = checked(_formula, *_parts)
-FUNCTIONS["response_rewards"] = checked(response_rewards, mask=False)
-FUNCTIONS["turn_returns"] = checked(_step_returns, name="turn_returns", returns="Array")
-FUNCTIONS["reinforce_pp"] = composed(reinforce_pp, FUNCTIONS["reinforce"], FUNCTIONS["whiten"])
-FUNCTIONS["reinforce_pp_baseline"] = composed(reinforce_pp_baseline, FUNCTIONS["whiten"])
-for _function in (per_rollout, over_rollouts, policy_loss, aggregate):
+_PUBLIC |= {formula.__name__: checked(formula, *parts) for formula, *parts in _FORMULAS}
+_PUBLIC["response_rewards"] = checked(response_rewards, mask=False)
+_PUBLIC["turn_returns"] = checked(_step_returns, name="turn_returns", returns="Array")
+for _function in (per_rollout, over_rollouts):
     _name, _doc = _function.__name__, getdoc(_function) or ""
-    FUNCTIONS[_name] = public_form(_function, _name, signature(_function), _doc)
-FUNCTIONS = dict(sorted(FUNCTIONS.items()))
+    _PUBLIC[_name] = public_form(_function, _name, signature(_function), _doc)
+FUNCTIONS = dict(sorted(_PUBLIC.items()))
+"""All public functions by name."""

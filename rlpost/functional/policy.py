@@ -1,39 +1,24 @@
 """Policy losses, differentiable in the log-probs of the current policy."""
+# ruff: noqa: TC001 - as in formulas.py
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from collections.abc import Set as AbstractSet
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from rlpost.errors import ErrorPart, UsageError, closest, no_such, warn_caller
-from rlpost.functional.arguments import (
-    check_arrays,
-    codes_of,
-    finite_tokens,
-    floats,
-    numbers,
-    one_of,
-    per_response,
-    ragged,
-    step_totals,
-)
 from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS, denominator
-from rlpost.kernels.arrays import like, namespace, on_host
+from rlpost.kernels.arrays import Array, like, namespace, on_host
 from rlpost.kernels.segments import add_segment_sums, count_true, lengths
 from rlpost.losses import Tokens, kl_loss, loss_named
 from rlpost.losses.own import KNOWN
+from rlpost.recipe.base import Count
 from rlpost.recipe.loss import Aggregation, LossOptions
 from rlpost.recipe.recipe import PROXIMAL
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from rlpost.kernels.arrays import Array
-
-
-AGGREGATIONS = get_args(Aggregation)
 
 
 class PolicyLoss(NamedTuple):
@@ -53,7 +38,7 @@ def policy_loss(
     old_log_probs: Array,
     advantages: Array,
     offsets: Array,
-    mask: Array | None = None,
+    mask: Array = None,
     *,
     loss: str | LossOptions = "ppo",
     infer_log_probs: Array | None = None,
@@ -61,8 +46,8 @@ def policy_loss(
     rewards: Array | None = None,
     is_weight: Array | None = None,
     sample_weight: Array | None = None,
-    units: Array | Sequence[Hashable] | None = None,
-    totals: Mapping[str, int] | None = None,
+    units: Array | None = None,
+    totals: Mapping[str, Any] | None = None,
     columns: Mapping[str, Array] | None = None,
     **options: Any,
 ) -> PolicyLoss:
@@ -113,37 +98,38 @@ def policy_loss(
     (0.0, tensor([-0.5000,  0.5000]))
     """
     resolved = _options(loss, options)
-    required = {"old_log_probs": old_log_probs, "advantages": advantages}
-    optional = {"infer_log_probs": infer_log_probs, "ref_log_probs": ref_log_probs}
-    optional["is_weight"] = is_weight
-    present = {name: x for name, x in optional.items() if x is not None}
-    arrays = {**present, **(columns or {})}
-    arrays |= {name: x for name, x in (("rewards", rewards), ("units", units)) if x is not None}
-    _check_present(resolved, arrays)
-    check_arrays(offsets=offsets)
-    new, *others = floats(log_probs=log_probs, **required, **present)
-    constant = namespace(new).constant
-    log_probs_of = dict(zip([*required, *present], map(constant, others), strict=True))
-    responses = ragged(offsets, mask, new)
-    finite_tokens(responses.mask, responses.offsets, log_probs=constant(new), **log_probs_of)
-    count = len(responses.offsets) - 1
+    others = dict(columns or {})
+    given = {"infer_log_probs": infer_log_probs, "ref_log_probs": ref_log_probs}
+    given |= {"rewards": rewards, "units": units}
+    _check_present(resolved, {*others, *(name for name, x in given.items() if x is not None)})
+    constant = namespace(log_probs).constant
     tokens = Tokens(
-        new=new,
-        old=log_probs_of["old_log_probs"],
-        advantages=log_probs_of["advantages"],
-        mask=responses.mask,
-        offsets=responses.offsets,
-        infer=log_probs_of.get("infer_log_probs"),
-        ref=log_probs_of.get("ref_log_probs"),
-        rewards=None if rewards is None else constant(per_response("rewards", rewards, count)),
-        weights=log_probs_of.get("is_weight"),
-        group=None if units is None else like(codes_of("units", units, count)[0], new),
-        columns={name: constant(x) for name, x in (columns or {}).items()},
+        new=log_probs,
+        old=old_log_probs,
+        advantages=advantages,
+        mask=mask,
+        offsets=offsets,
+        infer=infer_log_probs,
+        ref=None if ref_log_probs is None else constant(ref_log_probs),
+        rewards=None if rewards is None else constant(rewards),
+        weights=is_weight,
+        group=None if units is None else like(units, log_probs),
+        columns={name: constant(x) for name, x in others.items()},
     )
-    if sample_weight is not None:
-        per_response("sample_weight", sample_weight, count)
-    whole = {"weights": sample_weight, "units": units, "totals": totals}
-    return _aggregated(tokens, resolved, whole, masked=mask is not None)
+    function = loss_named(resolved.loss)
+    surrogate = function(tokens, resolved)
+    way: Any = resolved.aggregation or function.aggregation
+    how: dict[str, Any] = {"weights": sample_weight, "units": units, "advantages": advantages}
+    how |= {"totals": totals, "count_rows": resolved.agg_rows, "norm": resolved.agg_norm}
+    how |= {"length": resolved.agg_length}
+    if totals is not None and function.selects is not None:
+        _warn_of_selection(resolved.loss, totals, mask)
+    total = aggregate(surrogate.values, offsets, mask, how=way, **how)
+    if resolved.kl_loss_coef > 0:
+        penalty = kl_loss(tokens, resolved)
+        way = resolved.kl_loss_aggregation or way
+        total = total + resolved.kl_loss_coef * aggregate(penalty, offsets, mask, how=way, **how)
+    return PolicyLoss(total, surrogate.values, surrogate.clip)
 
 
 def _options(loss: str | LossOptions, keywords: Mapping[str, Any]) -> LossOptions:
@@ -162,7 +148,7 @@ def _options(loss: str | LossOptions, keywords: Mapping[str, Any]) -> LossOption
     return LossOptions.of({**base, **fields, "loss_options": options}, "policy_loss")
 
 
-def _check_present(options: LossOptions, present: Mapping[str, Any]) -> None:
+def _check_present(options: LossOptions, present: AbstractSet[str]) -> None:
     """Raise UsageError for all arrays that an option or the loss needs and that are missing."""
     if options.behaviour in PROXIMAL:
         raise UsageError(
@@ -197,31 +183,6 @@ def _check_present(options: LossOptions, present: Mapping[str, Any]) -> None:
         raise UsageError(*dict.fromkeys(missing))
 
 
-def _aggregated(
-    tokens: Tokens, options: LossOptions, whole: dict[str, Any], *, masked: bool
-) -> PolicyLoss:
-    """Return the loss of tokens; `whole` are `weights`, `units` and `totals` of `aggregate`."""
-    function = loss_named(options.loss)
-    surrogate = function(tokens, options)
-    way = options.aggregation or function.aggregation
-    how: dict[str, Any] = {
-        **whole,
-        "advantages": tokens.advantages,
-        "count_rows": options.agg_rows,
-        "norm": options.agg_norm,
-        "length": options.agg_length,
-    }
-    offsets, mask = tokens.offsets, tokens.mask if masked else None
-    if whole["totals"] is not None and function.selects is not None:
-        _warn_of_selection(options.loss, whole["totals"], tokens.mask)
-    total = aggregate(surrogate.values, offsets, mask, how=way, **how)
-    if options.kl_loss_coef > 0:
-        way = options.kl_loss_aggregation or way
-        penalty = aggregate(kl_loss(tokens, options), offsets, mask, how=way, **how)
-        total = total + options.kl_loss_coef * penalty
-    return PolicyLoss(total, surrogate.values, surrogate.clip)
-
-
 def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Array) -> None:
     """Warn if a loss selects tokens of a part of a step."""
     here = int(mask.sum())
@@ -237,16 +198,16 @@ def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Array) -> Non
 def aggregate(
     values: Array,
     offsets: Array,
-    mask: Array | None = None,
+    mask: Array = None,
     *,
-    how: str = "token-mean",
+    how: Aggregation = "token-mean",
     weights: Array | None = None,
-    units: Array | Sequence[Hashable] | None = None,
-    advantages: Array | None = None,
-    count_rows: str = "valid",
-    norm: str = "length",
-    length: int | None = None,
-    totals: Mapping[str, int] | None = None,
+    units: Array | None = None,
+    advantages: Array = None,
+    count_rows: Literal["valid", "all"] = "valid",
+    norm: Literal["length", "rows"] = "length",
+    length: Count | None = None,
+    totals: Mapping[str, Any] | None = None,
 ) -> Array:
     """Return the aggregated loss of the policy tokens.
 
@@ -293,54 +254,33 @@ def aggregate(
     >>> aggregate(values, offsets, how="seq-mean-token-mean")
     tensor(3.7500)
     """
-    one_of("how", how, AGGREGATIONS)
-    numbers(length=length)
+    xp, sizes, tokens = namespace(values), lengths(offsets), count_true(mask, offsets)
     if how in OF_UNITS or how == BY_SIGN:
         _check_whole(how, {"units": units, "advantages": advantages}, totals)
-    (values,) = floats(values=values)
-    responses = ragged(offsets, mask, values)
-    sizes, tokens = lengths(responses.offsets), count_true(responses.mask, responses.offsets)
-    xp, count = namespace(values), len(sizes)
     if how == BY_SIGN:
-        positive = xp.constant(floats(values=values, advantages=advantages)[1]) > 0
-        return sum(
-            aggregate(values, offsets, responses.mask & sign, weights=weights)
-            for sign in (positive, ~positive)
-        )
-    inside = xp.astype(xp.where(responses.mask, values, 0.0), xp.float64)
-    sums = add_segment_sums(xp.zeros(count, inside), inside, responses.offsets)
+        signs = advantages > 0, advantages <= 0
+        return sum(aggregate(values, offsets, mask & x, weights=weights) for x in signs)
+    inside = xp.astype(xp.where(mask, values, 0.0), xp.float64)
+    sums = add_segment_sums(xp.zeros(len(sizes), inside), inside, offsets)
     if how == "seq-mean-token-mean":
         sums = sums / tokens.clip(1)
-    valid, rows = tokens > 0, count
+    valid, rows = tokens > 0, len(sizes)
     if how in OF_UNITS and units is not None:
-        codes, rows = codes_of("units", units, count)
-        of_units = np.bincount(codes, on_host(tokens), rows)
-        sums = sums / like(of_units[codes].clip(1), sums)
-        valid = like(of_units > 0, tokens)
+        of_units = np.bincount(units, on_host(tokens))
+        sums = sums / like(of_units[units].clip(1), sums)
+        valid, rows = like(of_units > 0, tokens), len(of_units)
     if weights is not None:
-        sums = sums * xp.constant(per_response("weights", weights, count))
-    here = {
-        "tokens": tokens.sum(),
-        "responses": valid.sum(),
-        "rows": xp.full((), rows, sizes),
-        "longest": sizes.max() if count else xp.zeros((), sizes),
-    }
-    checked = ("tokens", "responses", *(["rows"] if count_rows == "all" else []))
-    whole = here if totals is None else step_totals(totals, here, checked, masked=mask is not None)
-    below = denominator(
-        how=how,
-        tokens=whole["tokens"],
-        valid=whole["responses"],
-        rows=whole["rows"],
-        longest=whole["longest"],
-        count_rows=count_rows,
-        norm=norm,
-        length=length,
-    )
+        sums = sums * xp.constant(weights)
+    counts = {"tokens": tokens.sum(), "responses": valid.sum(), "rows": xp.full((), rows, sizes)}
+    counts["longest"] = sizes.max() if len(sizes) else xp.zeros((), sizes)
+    if totals is not None:
+        counts = _step_totals(totals, counts, ["rows"] if count_rows == "all" else [])
+    options: dict[str, Any] = {"count_rows": count_rows, "norm": norm, "length": length}
+    below = denominator(how=how, valid=counts.pop("responses"), **counts, **options)
     return xp.astype(sums.sum() / below.clip(1), values.dtype)
 
 
-def _check_whole(how: str, needed: dict[str, Any], totals: Mapping[str, int] | None) -> None:
+def _check_whole(how: str, needed: dict[str, Any], totals: Mapping[str, Any] | None) -> None:
     """Raise UsageError if an aggregation lacks its array, or has a part of a step alone."""
     name = "advantages" if how == BY_SIGN else "units"
     if needed[name] is None:
@@ -351,3 +291,49 @@ def _check_whole(how: str, needed: dict[str, Any], totals: Mapping[str, int] | N
             f"how={how!r} with totals=: they have no tokens of each prompt, rollout or sign of the "
             "whole step; make the step one batch, or use how='token-sum' with your own weights="
         )
+
+
+def _step_totals(
+    totals: Mapping[str, Any], part: Mapping[str, Array], checked: list[str]
+) -> dict[str, Array]:
+    """Return the totals of a step as arrays beside those of a part of it.
+
+    Args:
+        totals: of the step.
+        part: those of the part: tokens, responses, rows and the longest response.
+        checked: totals, beside tokens and responses, that must be at least those of the part.
+
+    Raises:
+        UsageError: one is missing or no whole number, they contradict each other, or are less than
+            those of the part.
+    """
+    needed = (
+        f"a dict with {', '.join(part)} of the whole step is needed, such as batch['totals'] of "
+        "rlpost.load"
+    )
+    numbers = {}
+    for name in part:
+        value: Any = totals.get(name)
+        try:
+            numbers[name] = -1 if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            numbers[name] = -1
+        if numbers[name] < 0:
+            came = f"{name!r} is {totals[name]!r}" if name in totals else f"{name!r} is missing"
+            raise UsageError(f"totals: {came}; {needed}, with whole numbers from 0")
+    tokens, responses, rows, longest = numbers.values()
+    if not (responses <= tokens <= responses * longest and responses <= rows):
+        raise UsageError(
+            f"totals: {tokens} tokens, {responses} responses, {rows} rows and a longest of "
+            f"{longest} contradict each other; {needed}"
+        )
+    names = ["tokens", "responses", *checked]
+    xp = namespace(part["tokens"])
+    counts = xp.stack([part[name] for name in names]).tolist()  # one wait for a GPU
+    for name, count in zip(names, counts, strict=True):
+        if numbers[name] < count:
+            raise UsageError(
+                f"totals: {name!r} is {numbers[name]}, but the responses here have {count}; "
+                f"{needed}, over all of its micro-batches and ranks, with the mask of the batch"
+            )
+    return {name: xp.full((), numbers[name], count) for name, count in part.items()}
