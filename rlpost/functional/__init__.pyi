@@ -12,9 +12,12 @@ from rlpost.kernels.corrections import Weights as Weights
 from rlpost.kernels.values import ValueLoss as ValueLoss
 from rlpost.recipe.base import Bound
 from rlpost.recipe.base import Count
+from rlpost.recipe.base import Finite
 from rlpost.recipe.base import NonNegative
 from rlpost.recipe.base import Parsed
+from rlpost.recipe.base import Positive
 from rlpost.recipe.base import Share
+from rlpost.recipe.base import Unit
 from rlpost.recipe.loss import Aggregation
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import EstimateClamp
@@ -38,7 +41,7 @@ def agentic_reinforce(
     mask: Array | None = None,
     *,
     gamma: float = 1.0,
-    segment_reward: str = "sum",
+    segment_reward: Literal["sum", "last"] = "sum",
 ) -> Array: ...
 def aggregate(
     values: Array,
@@ -63,9 +66,9 @@ def gae(
     *,
     gamma: float = 1.0,
     lam: float = 0.95,
-    lambda_policy: float | None = None,
-    lambda_value: float | None = None,
-    length_adaptive_alpha: float = 0.0,
+    lambda_policy: Unit | None = None,
+    lambda_value: Unit | None = None,
+    length_adaptive_alpha: NonNegative = 0.0,
 ) -> Credit: ...
 def gar(
     rewards: Array,
@@ -73,8 +76,8 @@ def gar(
     group: Ids,
     hack: Array | None = None,
     *,
-    gar_floor: float = 0.5,
-    gar_cap: float = 2.0,
+    floor: Unit = 0.5,
+    cap: Positive = 2.0,
 ) -> Array: ...
 def gdpo(
     components: Array,
@@ -87,6 +90,7 @@ def gdpo(
     norm_eps: float = 1e-06,
     norm_floor: float = 0.0,
     norm_ddof: int = 1,
+    batch_over: Literal["responses", "tokens"] = "responses",
     batch_eps: NonNegative = 1e-06,
 ) -> Array: ...
 def gigpo(
@@ -99,23 +103,23 @@ def gigpo(
     batch: Ids | None = None,
     branch: Ids | None = None,
     *,
-    step_gamma: float = 1.0,
-    episode_weight: float = 1.0,
-    step_weight: float = 1.0,
+    step_gamma: Unit = 1.0,
+    episode_weight: Finite = 1.0,
+    step_weight: Finite = 1.0,
     norm_mean: str = "group",
     norm_std: str = "group",
     norm_eps: float = 1e-06,
     norm_floor: float = 0.0,
     norm_ddof: int = 1,
-    episodes: str = "trajectory",
-    states: str = "group",
+    episodes: Literal["trajectory", "row"] = "trajectory",
+    states: Literal["group", "batch"] = "group",
 ) -> Array: ...
 def gpg(
     rewards: Array,
     group: Ids,
     batch: Ids | None = None,
     *,
-    f_norm: float = 1.0,
+    f_norm: Positive = 1.0,
     single: str = "zero",
 ) -> Array: ...
 def grpo(
@@ -137,7 +141,14 @@ def grpo_passk(
     norm_floor: float = 0.0,
     norm_ddof: int = 1,
 ) -> Array: ...
-def hierarchical_grpo(rewards: Array, cohort: Ids) -> Array: ...
+def hierarchical_grpo(
+    rewards: Array,
+    domain_name: Ids,
+    group: Ids,
+    batch: Ids | None = None,
+    *,
+    episode_domains: tuple[str, ...] = (),
+) -> Array: ...
 def importance_weights(
     old_log_probs: Array,
     infer_log_probs: Array,
@@ -169,15 +180,15 @@ def mt_grpo(
     group: Ids,
     branch: Ids | None = None,
     *,
-    step_gamma: float = 1.0,
-    episode_weight: float = 1.0,
-    step_weight: float = 1.0,
+    step_gamma: Unit = 1.0,
+    episode_weight: Finite = 1.0,
+    step_weight: Finite = 1.0,
     norm_mean: str = "group",
     norm_std: str = "group",
     norm_eps: float = 1e-06,
     norm_floor: float = 0.0,
     norm_ddof: int = 1,
-    turn_baseline: str = "return",
+    turn_baseline: Literal["return", "reward"] = "return",
 ) -> Array: ...
 def opd(distillation: Array, mask: Array | None = None) -> Array: ...
 def opo(rewards: Array, tokens: Array, group: Ids) -> Array: ...
@@ -190,11 +201,11 @@ def optimal_token_baseline(
     mask: Array | None = None,
     infer_log_probs: Array | None = None,
     *,
-    otb_is_cap: float | None = None,
-    gamma: float = 1.0,
+    ratio_cap: Positive | None = None,
     position: Literal["token", "policy_token"] = "token",
     lone: Literal["baseline", "none"] = "baseline",
     eps: NonNegative = 1e-08,
+    gamma: float = 1.0,
 ) -> Credit: ...
 def over_rollouts(
     function: Callable[..., Any],
@@ -241,8 +252,8 @@ def rae(
     group: Ids,
     domain: Ids | None = None,
     *,
-    ema_decay: float = 0.9,
-    rae_order: str = "row",
+    ema_decay: Unit = 0.9,
+    order: Literal["row", "group"] = "row",
 ) -> Array: ...
 def raw(rewards: Array) -> Array: ...
 def reinforce(
@@ -303,8 +314,8 @@ def turn_credit(
     tokens: Array,
     branch: Ids | None = None,
     *,
-    step_gamma: float = 1.0,
-    step_weight: float = 1.0,
+    step_gamma: Unit = 1.0,
+    step_weight: Finite = 1.0,
 ) -> Array: ...
 def turn_gae(
     token_rewards: Array,
@@ -314,7 +325,7 @@ def turn_gae(
     *,
     gamma: float = 1.0,
     lam: float = 0.95,
-    turn_value: str = "first",
+    turn_value: Literal["first", "last"] = "first",
 ) -> Credit: ...
 def turn_returns(
     step_score: Array,
@@ -323,7 +334,7 @@ def turn_returns(
     group: Ids,
     branch: Ids | None = None,
     *,
-    step_gamma: float = 1.0,
+    step_gamma: Unit = 1.0,
 ) -> Array: ...
 def value_loss(
     values: Array,
@@ -343,8 +354,8 @@ def vtrace(
     mask: Array | None = None,
     *,
     gamma: float = 1.0,
-    vtrace_rho_cap: float = 1.0,
-    vtrace_c_cap: float = 1.0,
+    rho_cap: Positive = 1.0,
+    c_cap: Positive = 1.0,
 ) -> Credit: ...
 def whiten(
     values: Array,

@@ -1,6 +1,6 @@
 """Formulas in the terms of their public forms, and the table of all public functions."""
 # Lines of columns that many formulas have are those of derived.py; types of options are evaluated.
-# ruff: noqa: D417, TC001, TC003
+# ruff: noqa: D417, TC003
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlpost.kernels.rewards import divisor, z_scores
 from rlpost.kernels.rollouts import RolloutOrder
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.trimming import MeanBelow, TopShare, kept_of
-from rlpost.recipe.base import Bound, NonNegative, Parsed, Share
+from rlpost.recipe.base import Bound, Parsed, Share
 from rlpost.recipe.numerics import EstimateClamp, Numerics
 from rlpost.recipe.recipe import Filter, Level
 

@@ -13,7 +13,9 @@ from rlpost.recipe.base import Bound
 from rlpost.recipe.base import Count
 from rlpost.recipe.base import NonNegative
 from rlpost.recipe.base import Parsed
+from rlpost.recipe.base import Positive
 from rlpost.recipe.base import Share
+from rlpost.recipe.base import Unit
 from rlpost.recipe.loss import Aggregation
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import EstimateClamp
@@ -31,7 +33,11 @@ def accepted_tokens(
     clamp: Bound = 40.0,
 ) -> Array: ...
 def agentic_reinforce(
-    token_rewards: Array, mask: Array, *, gamma: float = 1.0, segment_reward: str = "sum"
+    token_rewards: Array,
+    mask: Array,
+    *,
+    gamma: float = 1.0,
+    segment_reward: Literal["sum", "last"] = "sum",
 ) -> Array: ...
 def aggregate(
     values: Array,
@@ -53,9 +59,9 @@ def gae(
     *,
     gamma: float = 1.0,
     lam: float = 0.95,
-    lambda_policy: float | None = None,
-    lambda_value: float | None = None,
-    length_adaptive_alpha: float = 0.0,
+    lambda_policy: Unit | None = None,
+    lambda_value: Unit | None = None,
+    length_adaptive_alpha: NonNegative = 0.0,
 ) -> Credit: ...
 def importance_weights(
     old_log_probs: Array,
@@ -87,11 +93,11 @@ def optimal_token_baseline(
     mask: Array,
     infer_log_probs: Array | None = None,
     *,
-    otb_is_cap: float | None = None,
-    gamma: float = 1.0,
+    ratio_cap: Positive | None = None,
     position: Literal["token", "policy_token"] = "token",
     lone: Literal["baseline", "none"] = "baseline",
     eps: NonNegative = 1e-08,
+    gamma: float = 1.0,
 ) -> Credit: ...
 def over_rollouts(
     function: Callable[..., Any],
@@ -160,7 +166,7 @@ def turn_gae(
     *,
     gamma: float = 1.0,
     lam: float = 0.95,
-    turn_value: str = "first",
+    turn_value: Literal["first", "last"] = "first",
 ) -> Credit: ...
 def value_loss(
     values: Array,
@@ -179,8 +185,8 @@ def vtrace(
     mask: Array,
     *,
     gamma: float = 1.0,
-    vtrace_rho_cap: float = 1.0,
-    vtrace_c_cap: float = 1.0,
+    rho_cap: Positive = 1.0,
+    c_cap: Positive = 1.0,
 ) -> Credit: ...
 def whiten(
     values: Array,

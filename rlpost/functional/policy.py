@@ -1,5 +1,4 @@
 """Policy losses, differentiable in the log-probs of the current policy."""
-# ruff: noqa: TC001 - as in formulas.py
 
 from __future__ import annotations
 
