@@ -92,7 +92,10 @@ def test_masked_nan_does_not_reach_gradients():
             lambda t: F.policy_loss(t["old"], t["old"], t["ref"], OFFSETS, kl_loss_coef=1),
             "kl_loss_coef needs ref_log_probs=",
         ),
-        (lambda t: F.gae(t["rewards"], t["rewards"], OFFSETS, gamma=2), "gamma=2: must be less than"),
+        (
+            lambda t: F.gae(t["rewards"], t["rewards"], OFFSETS, gamma=2),
+            "gamma=2: must be less than",
+        ),
         (lambda t: F.aggregate(t["old"], OFFSETS, how="mean"), "token-mean"),
         (
             lambda t: F.policy_loss(t["old"], None, t["ref"], OFFSETS),
