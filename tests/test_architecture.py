@@ -92,7 +92,7 @@ HOMES = {
         "formats.pickles",
         "formats.targets.verl",
         "kernels.arrays.torch_arrays",
-        "estimators.own",
+        "estimators.calls",
         "losses.own",
         "pipeline.accelerators",
         "pipeline.device_transfers",

@@ -135,6 +135,19 @@ def numerics(incomplete: str) -> Offers:
     return _pairs(incomplete, _descriptions(Numerics), lambda name: _values(Numerics, name))
 
 
+def options(context: typer.Context, incomplete: str) -> Offers:
+    """Return NAME=VALUE of the options of the estimator, or of all estimators."""
+    rows = {row["--option"]: row for row in manual.table("options-of-estimators", "estimators")}
+    chosen = f"`{context.params.get('estimator')}`"
+    read = {x: row["meaning"] for x, row in rows.items() if chosen in f"`{row['estimators']}`"}
+
+    def values(name: str) -> Offers:
+        first, *others = rows[name]["type"].split("|")
+        return [(word, "") for word in (first, *others)] if others and "None" not in others else []
+
+    return _pairs(incomplete, read or {x: rows[x]["meaning"] for x in rows}, values)
+
+
 def fields(incomplete: str) -> Offers:
     """Return FIELD=VALUE of the fields of a recipe, and numerics.NAME=VALUE."""
     about = {name: text for name, text in _descriptions(Recipe).items() if name not in TABLES}

@@ -45,6 +45,7 @@ COMPLETERS: dict[str, Completer] = {
     "estimator": completion.estimators,
     "teachers": completion.teachers,
     "numerics": completion.numerics,
+    "options": completion.options,
     "reward_components": completion.column_list,
     "columns": completion.roles,
     "emit": completion.emitted,

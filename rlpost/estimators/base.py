@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from rlpost.errors import DataError, UsageError
-from rlpost.estimators import own
+from rlpost.estimators.calls import UserCall
 from rlpost.kernels.arrays import like, namespace
 from rlpost.recipe.functions import check_parameters, options_of
 from rlpost.recipe.numerics import Numerics
@@ -109,8 +109,8 @@ class Estimator:
     @property
     def functions(self) -> tuple[Function, ...]:
         """Its functions that have options."""
-        every = (self.function, self.rewards, self.token_weights, self.token_positions)
-        return tuple(filter(None, (*every, self.position_baselines, self.over_batch)))
+        others = (self.token_weights, self.token_positions, self.position_baselines)
+        return tuple(filter(None, (self.function, self.rewards, *others, self.over_batch)))
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -182,8 +182,8 @@ class Estimator:
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that the input must have."""
-        made = {"rewards", "token_rewards"} if self.makes_rewards else set()
-        optional = {*OPTIONAL_ROLES, *made}.union(*map(_optional, self.functions))
+        computed = {"rewards", "token_rewards"} if self.makes_rewards else set()
+        optional = {*OPTIONAL_ROLES, *computed}.union(*map(_optional, self.functions))
         needs = [name for name in self.needs if name not in optional]
         roles = [role for name in needs for role in _ROLES_OF_COMPUTED.get(name, (name,))]
         grouped = self.level == "response" and "offsets" in self.parameters
@@ -244,7 +244,7 @@ class Estimator:
         if not size:  # many functions fail on nothing
             nothing = like(np.zeros(0), other)
             return Credit(nothing, nothing)
-        call = own.UserCall(self.name, self.function, size, other, tokens[0] if tokens else "")
+        call = UserCall(self.name, self.function, size, other, tokens[0] if tokens else "")
         return Credit(*call.pair(arguments, options))
 
     def check_finite(self, credit: Credit, counted: Callable[[], Array] | None = None) -> None:
@@ -273,7 +273,7 @@ class Estimator:
         if not self.of_user:
             return self.rewards(**columns, **options)
         column = next(iter(columns.values()))
-        return own.UserCall(self.name, self.rewards, len(column), column).one(columns, options)
+        return UserCall(self.name, self.rewards, len(column), column).single(columns, options)
 
     @property
     def level(self) -> Literal["token", "response"]:

@@ -432,8 +432,8 @@ def rae(
 
     Source: Liu et al. (SPIRAL), arXiv 2506.24119, alg. 1. prime-rl has `order="group"`.
 
-    >>> one = np.zeros(2, np.int64)
-    >>> rae(np.array([1.0, 1.0]), one, one, ema_decay=0.5).advantages
+    >>> ids = np.zeros(2, np.int64)
+    >>> rae(np.array([1.0, 1.0]), ids, ids, ema_decay=0.5).advantages
     array([1. , 0.5])
     """
     row = np.arange(len(rewards))
@@ -448,76 +448,71 @@ def rae(
 
 
 ESTIMATORS = (
-    Estimator("raw", raw, formula="r", source=""),
+    Estimator("raw", raw, "r", ""),
     # The stage of reward normalisation computes (r - mean) / (std + 1e-6), by its defaults here:
     # mean and standard deviation of the group. Without KL penalty and with γ = 1 every policy token
     # of the response gets that number.
     Estimator(
         "grpo",
         reinforce,
-        formula="(r - mean_g) / (std_g + 1e-6), then Gₜ = rₜ + γGₜ₊₁",
-        source="arXiv:2402.03300",
+        "(r - mean_g) / (std_g + 1e-6), then Gₜ = rₜ + γGₜ₊₁",
+        "arXiv:2402.03300",
         norm_mean="group",
         norm_std="group",
         undiscounted_is_constant=True,
         outcome=True,
     ),
-    Estimator("dr_grpo", dr_grpo, formula="r - mean_g", source="arXiv:2503.20783"),
+    Estimator("dr_grpo", dr_grpo, "r - mean_g", "arXiv:2503.20783"),
     # Whitening is over all policy tokens of a batch, so long responses weigh more, and a group of
     # equal rewards gets -mean / std of the batch, which is 0 only if the mean over tokens is.
     Estimator(
         "reinforce_pp_baseline",
         dr_grpo,
-        formula="r - mean_g, then (A - mean) / √(var + 1e-8) over the batch's tokens",
-        source="arXiv:2501.03262",
+        "r - mean_g, then (A - mean) / √(var + 1e-8) over the batch's tokens",
+        "arXiv:2501.03262",
         whiten_advantages=True,
         returns="whitened",
         outcome=True,
     ),
-    Estimator("rloo", rloo, formula="r - mean of the others of g", source="arXiv:2402.14740"),
-    Estimator("opo", opo, formula="r - Σ n·r / Σ n over g", source="arXiv:2505.23585"),
+    Estimator("rloo", rloo, "r - mean of the others of g", "arXiv:2402.14740"),
+    Estimator("opo", opo, "r - Σ n·r / Σ n over g", "arXiv:2505.23585"),
     Estimator(
         "gpg",
         gpg,
-        formula="α(r - mean_g), α = responses of the batch / those with r ≠ 0",
-        source="arXiv:2504.02546",
+        "α(r - mean_g), α = responses of the batch / those with r ≠ 0",
+        "arXiv:2504.02546",
     ),
     Estimator(
         "grpo_passk",
         grpo_passk,
-        formula="best of g: (r_max - r_second) / (std_g + 1e-6); others 0",
-        source="arXiv:2503.19595",
+        "best of g: (r_max - r_second) / (std_g + 1e-6); others 0",
+        "arXiv:2503.19595",
     ),
-    Estimator(
-        "max_rl",
-        max_rl,
-        formula="(r - mean_g) / mean_g; 0 where mean_g ≤ 0",
-        source="arXiv:2602.02710",
-    ),
+    Estimator("max_rl", max_rl, "(r - mean_g) / mean_g; 0 where mean_g ≤ 0", "arXiv:2602.02710"),
     Estimator(
         "gdpo",
         gdpo,
-        formula="Σₖ wₖ(cₖ - mean_g) / (std_g + 1e-6), then normalised over the batch",
-        source="arXiv:2601.05242",
+        "Σₖ wₖ(cₖ - mean_g) / (std_g + 1e-6), then normalised over the batch",
+        "arXiv:2601.05242",
         over_batch=over_batch,
     ),
     Estimator(
         "hierarchical_grpo",
         hierarchical_grpo,
-        formula="r - mean of (domain, group), or of (domain, batch)",
-        source="prime-rl",
+        "r - mean of (domain, group), or of (domain, batch)",
+        "prime-rl",
     ),
     Estimator(
         "gar",
         gar,
-        formula="r - mean_g; above 0 times λ·f, f from the rank in the group; centred again",
-        source="MiMo-V2.6; prime-rl",
+        "r - mean_g; above 0 times λ·f, f from the rank in the group; centred again",
+        "MiMo-V2.6; prime-rl",
     ),
     Estimator(
         "rae",
         rae,
-        formula="r - b of the domain, then b ← 0.9·b + 0.1·r",
-        source="arXiv:2506.24119",
+        "r - b of the domain, then b ← 0.9·b + 0.1·r",
+        "arXiv:2506.24119",
         beyond_steps=True,
     ),
 )

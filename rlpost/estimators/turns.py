@@ -39,8 +39,8 @@ def step_returns(
 
     Source: ROLL, compute_discounted_returns.
 
-    >>> one = np.zeros(2, np.int64)
-    >>> step_returns(np.array([1.0, 4.0]), np.array([0, 1]), one, one, step_gamma=0.5)
+    >>> ids = np.zeros(2, np.int64)
+    >>> step_returns(np.array([1.0, 4.0]), np.array([0, 1]), ids, ids, step_gamma=0.5)
     array([3., 4.])
     """
     rows = RolloutOrder.of(joint_codes(group, rollout), rollout_order)
@@ -269,8 +269,8 @@ ESTIMATORS = (
     Estimator(
         "step_reinforce",
         reinforce,
-        formula="step returns, (G - mean_g) / (std_g + 1e-6), then the return-to-go",
-        source="ROLL",
+        "step returns, (G - mean_g) / (std_g + 1e-6), then the return-to-go",
+        "ROLL",
         norm_mean="group",
         norm_std="group",
         undiscounted_is_constant=True,
@@ -279,24 +279,24 @@ ESTIMATORS = (
     Estimator(
         "gigpo",
         reinforce,
-        formula="w_e·z_g(episode) + w_s·z_state(step return), then the return-to-go",
-        source="arXiv:2505.10978",
+        "w_e·z_g(episode) + w_s·z_state(step return), then the return-to-go",
+        "arXiv:2505.10978",
         undiscounted_is_constant=True,
         rewards=gigpo_rewards,
     ),
     Estimator(
         "mt_grpo",
         reinforce,
-        formula="w_e·z_g(outcome) + w_s·z_turn(return over turns), then the return-to-go",
-        source="arXiv:2505.11821",
+        "w_e·z_g(outcome) + w_s·z_turn(return over turns), then the return-to-go",
+        "arXiv:2505.11821",
         undiscounted_is_constant=True,
         rewards=mt_grpo_rewards,
     ),
     Estimator(
         "turn_credit",
         reinforce,
-        formula="R - mean_g + β(c - mean of c), c: progress of later turns, then the return-to-go",
-        source="prime-rl #3282",
+        "R - mean_g + β(c - mean of c), c: progress of later turns, then the return-to-go",
+        "prime-rl #3282",
         undiscounted_is_constant=True,
         rewards=turn_credit_rewards,
     ),

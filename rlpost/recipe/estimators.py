@@ -44,7 +44,7 @@ def installed() -> dict[str, EntryPoint]:
 
     One with the name of an estimator of rlpost is left out.
     """
-    return {one.name: one for one in entry_points(group=GROUP) if one.name not in NAMES}
+    return {x.name: x for x in entry_points(group=GROUP) if x.name not in NAMES}
 
 
 def check_name(name: str) -> str:
@@ -57,6 +57,6 @@ def check_name(name: str) -> str:
         others = installed()
         if name not in others:
             names = (*NAMES, *others)
-            every = f"there are {', '.join(names)}"
-            raise OptionValueError(no_such(f"no estimator {name!r}", name, names, every))
+            tip = f"there are {', '.join(names)}"
+            raise OptionValueError(no_such(f"no estimator {name!r}", name, names, tip))
     return name

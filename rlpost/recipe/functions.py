@@ -85,12 +85,6 @@ class Option:
         """Return a value as a recipe file has it: parsed, and a type of values as it is typed."""
         return self._adapter.dump_python(self.parsed(value), mode="json")
 
-    @property
-    def default_text(self) -> str:
-        """The default as one types it; empty if there is none that one could type."""
-        typed = self.kind is not None and is_plain(self.default)
-        return _word(self.plain(self.default)) if typed else ""
-
 
 def type_text(annotation: Any) -> str:
     """Return a type as a reader writes it: without validators, choices as their values.
@@ -201,9 +195,9 @@ def typed_options(
         if name not in options:
             text = f"{where}: {owner} has no option {name!r}"
             tip = elsewhere(name)
-            every = f"it has {', '.join(options)}" if options else "it has none: leave it out"
+            names = f"it has {', '.join(options)}" if options else "it has none: leave it out"
             raise UsageError(
-                ErrorPart(text, tip=tip) if tip else no_such(text, name, options, every)
+                ErrorPart(text, tip=tip) if tip else no_such(text, name, options, names)
             )
         try:
             typed[name] = options[name].plain(value)

@@ -53,9 +53,9 @@ class NamedByUser:
 
     def check_effect(self, recipes: Iterable[Recipe]) -> None:
         """Raise UsageError for a name in whose place no recipe has one."""
-        own = [named_in(recipe) for recipe in recipes]
+        names = {name for recipe in recipes for name in named_in(recipe)}
         for name, value in vars(self).items():
-            if value and not any(name in one for one in own):
+            if value and name not in names:
                 what = "such code" if name == "estimator" else "a tokenizer"
                 raise UsageError(
                     f"--{name} {value}: has no effect: no recipe in the input names {what}",

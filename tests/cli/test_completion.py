@@ -100,6 +100,8 @@ OFFERS = {
     "advantages --preset verl --estimator tir": ["tir_optimal_token_baseline"],
     "advantages --numerics whiten_f": ["whiten_floor=add", "whiten_floor=clamp"],
     "advantages --numerics whiten_floor=c": ["clamp"],
+    "advantages --estimator gigpo --option st": ["step_gamma=", "step_weight=", "states="],
+    "advantages --option order=g": ["group"],
     "replay in.parquet --set numerics.whiten_fl": [
         "numerics.whiten_floor=add",
         "numerics.whiten_floor=clamp",

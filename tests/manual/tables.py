@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from bench.history import chart
 from manual.program import COMMANDS, commands, run
@@ -29,9 +29,6 @@ from rlpost.recipe.presets import corrections as every_correction
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.render.export import notes_of, target_facts
-
-if TYPE_CHECKING:
-    from rlpost.recipe.functions import Option
 
 USES = {
     "group": "prompt groups",
@@ -141,23 +138,25 @@ def estimator_options() -> str:
 
 
 def options_of_estimators() -> str:
+    listed = json.loads(run(["estimators", "--format", "json"]).out)
+    options: dict[str, Any] = {}
     estimators: dict[str, list[str]] = {}
-    options: dict[str, Option] = {}
-    for estimator in ESTIMATORS.values():
-        for name, option in estimator.options.items():
-            estimators.setdefault(name, []).append(estimator.name)
-            options.setdefault(name, option)
+    for entry in listed:
+        for option in entry["options"]:
+            options.setdefault(option["option"], option)
+            estimators.setdefault(option["option"], []).append(entry["estimator"])
     rows = [
-        (
-            code(name),
-            codes(estimators[name]),
-            option.type_name,
-            code(option.default_text) if option.default_text else "",
-            option.text,
-        )
-        for name, option in options.items()
+        (code(name), codes(estimators[name]), x["type"], code(_default_of(x)), x["meaning"])
+        for name, x in options.items()
     ]
     return table(("`--option`", "estimators", "type", "default", "meaning"), rows)
+
+
+def _default_of(option: Any) -> str:
+    default = option["default"]
+    return (
+        "" if default in (None, []) else f"{default:g}" if isinstance(default, float) else default
+    )
 
 
 def _flag(field: str) -> str:

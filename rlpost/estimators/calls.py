@@ -51,7 +51,7 @@ class UserCall(NamedTuple):
         advantages = self._numbers(parts[0])
         return advantages, advantages if parts[1] is parts[0] else self._numbers(parts[1])
 
-    def one(self, arguments: Mapping[str, Array], options: Values) -> Array:
+    def single(self, arguments: Mapping[str, Array], options: Values) -> Array:
         """Return the result as float64 [size]; raises as `pair`."""
         return self._numbers(self._run(arguments, options))
 
