@@ -113,10 +113,10 @@ class Commands(Group):
         self._listing = True
         return super().shell_complete(ctx, incomplete)
 
-    def print_help(self, ctx: Any, *, every: bool) -> None:
-        """Print the help: what the commands do, and with `every` also the options."""
+    def print_help(self, ctx: Any, *, whole: bool) -> None:
+        """Print the help: what the commands do, and with `whole` also the options."""
         del ctx
-        show_program_help(self, GROUPS, EXAMPLES, every=every)
+        show_program_help(self, GROUPS, EXAMPLES, whole=whole)
 
 
 app = typer.Typer(
@@ -144,7 +144,7 @@ def rlpost(
     """From rollouts of RL to advantages: Parquet in, Parquet out."""
     del version, help_all  # eager: they end the program
     if context.invoked_subcommand is None:
-        show_program_help(context.command, GROUPS, EXAMPLES, every=False)
+        show_program_help(context.command, GROUPS, EXAMPLES, whole=False)
 
 
 def main(started: float | None = None) -> None:
@@ -173,11 +173,11 @@ def main(started: float | None = None) -> None:
     except BrokenPipeError:
         _end_without_output()
     except Exception as error:
-        own = expected(error)
-        if debug or own is None:
+        problem = expected(error)
+        if debug or problem is None:
             raise
-        print_error(own)
-        sys.exit(own.exit_code)
+        print_error(problem)
+        sys.exit(problem.exit_code)
 
 
 def _run(started: float | None) -> None:

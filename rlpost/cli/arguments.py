@@ -227,8 +227,8 @@ class Settings:
     def sources(self) -> dict[str, str]:
         """The flag, variable, file or preset of each field that is set; TABLE.NAME in tables."""
         requested = self._requested_estimator
-        own = {"estimator": requested} if requested else {}
-        values = values_of(self.preset or DEFAULT, own)
+        named = {"estimator": requested} if requested else {}
+        values = values_of(self.preset or DEFAULT, named)
         estimator = values.pop("estimator")  # see below: a preset may replace it
         sources = dict.fromkeys(_keys(values), f"preset {self.preset}")
         sources |= dict.fromkeys(_keys(self._own), f"--correction {self.correction_name}")
@@ -245,10 +245,10 @@ class Settings:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe."""
-        own = self._own
+        values = self._own
         if "estimator" in self.typed:
-            own.pop("estimator_name", None)
-        recipe = self._typed(Recipe.of(values_of(self.preset or DEFAULT, own), "", self.sources))
+            values.pop("estimator_name", None)
+        recipe = self._typed(Recipe.of(values_of(self.preset or DEFAULT, values), "", self.sources))
         self._check_effects(recipe)
         return recipe
 
@@ -271,9 +271,9 @@ class Settings:
         typed, name = self.typed, self._requested_estimator
         of_preset = name not in NAMES and any(name in variants(preset) for preset in PRESETS)
         if name is None or of_preset:
-            own = {key: x for key, x in typed.items() if key != "estimator"}
-            own |= _with_options(typed.get("options", {}))
-            recipe = self._typed(Recipe.of(values_of(DEFAULT, own), "", self.sources))
+            others = {key: x for key, x in typed.items() if key != "estimator"}
+            others |= _with_options(typed.get("options", {}))
+            recipe = self._typed(Recipe.of(values_of(DEFAULT, others), "", self.sources))
             self._check_effects(recipe, any_estimator=True)
         else:
             recipe = self.recipe

@@ -198,10 +198,10 @@ def _descriptions(model: type[BaseModel]) -> dict[str, str]:
 def _pairs(incomplete: str, about: dict[str, str], values: Callable[[str], Offers]) -> Offers:
     """Return NAME= for several names; NAME=VALUE for a single one, since shells append a space."""
     name, equals, _ = incomplete.partition("=")
-    near = [one for one in about if one.startswith(name)]
+    near = [other for other in about if other.startswith(name)]
     chosen = name if equals else near[0] if len(near) == 1 else ""
     if chosen not in about:
-        return [(f"{one}=", about[one]) for one in near]
+        return [(f"{other}=", about[other]) for other in near]
     return [(f"{chosen}={value}", text) for value, text in values(chosen)] or [
         (f"{chosen}=", about[chosen])
     ]

@@ -88,7 +88,7 @@ def _of_parser(error: typer.TyperException) -> ErrorPart:
     flag = getattr(error, "option_name", None)
     parameter = getattr(error, "param", None)
     if context is not None and flag is not None:
-        known = {name: one for one in context.command.params for name in _flags(one)}
+        known = {name: option for option in context.command.params for name in _flags(option)}
         if flag in known:
             return _without_value(flag, known[flag])
         return _no_option(flag, list(known), context)
@@ -135,7 +135,7 @@ def _commands_with(flag: str, context: Any) -> list[str]:
     return [
         f"`rlpost {name}`"
         for name, command in commands.items()
-        if any(flag in _flags(one) for one in command.params)
+        if any(flag in _flags(option) for option in command.params)
     ]
 
 

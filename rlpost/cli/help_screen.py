@@ -68,18 +68,18 @@ class Command(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the command in its usage line."""
         del ctx
-        arguments = [one for one in self.params if isinstance(one, TyperArgument)]
-        return ["[OPTIONS]", *(_in_usage(one) for one in arguments)]
+        arguments = [parameter for parameter in self.params if isinstance(parameter, TyperArgument)]
+        return ["[OPTIONS]", *(_in_usage(parameter) for parameter in arguments)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the short help; the whole one if the command has no `--help-all`; raises Exit."""
         del formatter
-        self.print_help(ctx, every=not any(ALL in one.opts for one in self.params))
+        self.print_help(ctx, whole=not any(ALL in parameter.opts for parameter in self.params))
         raise typer.Exit  # the option parser would print an empty line
 
-    def print_help(self, ctx: Any, *, every: bool) -> None:
+    def print_help(self, ctx: Any, *, whole: bool) -> None:
         """Print the help, with all options or with the common ones."""
-        show_help(self, ctx, every=every)
+        show_help(self, ctx, whole=whole)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; errors begin with the variable that set a wrong value."""
@@ -124,25 +124,25 @@ class Group(TyperGroup):
         """Return the command that the arguments begin with; raises UsageError if it is unknown."""
         names = self.list_commands(ctx)
         if args[0] not in names and not ctx.resilient_parsing:
-            every = f"`{ctx.command_path} --help` lists the commands"
-            raise UsageError(no_such(f"no command {args[0]!r}", args[0], names, every))
+            lists = f"`{ctx.command_path} --help` lists the commands"
+            raise UsageError(no_such(f"no command {args[0]!r}", args[0], names, lists))
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help; raises Exit."""
         del formatter
-        self.print_help(ctx, every=False)
+        self.print_help(ctx, whole=False)
         raise typer.Exit
 
-    def print_help(self, ctx: Any, *, every: bool) -> None:
+    def print_help(self, ctx: Any, *, whole: bool) -> None:
         """Print the help; the short one is the whole."""
-        show_help(self, ctx, every=True, long=every)
+        show_help(self, ctx, whole=True, long=whole)
 
 
 def _show_all(context: typer.Context, requested: bool) -> None:  # noqa: FBT001 - typer's way
     if requested:
         command: Any = context.command
-        command.print_help(context, every=True)
+        command.print_help(context, whole=True)
         raise typer.Exit
 
 
@@ -174,13 +174,13 @@ def command(
     return app.command(name, cls=Command, epilog=epilog, context_settings=settings)
 
 
-def show_help(target: Any, context: Any, *, every: bool, long: bool = True) -> None:
+def show_help(target: Any, context: Any, *, whole: bool, long: bool = True) -> None:
     """Print the help of a command or group on stdout.
 
     Args:
         target: the command.
         context: its context.
-        every: with all options; else with the common ones.
+        whole: with all options; else with the common ones.
         long: all options may be long: through a pager.
     """
     from rich.text import Text  # noqa: PLC0415 - only help needs it
@@ -190,18 +190,18 @@ def show_help(target: Any, context: Any, *, every: bool, long: bool = True) -> N
 
     out = console(sys.stdout)
     width = help_width()
-    with paged(out, only_if=every and long):
+    with paged(out, only_if=whole and long):
         out.print(Text(f"Usage: {target.get_usage(context).removeprefix('Usage: ')}", "bold"))
         for paragraph in (target.help or "").split("\n\n"):
             out.print(Text("\n" + textwrap.fill(" ".join(paragraph.split()), width)))
-        panels = _panels(target, context, every=every)
+        panels = _panels(target, context, whole=whole)
         column = _shortest(panels, width - _INDENT)
         for title, rows in panels.items():
             out.print(Text(f"\n{title}", "bold"))
             beside = column if title != COMMANDS else max(len(name) for name, _ in rows) + 2
             for row in rows:
                 out.print(_row(*row, beside, width - _INDENT))
-        end = [*_end(target, every=every)]
+        end = [*_end(target, whole=whole)]
         for line in ["", *end] if end else []:
             out.print(Text(textwrap.fill(line, width) if line[:1] != " " else line))
 
@@ -211,7 +211,7 @@ def show_program_help(
     groups: Mapping[str, Mapping[str, str]],
     examples: Mapping[str, str],
     *,
-    every: bool,
+    whole: bool,
 ) -> None:
     """Print the help of the program on stdout: the job, and the commands in groups.
 
@@ -219,7 +219,7 @@ def show_program_help(
         target: the program.
         groups: descriptions by command, by group.
         examples: what command lines do.
-        every: with the commands of the last group, a line each, and the options.
+        whole: with the commands of the last group, a line each, and the options.
     """
     from rich.text import Text  # noqa: PLC0415 - only help needs it
 
@@ -231,7 +231,7 @@ def show_program_help(
     heads = max(map(len, groups)) + 2
     names = max(len(name) for group in groups.values() for name in group) + 2
     *_, last = groups
-    with paged(out, only_if=every):
+    with paged(out, only_if=whole):
         about = f"{target.help[:1].lower()}{target.help[1:]}"
         out.print(Text.assemble(("rlpost", "bold"), f" · {about}"))
         out.print(Text("Usage: rlpost COMMAND [OPTIONS]\n", "bold"))
@@ -240,7 +240,7 @@ def show_program_help(
             out.print(Text.assemble(f"  {line.ljust(longest)}", (about, "dim")))
         out.print(Text(""))
         for title, group in groups.items():
-            if title == last and not every:
+            if title == last and not whole:
                 listed = textwrap.wrap(", ".join(group), width - heads)
                 text = f"\n{' ' * heads}".join(listed)
                 out.print(Text.assemble((title.ljust(heads), "bold"), (text, "cyan")))
@@ -250,8 +250,8 @@ def show_program_help(
                 head = ("" if i else title).ljust(heads)
                 out.print(Text.assemble((head, "bold"), (row[:names], "cyan"), row[names:]))
         out.print(Text(""))
-        if every:
-            rows = _panels(target, None, every=True)[OPTIONS]
+        if whole:
+            rows = _panels(target, None, whole=True)[OPTIONS]
             out.print(Text(OPTIONS, "bold"))
             for row in rows:
                 out.print(_row(*row, max(len(label) for label, _ in rows) + 2, width - _INDENT))
@@ -265,15 +265,19 @@ def help_width() -> int:
     return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
 
 
-def _panels(target: Any, context: Any, *, every: bool) -> dict[str, list[Row]]:
+def _panels(target: Any, context: Any, *, whole: bool) -> dict[str, list[Row]]:
     """Return the rows of each panel by its title: arguments, options, commands."""
     rows: dict[str, list[Row]] = {title: [] for title in PANELS}
-    for one in target.params:
-        if isinstance(one, TyperArgument):
-            rows[ARGUMENTS].append((str(one.metavar or one.name), one.help or ""))
-    for one in target.params:
-        if isinstance(one, TyperOption) and not one.hidden and (every or _is_common(one)):
-            rows[one.rich_help_panel or OPTIONS].append((_label(one), about(one)))
+    for parameter in target.params:
+        if isinstance(parameter, TyperArgument):
+            rows[ARGUMENTS].append((str(parameter.metavar or parameter.name), parameter.help or ""))
+    for parameter in target.params:
+        if (
+            isinstance(parameter, TyperOption)
+            and not parameter.hidden
+            and (whole or _is_common(parameter))
+        ):
+            rows[parameter.rich_help_panel or OPTIONS].append((_label(parameter), about(parameter)))
     last = next((title for title in (EXECUTION, IN_OUT) if rows[title]), OPTIONS)
     rows[last].append((", ".join(NAMES), "Print this help."))
     if isinstance(target, TyperGroup) and context is not None:
@@ -282,7 +286,7 @@ def _panels(target: Any, context: Any, *, every: bool) -> dict[str, list[Row]]:
             if inner is not None:
                 rows[COMMANDS].append((name, (inner.help or "").partition("\n\n")[0]))
     panels = {title: lines for title, lines in rows.items() if lines}
-    return panels if every else _joined(panels)
+    return panels if whole else _joined(panels)
 
 
 def _joined(panels: dict[str, list[Row]]) -> dict[str, list[Row]]:
@@ -290,15 +294,15 @@ def _joined(panels: dict[str, list[Row]]) -> dict[str, list[Row]]:
     short = [title for title in OF_RECIPE if len(panels.get(title, ())) in (1, 2)]
     joined: dict[str, list[Row]] = {}
     for title, rows in panels.items():
-        own = _title_of(short) if title in short else title
-        joined.setdefault(own, []).extend(rows)
+        heading = _title_of(short) if title in short else title
+        joined.setdefault(heading, []).extend(rows)
     return joined
 
 
 def _title_of(titles: Sequence[str]) -> str:
     """Return one title for several panels: `Rewards, KL, response masks`."""
     first, *others = titles
-    return ", ".join([first, *(one if one.isupper() else one.lower() for one in others)])
+    return ", ".join([first, *(other if other.isupper() else other.lower() for other in others)])
 
 
 def _is_common(option: TyperOption) -> bool:
@@ -355,14 +359,18 @@ def _row(label: str, description: str, column: int, width: int) -> Any:
     return Text.assemble(margin, (flags, "cyan"), label[len(flags) :], between, lines)
 
 
-def _end(target: Any, *, every: bool) -> Iterable[str]:
+def _end(target: Any, *, whole: bool) -> Iterable[str]:
     """Return the lines below the panels: examples, and how to set or list other options."""
     yield from (line for line in (target.epilog or "").split("\n") if line.strip())
-    options = [one for one in target.params if isinstance(one, TyperOption) and not one.hidden]
-    if not any(ALL in one.opts for one in options):
+    options = [
+        parameter
+        for parameter in target.params
+        if isinstance(parameter, TyperOption) and not parameter.hidden
+    ]
+    if not any(ALL in parameter.opts for parameter in options):
         return
     yield ""
-    if every:
+    if whole:
         yield (
             "Flags of a recipe have a `--no-` form. Environment variables set options, too: "
             "RLPOST_KL_COEF=0.1 is --kl-coef 0.1."
@@ -374,10 +382,16 @@ def _end(target: Any, *, every: bool) -> Iterable[str]:
 def usage_of(context: Any) -> str:
     """Return the command line that a command needs: its arguments and required options."""
     needed = [
-        one for one in context.command.params if isinstance(one, TyperOption) and one.required
+        parameter
+        for parameter in context.command.params
+        if isinstance(parameter, TyperOption) and parameter.required
     ]
-    words = [_in_usage(one) for one in context.command.params if isinstance(one, TyperArgument)]
-    words += [f"{max(one.opts, key=len)} {value_of(one)}" for one in needed]
+    words = [
+        _in_usage(parameter)
+        for parameter in context.command.params
+        if isinstance(parameter, TyperArgument)
+    ]
+    words += [f"{max(parameter.opts, key=len)} {value_of(parameter)}" for parameter in needed]
     return " ".join([context.command_path, *words])
 
 

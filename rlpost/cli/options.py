@@ -162,7 +162,9 @@ def _metavar(kinds: list[Any]) -> str:
     declared = next(filter(None, (getattr(kind, "metavar", "") for kind in kinds)), None)
     if declared:
         return str(declared)
-    words = "|".join(str(x) for one in kinds if get_origin(one) is Literal for x in get_args(one))
+    words = "|".join(
+        str(x) for kind in kinds if get_origin(kind) is Literal for x in get_args(kind)
+    )
     if words:
         return words if len(words) <= WIDEST_CHOICES else "NAME"
     types_ = [get_origin(kind) or kind for kind in kinds]
@@ -325,7 +327,7 @@ def with_recipe_options(
     """
 
     def decorated(function: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(function, eval_str=True).parameters
+        parameters = inspect.signature(function, eval_str=True).parameters
 
         @wraps(function)
         def run(
@@ -347,8 +349,8 @@ def with_recipe_options(
                 name = f"--correction {settings.correction_name}"
                 text = f"{name}: it sets the policy loss, too, which this command does not compute"
                 raise UsageError(text, tip=f"rlpost loss IN {name}")
-            every = {"context": context, "settings": settings, **values}
-            function(**{name: every[name] for name in own})
+            arguments = {"context": context, "settings": settings, **values}
+            function(**{name: arguments[name] for name in parameters})
 
         options = [*_fields(Recipe, uncommon=(REWARDS, KL, MASKS, ADVANTAGES) if loss else ())]
         options += [
@@ -358,10 +360,10 @@ def with_recipe_options(
             _parameter("assigned", Assigned),
             *(_fields(LossOptions) if loss else ()),
         ]
-        left = [name for name in own if name not in ("context", "settings")]
+        left = [name for name in parameters if name not in ("context", "settings")]
         context = _parameter("context", typer.Context, inspect.Parameter.empty)
         help_all = _parameter("help_all", HelpAll, default=False)
-        _set_signature(run, [*options, *(own[name] for name in left), context, help_all])
+        _set_signature(run, [*options, *(parameters[name] for name in left), context, help_all])
         return run
 
     return decorated
@@ -377,14 +379,14 @@ def reads_data(function: Callable[..., None]) -> Callable[..., None]:
         with limited_memory(max_memory):
             function(**values)
 
-    own = inspect.signature(function, eval_str=True).parameters.values()
-    _set_signature(run, [*own, _parameter("max_memory", MaxMemory)])
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    _set_signature(run, [*parameters, _parameter("max_memory", MaxMemory)])
     return run
 
 
 def _set_signature(function: Any, parameters: list[inspect.Parameter]) -> None:
     """Set the signature that typer reads."""
-    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    named = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     function.__signature__ = inspect.Signature(named)
 
 

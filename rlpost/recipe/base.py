@@ -451,7 +451,7 @@ class OptionModel(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Give `help` a line for each field, and a signature without types."""
-        own = inspect.cleandoc(vars(cls).get("__doc__") or "")
+        text = inspect.cleandoc(vars(cls).get("__doc__") or "")
         fields = [
             textwrap.fill(
                 f"{name} = {_default(field)}: {' '.join((field.description or '').split())}",
@@ -462,7 +462,7 @@ class OptionModel(BaseModel):
             )
             for name, field in cls.model_fields.items()
         ]
-        cls.__doc__ = "\n".join([own, "", "Fields:", *fields])
+        cls.__doc__ = "\n".join([text, "", "Fields:", *fields])
         parameters = inspect.signature(cls).parameters.values()
         plain = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
         cls.__signature__ = inspect.Signature(plain)

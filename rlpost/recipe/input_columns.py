@@ -104,8 +104,8 @@ def stored_components(source: InputNames) -> StoredComponents | None:
 
     None if no run wrote it, if it had none, if the input lacks one, or if files differ.
     """
-    found = {_components(_parsed(text), source.columns) for text in source.recipes}
-    return found.pop() if len(found) == 1 else None
+    components = {_components(_parsed(text), source.columns) for text in source.recipes}
+    return components.pop() if len(components) == 1 else None
 
 
 def _components(recipe: dict[str, Any], available: Collection[str]) -> StoredComponents | None:
@@ -116,12 +116,12 @@ def _components(recipe: dict[str, Any], available: Collection[str]) -> StoredCom
         return None
     numerics = recipe.get("numerics")
     skips = isinstance(numerics, dict) and numerics.get("missing_components") == "skip"
-    own = None
+    numbers = None
     if isinstance(weights, list) and len(weights) == len(names):
-        own = tuple(float(weight) for weight in weights if isinstance(weight, int | float))
-    if own is not None and len(own) < len(names):
+        numbers = tuple(float(weight) for weight in weights if isinstance(weight, int | float))
+    if numbers is not None and len(numbers) < len(names):
         return None
-    return StoredComponents(tuple(names), own, "skip" if skips else "error")
+    return StoredComponents(tuple(names), numbers, "skip" if skips else "error")
 
 
 def is_enriched(source: InputNames) -> bool:
@@ -145,10 +145,10 @@ def _parsed(text: bytes) -> dict[str, Any]:
     return recipe if isinstance(recipe, dict) else {}
 
 
-def _check_equal(one: ColumnMap, file: str, other: ColumnMap, other_file: str) -> None:
+def _check_equal(columns_map: ColumnMap, file: str, other: ColumnMap, other_file: str) -> None:
     """Raise UsageError for the first role whose column differs by the run that wrote the files."""
-    for role in dict.fromkeys([*one.stored, *other.stored]):
-        column, another = (map_.columns.get(role, "none") for map_ in (one, other))
+    for role in dict.fromkeys([*columns_map.stored, *other.stored]):
+        column, another = (map_.columns.get(role, "none") for map_ in (columns_map, other))
         if column != another:
             raise UsageError(
                 f"{file}: was written with {column} as {role}, and {other_file} with {another}; "

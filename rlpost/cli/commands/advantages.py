@@ -150,13 +150,13 @@ def _show_plan(
     target = None if len(paths) == 1 else parse_path(paths[-1])
     with (
         reporting(quiet=quiet) as reporter,
-        open_inputs(inputs, reporter=reporter, where=kept) as own,
+        open_inputs(inputs, reporter=reporter, where=kept) as opened,
     ):
-        plan = api.plan(own.paths, recipe)
+        plan = api.plan(opened.paths, recipe)
         on_cluster = None if run.engine == "local" else lambda: AUTO
         choice = choose_device(run.device, plan.token_bytes, on_cluster)
         page = plan_page(plan, target, choice.facts(), overwrite=run.overwrite, verbose=verbose)
-    show_page(replace(page, title=own.named(page.title)), "table")
+    show_page(replace(page, title=opened.named(page.title)), "table")
 
 
 def _show(summary: dict[str, Any], *, summary_json: str | None, quiet: bool, verbose: bool) -> None:

@@ -65,15 +65,15 @@ def browse(
             listed = ""
             if kept is not None and not {*COMPUTED}.isdisjoint(kept.names):
                 listed, kept = kept.text, None  # computed from the rows of the whole input
-            own = until_end.enter_context(open_inputs(paths, reporter=reporter, where=kept))
-            index = build_index(own.paths, columns_map, reporter)
+            opened = until_end.enter_context(open_inputs(paths, reporter=reporter, where=kept))
+            index = build_index(opened.paths, columns_map, reporter)
             if not len(index):
                 raise DataError(f"{index.source.name}: there are no responses to browse")
             for measure in ("kl", "advantage"):
                 columns = index.columns_for(measure)
                 if columns and index.source.bytes_of(columns) <= SMALL:
                     index.measure(measure, reporter)
-        index = replace(index, made_of=own)
+        index = replace(index, made_of=opened)
         with _drawn_on_stdout():
             Browser(index, listed, "" if kept is None else kept.matches.line()).run()
 

@@ -70,7 +70,7 @@ def config() -> None:
 @with_recipe_options()
 def show(
     settings: Settings,
-    every: Annotated[bool, option("--all", "", "Print defaults, too.")] = False,
+    with_defaults: Annotated[bool, option("--all", "", "Print defaults, too.")] = False,
     how: Annotated[
         Literal["table", "json", "markdown", "toml"],
         option("--format", "", "Output format on stdout."),
@@ -98,7 +98,7 @@ def show(
     filled += [f"options.{name}" for name in values["options"]]
     sources = dict.fromkeys(filled, f"{UNSET} of {estimator.name}") | sources
     fields = fields_of(recipe.model_copy(update=values), sources)
-    listed = [one for one in fields if one.is_set or every]
+    listed = [setting for setting in fields if setting.is_set or with_defaults]
     of_preset = f"preset {settings.preset}, " if settings.preset else ""
     show_settings(listed, f"{of_preset}estimator {recipe.estimator}", how)
 
@@ -148,7 +148,7 @@ def json_schema() -> Json:
         },
     }
     _add_names(fields, loss["properties"])
-    for table in (fields, *(one.get("properties", {}) for one in definitions.values())):
+    for table in (fields, *(part.get("properties", {}) for part in definitions.values())):
         for field in table.values():
             if "description" in field:
                 field["description"] = " ".join(field["description"].split())
@@ -170,16 +170,16 @@ def _add_names(fields: Json, loss: Json) -> None:
     """Add the names that editors can offer to fields whose type is only `string`."""
     from rlpost.estimators import ESTIMATORS  # noqa: PLC0415 - slow to import
 
-    own = [name for preset in PRESETS for name in variants(preset)]
+    of_presets = [name for preset in PRESETS for name in variants(preset)]
     own_losses = [name for preset in PRESETS for name in loss_variants(preset)]
-    fields["estimator"] |= _open([*ESTIMATORS, *own])
+    fields["estimator"] |= _open([*ESTIMATORS, *of_presets])
     loss["loss"] |= _open([*LOSSES, *own_losses])
     fields["columns"] |= {"propertyNames": _open(list(ROLES))}
     fields["kl_estimator"]["enum"] = [*fields["kl_estimator"]["enum"], *KL_SYNONYMS]
     loss["kl_loss_estimator"]["enum"] = [*loss["kl_loss_estimator"]["enum"], *KL_SYNONYMS]
-    for one in fields["emit"]["anyOf"]:
-        if one.get("type") == "array":
-            one["items"] = {"enum": [*WRITTEN, *EXTRA]}
+    for kind in fields["emit"]["anyOf"]:
+        if kind.get("type") == "array":
+            kind["items"] = {"enum": [*WRITTEN, *EXTRA]}
 
 
 def _open(names: list[str]) -> Json:

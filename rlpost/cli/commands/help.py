@@ -48,9 +48,9 @@ def show_help(
     if len(names) > 1:
         raise UsageError(f"no manual page {topic!r}", candidates=names)
     if not names:
-        every = "`rlpost help` lists the pages"
+        lists = "`rlpost help` lists the pages"
         pages = (*TOPICS, *OF_COMMANDS)
-        raise UsageError(no_such(f"no manual page {topic!r}", topic, pages, every))
+        raise UsageError(no_such(f"no manual page {topic!r}", topic, pages, lists))
     _show_page(_COMMENT.sub("", page(names[0])))
 
 
@@ -94,11 +94,11 @@ def for_terminal(text: str) -> str:
     return _FILE.sub(r"\1 (`\2`)", text)
 
 
-def _command(found: re.Match[str]) -> str:
+def _command(link: re.Match[str]) -> str:
     """Return what replaces a link: a command, or in a table the topic's name."""
-    words, name = found.groups()
+    words, name = link.groups()
     command = f"`rlpost help {name}`"
-    before, after = found.string[: found.start()], found.string[found.end() :]
+    before, after = link.string[: link.start()], link.string[link.end() :]
     if before.endswith("| ") and words == name:
         return words
     if before.endswith("(") or after.startswith(")"):

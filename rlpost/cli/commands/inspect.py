@@ -227,11 +227,11 @@ def _show_responses(paths: list[str], where: str | None, **options: Any) -> None
     kept = condition(where, options["columns_map"])
     with (
         reporting(bars=False) as reporter,
-        open_inputs(paths, reporter=reporter, where=kept) as own,
+        open_inputs(paths, reporter=reporter, where=kept) as opened,
     ):
         if kept is not None:
             reporter.note(kept.matches.line())
-        views.show(own.paths, made_of=own, **options)
+        views.show(opened.paths, made_of=opened, **options)
 
 
 def _show_footer(paths: list[str], columns_map: dict[str, str], prints: str | None) -> None:
@@ -239,8 +239,8 @@ def _show_footer(paths: list[str], columns_map: dict[str, str], prints: str | No
     from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
 
-    with reporting(bars=False) as reporter, open_inputs(paths, reporter=reporter) as own:
-        stored = facts.stored(own.paths, columns_map=columns_map)
+    with reporting(bars=False) as reporter, open_inputs(paths, reporter=reporter) as opened:
+        stored = facts.stored(opened.paths, columns_map=columns_map)
     if prints is not None:
         render.show_stored(*stored, prints)
 

@@ -117,10 +117,10 @@ def _replayed(paths: list[str], request: Json, *, bars: bool) -> Json:
 
     with (
         reporting(bars=bars) as reporter,
-        open_inputs(paths, reporter=reporter) as own,
+        open_inputs(paths, reporter=reporter) as opened,
     ):
-        result = work.replay(own.paths, work.ReplayRequest(**request, reporter=reporter))
-    result["input"] = ", ".join(own.inputs) if own.names else result["input"]
+        result = work.replay(opened.paths, work.ReplayRequest(**request, reporter=reporter))
+    result["input"] = ", ".join(opened.inputs) if opened.names else result["input"]
     return result
 
 

@@ -42,31 +42,31 @@ def _tables(report: Json) -> Iterator[TextTable]:
     yield TextTable(title="Machine", lines=[*_machine(report)])
     devices = [
         (
-            one["device"],
-            one["name"] or NONE,
-            _bytes(one["free"]),
-            _bytes(one["total"]),
-            one["capability"] or NONE,
+            device["device"],
+            device["name"] or NONE,
+            _bytes(device["free"]),
+            _bytes(device["total"]),
+            device["capability"] or NONE,
         )
-        for one in report["devices"]
+        for device in report["devices"]
     ]
-    reasons = [one["not_tested"] for one in report["devices"]]
+    reasons = [device["not_tested"] for device in report["devices"]]
     notes = {row: f"not tested: {why}" for row, why in enumerate(reasons) if why is not None}
     shown = ("device", "name", "free memory", "of", "capability")
-    found = f"torch {report['versions']['torch']} finds no GPU: rlpost help gpu"
+    advice = f"torch {report['versions']['torch']} finds no GPU: rlpost help gpu"
     yield TextTable(
         shown,
         devices,
         title="Devices",
-        notes=[found] if len(devices) == 1 else [],
+        notes=[advice] if len(devices) == 1 else [],
         text=(0, 1),
         row_notes=notes,
     )
     test = report["self_test"]
     title = f"Self-test, {counted(test['tokens'], 'token')} in memory"
     results = [
-        (one["device"], one["recipe"], _speed(one["tokens_per_second"]), _verdict(one))
-        for one in test["results"]
+        (device["device"], device["recipe"], _speed(device["tokens_per_second"]), _verdict(device))
+        for device in test["results"]
     ]
     headings = ("device", "recipe", "M tokens/s", "against the CPU's results")
     note = "The rows of the CPU compare chunks of two sizes."
@@ -81,8 +81,8 @@ def _installation(report: Json) -> Iterator[str]:
     yield f"torch {versions.pop('torch')}, {', '.join(built) or 'CPU only'}"
     if builds["nvidia_driver"]:
         yield f"driver: {builds['nvidia_driver']}"
-    yield ", ".join(f"{name} {one}" for name, one in versions.items() if one)
-    if missing := [name for name, one in versions.items() if not one]:
+    yield ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    if missing := [name for name, version in versions.items() if not version]:
         yield f"not installed: {', '.join(missing)}"
 
 
@@ -109,7 +109,7 @@ def _by_directory(disks: list[Json]) -> dict[str, Json]:
     for disk in disks:
         uses.setdefault(disk["directory"], []).append(disk["purpose"])
     directories = {disk["directory"]: disk for disk in disks}
-    return {" and ".join(own): directories[directory] for directory, own in uses.items()}
+    return {" and ".join(names): directories[directory] for directory, names in uses.items()}
 
 
 def _bytes(count: int | None) -> str:
