@@ -174,6 +174,17 @@ def command(
     return app.command(name, cls=Command, epilog=epilog, context_settings=settings)
 
 
+def argument(metavar: str, text: str, complete: Callable[..., Any] | None = None) -> Any:
+    """Return the declaration of an argument.
+
+    Args:
+        metavar: as the usage line shows it.
+        text: what it is.
+        complete: offers values to the shell.
+    """
+    return typer.Argument(metavar=metavar, help=text, autocompletion=complete, show_default=False)
+
+
 def show_help(target: Any, context: Any, *, whole: bool, long: bool = True) -> None:
     """Print the help of a command or group on stdout.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import types
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -184,40 +184,27 @@ def _kinds(annotation: Any) -> Iterator[Any]:
 
 
 # Options of several commands.
+_machine = partial(option, panel=EXECUTION, common=False, variable=True)
+_named = partial(option, panel=ESTIMATOR, variable=True)
 Preset = Annotated[
-    str | None,
-    option(
-        "--preset",
-        "NAME",
-        "Compute as this framework does (see `rlpost presets`).",
-        panel=ESTIMATOR,
-        variable=True,
-    ),
+    str | None, _named("--preset", "NAME", "Compute as this framework does (see `rlpost presets`).")
 ]
 CorrectionName = Annotated[
     str | None,
     option(
-        "--correction",
-        "FRAMEWORK:NAME",
+        "--correction", "FRAMEWORK:NAME",
         "A framework's named correction (see `rlpost help pipeline`).",
-        common=False,
-        panel=CORRECTION,
-        variable=True,
+        panel=CORRECTION, common=False, variable=True,
     ),
-]
-Config = Annotated[
-    Path | None, option("--config", "PATH", "Recipe file (TOML).", panel=ESTIMATOR, variable=True)
-]
+]  # fmt: skip
+Config = Annotated[Path | None, _named("--config", "PATH", "Recipe file (TOML).")]
 Assigned = Annotated[
     list[str] | None,
     option(
-        "--set",
-        "FIELD=VALUE",
-        "Field of the recipe: gamma=0.9, numerics.single=raw.",
-        panel=ESTIMATOR,
-        common=False,
+        "--set", "FIELD=VALUE", "Field of the recipe: gamma=0.9, numerics.single=raw.",
+        panel=ESTIMATOR, common=False,
     ),
-]
+]  # fmt: skip
 Map = Annotated[
     list[str] | None,
     option("--map", "ROLE=COLUMN", "Column to read for a role (default: found by its name)."),
@@ -238,59 +225,30 @@ Verbose = Annotated[
 ]
 Device = Annotated[
     str,
-    option(
-        "--device",
-        "auto|cpu|cuda[:N]|...",
-        "Device, see `rlpost help gpu`.",
-        panel=EXECUTION,
-        variable=True,
-    ),
+    _machine("--device", "auto|cpu|cuda[:N]|...", "Device, see `rlpost help gpu`.", common=True),
 ]
 ChunkTokens = Annotated[
     int | None,
-    option(
-        "--chunk-tokens",
-        "INT",
-        "Approximate tokens per chunk (default: fits the device).",
-        panel=EXECUTION,
-        common=False,
-        variable=True,
-        min=1,
+    _machine(
+        "--chunk-tokens", "INT", "Approximate tokens per chunk (default: fits the device).", min=1
     ),
 ]
 Workers = Annotated[
-    int | None,
-    option(
-        "--workers",
-        "INT",
-        "Threads (default: one per core, at most 8).",
-        panel=EXECUTION,
-        common=False,
-        variable=True,
-        min=1,
-    ),
+    int | None, _machine("--workers", "INT", "Threads (default: one per core, at most 8).", min=1)
 ]
 MaxMemory = Annotated[
     str | None,
-    option(
-        "--max-memory",
-        "SIZE",
-        "Memory to use: 4GB, 500MB, 50% (default: 75% of the machine's).",
-        panel=EXECUTION,
-        common=False,
-        variable=True,
+    _machine(
+        "--max-memory", "SIZE", "Memory to use: 4GB, 500MB, 50% (default: 75% of the machine's)."
     ),
 ]
 State = Annotated[
     Path | None,
     option(
-        "--state",
-        "PATH",
-        "JSON: running statistics, adaptive KL; loaded and saved.",
-        panel=REWARDS,
-        common=False,
+        "--state", "PATH", "JSON: running statistics, adaptive KL; loaded and saved.",
+        panel=REWARDS, common=False,
     ),
-]
+]  # fmt: skip
 NamedEstimator = Annotated[
     str | None, option("--estimator", "NAME", "Run this estimator, if metadata names code.")
 ]

@@ -10,7 +10,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
-from rlpost.cli.help_screen import EXECUTION, RAY, command
+from rlpost.cli.help_screen import EXECUTION, RAY, argument, command
 from rlpost.cli.options import option, reads_data, with_recipe_options
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import SummaryError, UsageError
@@ -42,9 +42,7 @@ def advantages(
     settings: Settings,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="IN... OUT", help="Parquet files, dumps, directories or globs; then OUT."
-        ),
+        argument("IN... OUT", "Parquet files, dumps, directories or globs; then OUT."),
     ] = None,
     steps: Annotated[
         str | None,

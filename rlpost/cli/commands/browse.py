@@ -12,7 +12,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import name_values
-from rlpost.cli.help_screen import command
+from rlpost.cli.help_screen import argument, command
 from rlpost.cli.options import reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
@@ -39,9 +39,7 @@ Keys: arrows or hjkl move, enter opens, ] and [ are the next and previous step, 
 @command(app, epilog=EPILOG)
 @reads_data
 def browse(
-    paths: Annotated[
-        list[str], typer.Argument(metavar="IN...", help="Parquet files, directories or globs.")
-    ],
+    paths: Annotated[list[str], argument("IN...", "Parquet files, directories or globs.")],
     roles: declared.Map = None,
     where: declared.Where = None,
 ) -> None:

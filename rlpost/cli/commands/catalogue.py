@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.help_screen import NAMES, Group, command
+from rlpost.cli.help_screen import NAMES, Group, argument, command
 from rlpost.cli.options import option
 from rlpost.errors import UsageError
 from rlpost.recipe import presets as frameworks
@@ -56,11 +56,7 @@ presets_app = typer.Typer(
 def estimators(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ESTIMATOR...",
-            autocompletion=completion.estimators,
-            help="Estimators to list (default: all).",
-        ),
+        argument("ESTIMATOR...", "Estimators to list (default: all).", completion.estimators),
     ] = None,
     how: declared.Output = "table",
 ) -> None:
@@ -82,11 +78,7 @@ def estimators(
 def losses(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="LOSS...",
-            autocompletion=completion.losses,
-            help="Policy losses to list (default: all).",
-        ),
+        argument("LOSS...", "Policy losses to list (default: all).", completion.losses),
     ] = None,
     how: declared.Output = "table",
 ) -> None:
@@ -113,12 +105,7 @@ def presets(
 
 @command(presets_app)
 def show(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="PRESET", autocompletion=completion.presets, help="Preset, or default."
-        ),
-    ],
+    name: Annotated[str, argument("PRESET", "Preset, or default.", completion.presets)],
     estimator: Annotated[str | None, ESTIMATOR] = None,
     loss: Annotated[str | None, LOSS] = None,
     how: declared.Output = "table",
@@ -139,19 +126,9 @@ def show(
 
 @command(presets_app)
 def diff(
-    left: Annotated[
-        str,
-        typer.Argument(
-            metavar="PRESET", autocompletion=completion.presets, help="Preset, or default."
-        ),
-    ],
+    left: Annotated[str, argument("PRESET", "Preset, or default.", completion.presets)],
     right: Annotated[
-        str,
-        typer.Argument(
-            metavar="PRESET|default",
-            autocompletion=completion.presets,
-            help="Preset to compare with, or default.",
-        ),
+        str, argument("PRESET|default", "Preset to compare with, or default.", completion.presets)
     ],
     estimator: Annotated[
         str | None,

@@ -10,7 +10,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
-from rlpost.cli.help_screen import ESTIMATOR, command
+from rlpost.cli.help_screen import ESTIMATOR, argument, command
 from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
@@ -39,10 +39,7 @@ EPILOG = """Examples:
 @command(app, epilog=EPILOG)
 @reads_data
 def compare(
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="IN...", help="Enriched inputs, or one input with recipes."),
-    ],
+    paths: Annotated[list[str], argument("IN...", "Enriched inputs, or one input with recipes.")],
     roles: declared.Map = None,
     column: Annotated[
         str | None, option("--column", "COLUMN", "Column to compare (default: advantages).")

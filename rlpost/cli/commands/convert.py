@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import name_values
-from rlpost.cli.help_screen import command
+from rlpost.cli.help_screen import argument, command
 from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
@@ -35,9 +35,8 @@ LAYOUTS = ("response", "padded", "shifted", "compact", "left-padded")
 def convert(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="IN... OUT",
-            help="Dumps, directories or globs; then one .parquet file, or a directory.",
+        argument(
+            "IN... OUT", "Dumps, directories or globs; then one .parquet file, or a directory."
         ),
     ] = None,
     source: Annotated[

@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.environment import with_variable
-from rlpost.cli.help_screen import command
+from rlpost.cli.help_screen import argument, command
 from rlpost.errors import UnavailableError
 
 app = typer.Typer(add_completion=False)
@@ -27,12 +27,7 @@ EPILOG = """Examples:
 def doctor(
     context: typer.Context,
     out: Annotated[
-        str,
-        typer.Argument(
-            metavar="OUT",
-            help="Output whose disk's free space is printed (default: here).",
-            show_default=False,
-        ),
+        str, argument("OUT", "Output whose disk's free space is printed (default: here).")
     ] = ".",
     how: declared.Output = "table",
     device: declared.Device = "auto",

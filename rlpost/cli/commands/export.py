@@ -10,7 +10,7 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import name_values
-from rlpost.cli.help_screen import command
+from rlpost.cli.help_screen import argument, command
 from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError, series
@@ -34,9 +34,9 @@ EPILOG = """Examples:
 def export(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="IN... OUT",
-            help="Parquet files, directories or globs; then what to write (- is stdout, of jsonl).",
+        argument(
+            "IN... OUT",
+            "Parquet files, directories or globs; then what to write (- is stdout, of jsonl).",
         ),
     ] = None,
     target: Annotated[str | None, option("--to", "NAME", "What is written (see --list).")] = None,

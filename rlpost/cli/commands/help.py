@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlpost.cli.help_screen import command
+from rlpost.cli.help_screen import argument, command
 from rlpost.errors import UsageError, no_such
 from rlpost.manual import OF_COMMANDS, TOPICS, page, topics_of
 
@@ -33,11 +33,7 @@ app = typer.Typer(add_completion=False)
 def show_help(
     topic: Annotated[
         str | None,
-        typer.Argument(
-            metavar="TOPIC",
-            autocompletion=lambda: [*TOPICS.items()],
-            help="Page to print (default: the list of pages).",
-        ),
+        argument("TOPIC", "Page to print (default: the list of pages).", lambda: [*TOPICS.items()]),
     ] = None,
 ) -> None:
     """Print a page of the manual, or the list of its pages."""

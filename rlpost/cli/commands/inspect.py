@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import components_of, name_values
-from rlpost.cli.help_screen import SINGLE, command, usage_of
+from rlpost.cli.help_screen import SINGLE, argument, command, usage_of
 from rlpost.cli.options import (
     option,
     reads_data,
@@ -47,10 +47,7 @@ EPILOG = """Examples:
 def inspect(
     context: typer.Context,
     paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="IN...", help="Parquet files, directories or globs.", show_default=False
-        ),
+        list[str] | None, argument("IN...", "Parquet files, directories or globs.")
     ] = None,
     roles: declared.Map = None,
     where: declared.Where = None,

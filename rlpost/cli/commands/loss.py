@@ -9,7 +9,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
-from rlpost.cli.help_screen import LOSS, command
+from rlpost.cli.help_screen import LOSS, argument, command
 from rlpost.cli.options import (
     option,
     reads_data,
@@ -41,13 +41,9 @@ EPILOG = """Examples:
 def loss(
     context: typer.Context,
     settings: Settings,
-    source: Annotated[
-        str,
-        typer.Argument(metavar="IN", help="A Parquet file, dump or directory, or a quoted glob."),
-    ],
+    source: Annotated[str, argument("IN", "A Parquet file, dump or directory, or a quoted glob.")],
     output: Annotated[
-        str | None,
-        typer.Argument(metavar="OUT", help="Copy of IN to write, with pg_loss and clip_state."),
+        str | None, argument("OUT", "Copy of IN to write, with pg_loss and clip_state.")
     ] = None,
     sweep: Annotated[
         list[str] | None,

@@ -10,7 +10,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
-from rlpost.cli.help_screen import ESTIMATOR, command
+from rlpost.cli.help_screen import ESTIMATOR, argument, command
 from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import reporting, write_text
 from rlpost.errors import UsageError
@@ -39,9 +39,7 @@ EPILOG = """Examples:
 @command(app, epilog=EPILOG)
 @reads_data
 def replay(
-    paths: Annotated[
-        list[str], typer.Argument(metavar="IN...", help="Files with recorded columns.")
-    ],
+    paths: Annotated[list[str], argument("IN...", "Files with recorded columns.")],
     roles: declared.Map = None,
     preset: declared.Preset = None,
     config: declared.Config = None,

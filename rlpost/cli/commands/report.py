@@ -11,7 +11,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, components_of, name_values
-from rlpost.cli.help_screen import ESTIMATOR, command
+from rlpost.cli.help_screen import ESTIMATOR, argument, command
 from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
@@ -32,10 +32,7 @@ EPILOG = """Examples:
 @command(app, epilog=EPILOG)
 @reads_data
 def report(
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="IN... [OUT]", help="Parquet files, directories or globs."),
-    ],
+    paths: Annotated[list[str], argument("IN... [OUT]", "Parquet files, directories or globs.")],
     output: Annotated[
         str | None, option("--output -o", "PATH", "HTML file to write (default: OUT, *.html).")
     ] = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.help_screen import command
+from rlpost.cli.help_screen import argument, command
 from rlpost.cli.options import reads_data
 from rlpost.cli.output import reporting
 
@@ -26,8 +26,7 @@ EPILOG = """Examples:
 @reads_data
 def verify(
     paths: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE...", help="Enriched files: all of a run, or its directory."),
+        list[str], argument("FILE...", "Enriched files: all of a run, or its directory.")
     ],
     how: declared.Output = "table",
     estimator: declared.NamedEstimator = None,
