@@ -177,9 +177,11 @@ def show_presets(how: str) -> None:
     notes: dict[int, str] = {}
     for name in presets.PRESETS:
         source = presets.source_of(name)
-        own = ", ".join(presets.variants(name))
+        estimators = ", ".join(presets.variants(name))
         losses = ", ".join(presets.loss_variants(name))
-        both = "; ".join(part for part in (own, f"losses {losses}" if losses else "") if part)
+        both = "; ".join(
+            part for part in (estimators, f"losses {losses}" if losses else "") if part
+        )
         notes[len(rows)] = both
         rows.append((name, source.repository, source.release, source.commit, source.date))
         records.append(
@@ -218,7 +220,10 @@ def show_differences(
     """
     if how == "json":
         show_json(
-            [dict(zip(("field", *names, "meaning"), one, strict=True)) for one in differences]
+            [
+                dict(zip(("field", *names, "meaning"), difference, strict=True))
+                for difference in differences
+            ]
         )
         return
     title = f"rlpost presets diff · {', '.join(names)}"
@@ -227,13 +232,15 @@ def show_differences(
         return
     rows = [
         (
-            Text(one.field, "bold"),
-            Text(_word(one.left), "cyan"),
-            Text(_word(one.right), "magenta"),
+            Text(difference.field, "bold"),
+            Text(_word(difference.left), "cyan"),
+            Text(_word(difference.right), "magenta"),
         )
-        for one in differences
+        for difference in differences
     ]
-    meanings = {i: one.meaning for i, one in enumerate(differences)} if explain else {}
+    meanings = (
+        {i: difference.meaning for i, difference in enumerate(differences)} if explain else {}
+    )
     verb = "differs" if len(rows) == 1 else "differ"
     lines = [f"{counted(len(rows), 'field')} {verb}; equal fields are omitted"]
     table = TextTable(("field", *names), rows, text=range(3), row_notes=meanings)
@@ -241,7 +248,10 @@ def show_differences(
         table = replace(
             table,
             headings=(*table.headings, "what it is"),
-            rows=[(*row, one.meaning) for row, one in zip(rows, differences, strict=True)],
+            rows=[
+                (*row, difference.meaning)
+                for row, difference in zip(rows, differences, strict=True)
+            ],
             text=range(4),
             row_notes={},
         )
@@ -280,7 +290,7 @@ def show_settings(settings: Sequence[Setting], recipe: str, how: str) -> None:
         how: `table`, `json`, `markdown` or `toml`.
     """
     if how == "json":
-        rows = [(one.field, _plain(one.value), one.source) for one in settings]
+        rows = [(setting.field, _plain(setting.value), setting.source) for setting in settings]
         show_json([dict(zip(SETTING, row, strict=True)) for row in rows])
     elif how == "toml":
         sys.stdout.write("\n".join(_toml_lines(settings)) + "\n")
@@ -291,16 +301,16 @@ def show_settings(settings: Sequence[Setting], recipe: str, how: str) -> None:
 def _toml_lines(settings: Sequence[Setting]) -> list[str]:
     """Return the lines of a TOML file that gives the same recipe; unset fields are comments."""
     lines, title = [], ""
-    for one in settings:
-        table, dot, key = one.field.rpartition(".")
+    for setting in settings:
+        table, dot, key = setting.field.rpartition(".")
         if table != title:
             lines += ["", f"[{table}]"]
             title = table
         name = key if dot == "" or key.isidentifier() else json.dumps(key)
-        if one.value is None:
+        if setting.value is None:
             lines.append(f"# {name} is not set")
         else:
-            lines.append(f"{name} = {presets.toml_value(one.value)}  # {one.source}")
+            lines.append(f"{name} = {presets.toml_value(setting.value)}  # {setting.source}")
     return lines
 
 
@@ -314,25 +324,25 @@ def _toml_word(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """Return the value with infinity as a word, because JSON has no such number."""
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     return presets.toml_value(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def _settings_page(settings: Sequence[Setting], recipe: str) -> Page:
     title = f"rlpost config · {recipe}"
-    every = "--all lists all fields"
+    all_fields = "--all lists all fields"
     if not settings:
-        return Page(title, ["Every field has its default."], next_steps=[every])
+        return Page(title, ["Every field has its default."], next_steps=[all_fields])
     rows = [
         (
-            Text(one.field, "bold" if one.is_set else "dim"),
-            Text(_toml_word(one.value), "cyan" if one.is_set else "dim"),
-            Text(one.source, "" if one.is_set else "dim"),
+            Text(setting.field, "bold" if setting.is_set else "dim"),
+            Text(_toml_word(setting.value), "cyan" if setting.is_set else "dim"),
+            Text(setting.source, "" if setting.is_set else "dim"),
         )
-        for one in settings
+        for setting in settings
     ]
-    number = sum(one.is_set for one in settings)
+    number = sum(setting.is_set for setting in settings)
     verb = "is" if number == 1 else "are"
     lines = [f"{counted(number, 'field')} {verb} set; the others are defaults"]
     table = TextTable(SETTING, rows, text=range(3))
-    return Page(title, lines, [table], next_steps=[every] if number == len(rows) else [])
+    return Page(title, lines, [table], next_steps=[all_fields] if number == len(rows) else [])
