@@ -141,8 +141,9 @@ class Estimator:
     @cached_property
     def named_columns(self) -> tuple[str, ...]:
         """The columns of the input that it reads by their names, not by a role."""
+        known = self.known_columns
         columns = dict.fromkeys((*self.columns, *self.reward_columns, *self.weight_columns))
-        return tuple(name for name in columns if name not in self.known_columns)
+        return tuple(name for name in columns if name not in known)
 
     @property
     def known_columns(self) -> set[str]:

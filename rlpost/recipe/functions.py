@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from rlpost.errors import ErrorPart, UsageError, closest, no_such
-from rlpost.recipe.base import PLAIN, is_plain, wrong_value
+from rlpost.recipe.base import PLAIN, is_plain, text_of, wrong_value
 from rlpost.recipe.flags import flag_of
 
 if TYPE_CHECKING:
@@ -156,15 +156,6 @@ def _kind_of_default(default: Any) -> Any:
     return next((kind for kind in PLAIN if isinstance(default, kind)), None)
 
 
-def _word(value: Any) -> str:
-    """Return a plain value as one types it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(_word, value))
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
 def typed_options(
     owner: str,
     options: Mapping[str, Option],
@@ -191,7 +182,7 @@ def typed_options(
     typed, flag = {}, flag_of(field)
     for name, value in values.items():
         origin = (origins or {}).get(f"{field}.{name}", flag)
-        where = f"{'' if origin == flag else f'{origin}: '}{flag} {name}={_word(value)}"
+        where = f"{'' if origin == flag else f'{origin}: '}{flag} {name}={text_of(value)}"
         if name not in options:
             text = f"{where}: {owner} has no option {name!r}"
             tip = elsewhere(name)
@@ -224,7 +215,7 @@ def with_defaults(
         fields: names that could be meant by an option without a default.
 
     Raises:
-        UsageError: an option without a default is not set.
+        UsageError: an option without a default is not set, or a default is not of its type.
     """
     for name, option in options.items():
         if option.required and name not in values:
@@ -233,8 +224,8 @@ def with_defaults(
                 candidates=closest(name, fields),
                 tip=f"add {flag_of(field)} {name}=VALUE, of type {option.type_name}",
             )
-    defaults = {x.name: x.plain(x.default) for x in options.values() if is_plain(x.default)}
-    return {**defaults, **values}
+    defaults = {x.name: x.default for x in options.values() if x.kind and is_plain(x.default)}
+    return {**typed_options(owner, options, defaults, field=field), **values}
 
 
 def from_file(name: str, flag: str) -> Any:

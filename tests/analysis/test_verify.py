@@ -164,6 +164,18 @@ def test_what_rlpost_did_not_write_is_an_error(tmp_path):
     assert run("verify", tmp_path / "missing.parquet").code == 4
 
 
+def test_a_recipe_with_fields_of_another_version_is_an_error_that_names_it(enriched):
+    table = pq.read_table(enriched)
+    recipe = json.dumps({"estimator": "gigpo", "step_gamma": 0.9}).encode()
+    entries = {b"rlpost.version": b"0.0.1", b"rlpost.recipe": recipe}
+    entries = {**table.schema.metadata, **entries}
+    pq.write_table(table.replace_schema_metadata(entries), enriched)
+    ran = run("verify", enriched)
+    assert ran.code == 3
+    here = f"written by rlpost 0.0.1, this is {rlpost.__version__}, is invalid"
+    assert f"{here}: rlpost.recipe: no option 'step_gamma'" in " ".join(ran.err.split())
+
+
 def test_what_could_not_be_compared_is_told(enriched):
     table = pq.read_table(enriched)
     told = {key: value for key, value in table.schema.metadata.items() if key != b"rlpost.summary"}

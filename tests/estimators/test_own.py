@@ -271,6 +271,13 @@ def test_an_option_without_a_default_must_be_set(of):
     assert advantages(name, options={"gama": 2})[3] == [10]
 
 
+def test_a_default_that_is_not_of_its_type_is_an_error(of):
+    with pytest.raises(UsageError, match="--option on=3: must be a valid boolean"):
+        enriched(of("def f(rewards, *, on: bool = 3):\n    return rewards\n"))
+    mixed = of("def f(rewards, *, pair=(1, 'a')):\n    return rewards * pair[0]\n")
+    assert advantages(mixed)[3] == [5]  # it has no type, so that it cannot be set
+
+
 NOT_OF_GRPO = {
     "beta": "estimator grpo has no option 'beta'; it has none: leave it out",
     "order": "estimator grpo has no option 'order'; rae has it",
