@@ -30,7 +30,7 @@ def raw(rewards: Floats) -> Credit:
         Aᵢ = rᵢ
 
     Args:
-        rewards: [N] float64.
+        rewards: [N] reward of each response.
 
     Returns:
         Credit of [N], the same array twice.
@@ -47,8 +47,8 @@ def dr_grpo(rewards: Floats, offsets: Integers) -> Credit:
         Aᵢ = rᵢ - mean of the group
 
     Args:
-        rewards: [N] float64, sorted by group.
-        offsets: [G+1] of the groups.
+        rewards: [N] reward of each response.
+        offsets: [G+1] of the groups, by which rows are sorted.
 
     Returns:
         Credit of [N], the same array twice. A single-response group and a group of equal rewards
@@ -69,8 +69,8 @@ def rloo(rewards: Floats, offsets: Integers) -> Credit:
         Aᵢ = rᵢ - Σⱼ≠ᵢ rⱼ / (n - 1) = (rᵢ - mean) · n / (n - 1)
 
     Args:
-        rewards: [N] float64, sorted by group.
-        offsets: [G+1] of the groups.
+        rewards: [N] reward of each response.
+        offsets: [G+1] of the groups, by which rows are sorted.
 
     Returns:
         Credit of [N], the same array twice. A single-response group and a group of equal rewards
@@ -94,9 +94,9 @@ def opo(rewards: Floats, tokens: Integers, offsets: Integers) -> Credit:
         Aᵢ = rᵢ - Σⱼ nⱼ·rⱼ / Σⱼ nⱼ over the group
 
     Args:
-        rewards: [N] float64, sorted by group.
+        rewards: [N] reward of each response.
         tokens: [N] number of policy tokens of each response, n.
-        offsets: [G+1] of the groups.
+        offsets: [G+1] of the groups, by which rows are sorted.
 
     Returns:
         Credit of [N], the same array twice. A single-response group and a group of equal rewards
@@ -132,9 +132,9 @@ def gpg(
         Aᵢ = α·(rᵢ - mean of the group) / f,  α = responses of the batch / responses with r ≠ 0
 
     Args:
-        rewards: [N] float64, sorted by group.
+        rewards: [N] reward of each response.
         batch: [N] codes of the batches.
-        offsets: [G+1] of the groups.
+        offsets: [G+1] of the groups, by which rows are sorted.
         f_norm: divisor f of the advantages, above 0.
         single: `raw` does not centre a single-response group, which otherwise gets 0.
 
@@ -173,8 +173,8 @@ def grpo_passk(
         Aᵢ = (rᵢ - second best reward) / (std + ε) for the best of the group, 0 for the others
 
     Args:
-        rewards: [N] float64, ascending within each group.
-        offsets: [G+1] of the groups.
+        rewards: [N] reward of each response.
+        offsets: [G+1] of the groups, by which rows are sorted, then by reward.
         norm_std: `none` does not divide.
         norm_eps: ε, added to the standard deviation.
         norm_floor: smallest standard deviation that divides.
@@ -208,8 +208,8 @@ def max_rl(rewards: Floats, offsets: Integers) -> Credit:
     With rewards of 0 and 1 the mean is the pass rate.
 
     Args:
-        rewards: [N] float64, sorted by group; 0 or more.
-        offsets: [G+1] of the groups.
+        rewards: [N] reward of each response, 0 or more.
+        offsets: [G+1] of the groups, by which rows are sorted.
 
     Returns:
         Credit of [N], the same array twice. A group whose mean is 0 or less, a single-response
@@ -241,8 +241,8 @@ def gdpo(
         Aᵢ = Σₖ wₖ·(cᵢₖ - meanₖ) / (stdₖ + ε) over the group
 
     Args:
-        components: [N, K] float64, sorted by group; NaN: not scored, left out.
-        offsets: [G+1] of the groups.
+        components: [N, K] reward components; NaN: not scored, left out.
+        offsets: [G+1] of the groups, by which rows are sorted.
         component_weights: K weights; empty: 1 each.
         norm_mean: mean of the `group`, of the `others` of the group (leave-one-out), or `none`.
         norm_std: standard deviation of the same scopes.
@@ -336,7 +336,7 @@ def hierarchical_grpo(
     the domains in `episode_domains`, and the responses of its domain in its batch for the others.
 
     Args:
-        rewards: [N] float64.
+        rewards: [N] reward of each response.
         domain_name: [N] names of the domains.
         group: [N] codes of the groups.
         batch: [N] codes of the batches.
@@ -377,10 +377,10 @@ def gar(
     A response that is a hack has the smallest reward of its group, from the start.
 
     Args:
-        rewards: [N] float64, sorted by group.
+        rewards: [N] reward of each response.
         win_rate: [N] w, share of the other ranked responses of its group that a grader ranks
             below it, in [0, 1]; NaN, without a rank, counts as 0.5.
-        offsets: [G+1] of the groups.
+        offsets: [G+1] of the groups, by which rows are sorted.
         hack: [N] bool, true for responses that a grader found to be hacks; None if none is.
         floor: smallest factor f_min of a response's rank, in [0, 1].
         cap: largest factor λ_max that restores the sum of positive advantages.
@@ -420,7 +420,7 @@ def rae(
         Aᵢ = rᵢ - b, then b ← d·b + (1 - d)·rᵢ;  b = 0 at the start of each domain
 
     Args:
-        rewards: [N] float64, in input order.
+        rewards: [N] reward of each response, in input order.
         domain: [N] codes of the domains (roles of agents).
         group: [N] codes in order of first appearance.
         ema_decay: decay d of the moving average, in [0, 1].

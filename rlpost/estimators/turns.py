@@ -31,7 +31,7 @@ def step_returns(
         Gₖ = sₖ + γ·Gₖ₊₁ over the turns k of a trajectory
 
     Args:
-        step_score: [N] float64, score s of each turn.
+        step_score: [N] score s of each turn.
         rollout_order: [N] ranks of the turns within their trajectory.
         rollout: [N] codes of the trajectories, unique within a group.
         group: [N] codes of the groups.
@@ -73,7 +73,7 @@ def gigpo_rewards(
         z(x) = (x - mean) / (std + ε)
 
     Args:
-        step_score: [N] float64, score of each turn.
+        step_score: [N] score of each turn.
         episode_score: [N] score of the turn's trajectory.
         rollout_order: [N] ranks of the turns within their trajectory.
         rollout: [N] codes of the trajectories.
@@ -152,7 +152,7 @@ def mt_grpo_rewards(
     mean rewards of the turns that follow, which biases the policy gradient.
 
     Args:
-        rewards: [N] float64, outcome of the turn's rollout.
+        rewards: [N] outcome of the turn's rollout.
         turn_reward: [N] reward of each turn; NaN: none.
         turn: [N] number of the turn in its rollout.
         rollout: [N] codes of the rollouts, unique within a group.
@@ -218,7 +218,7 @@ def turn_credit_rewards(
     1. The shift by β sums to 0 over the tokens of a rollout.
 
     Args:
-        rewards: [N] float64, outcome of the turn's rollout.
+        rewards: [N] outcome of the turn's rollout.
         turn_reward: [N] score of the state after each turn; NaN: none, so that its progress counts
             for the next turn with a score.
         rollout_order: [N] ranks of the turns within their rollout.

@@ -29,6 +29,7 @@ from rlpost.kernels.segments import compact_offsets, positions_of
 from rlpost.recipe.functions import Option, options_of
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.roles import ROLES, is_nullable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,17 +39,19 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-# What a parameter is. All else that is keyword-only is an option, whose annotation is its type.
+# What a parameter is: a role of the input, or one of these. All else is an option.
+_KINDS = {name: role.kind for name, role in ROLES.items() if name != "mask"}
 _CONSTANT = {"old_log_probs", "infer_log_probs", "sum_pi_squared", "entropy", "age"}
 _CONSTANT |= {"advantages", "is_weight"}
 _FINITE = {*_CONSTANT, "log_probs", "ref_log_probs"}
-TOKENS = {*_FINITE, "token_rewards", "values", "old_values", "returns", "distillation"}
+TOKENS = {x for x, kind in _KINDS.items() if kind == "tokens"}
+TOKENS |= {"old_values", "returns", "distillation", "age"}
 """Numbers of tokens: [T], or [N, T] if they are padded."""
-_MAY_LACK = {"turn_reward", "win_rate", "components"}  # a number, which is then NaN
-RESPONSES = {*_MAY_LACK, "rewards", "tokens", "turn", "step_score", "episode_score", "hack"}
-RESPONSES |= {"reward_baseline", "numbers", "weights", "sample_weight"}
+RESPONSES = {x for x, kind in _KINDS.items() if kind in ("number", "flag")}
+RESPONSES |= {"rewards", "tokens", "components", "numbers", "weights"}
 """Numbers of responses, [N]."""
-IDS = {"group", "batch", "domain", "domain_name", "rollout", "branch", "state_id", "units"}
+_MAY_LACK = {*filter(is_nullable, RESPONSES), "components"}  # a number, which is then NaN
+IDS = {x for x, kind in _KINDS.items() if kind == "key"} | {"domain_name", "units"}
 """N ids."""
 _STRUCTURE = {"offsets", "mask"}
 _SCOPED, _SCOPES = {"norm_mean", "norm_std"}, Literal["group", "others", "none"]
@@ -337,6 +340,8 @@ def _documented(formula: Function, name: str, public: Signature, parts: Iterable
     ragged = "offsets" in public.parameters
     texts |= _TEXTS if ragged else {**_TEXTS, "mask": "the same shape; None for all tokens."}
     lines = [f"    {x}: {texts[x]}" for x in public.parameters if x in texts]
+    if ragged and "mask" not in signature(formula).parameters and "mask" in public.parameters:
+        paragraphs[0] = f"{paragraphs[0].rstrip('.')}. Observation tokens have 0."
     ends = (i for i, text in enumerate(paragraphs) if text.startswith(("Source", ">>>")))
     paragraphs.insert(next(ends, len(paragraphs)), _RAISES)
     doc = "\n\n".join([head.rstrip(), "\n".join(["Args:", *lines]), *paragraphs])

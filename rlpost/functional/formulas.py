@@ -531,7 +531,7 @@ def reinforce_pp(
         token_rewards: [T] reward of each token.
 
     Returns:
-        [T]; 0 on observation tokens. Differentiable.
+        [T]; differentiable.
 
     Source: REINFORCE++, arXiv 2501.03262.
 
