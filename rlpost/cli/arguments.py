@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from rlpost.losses.config import LossConfig, SweptLoss
+    from rlpost.losses.config import LossConfig
     from rlpost.recipe.base import OptionModel
 
 
@@ -320,9 +320,9 @@ class Settings:
 
     def _trial(
         self, point: Mapping[str, str], values: Values, sources: Mapping[str, str]
-    ) -> SweptLoss:
+    ) -> LossConfig:
         """Return the loss of a point, whose recipe a sweep of corrections has."""
-        from rlpost.losses.config import SweptLoss  # noqa: PLC0415 - slow to import
+        from rlpost.losses.config import LossConfig  # noqa: PLC0415 - slow to import
 
         swept = {name: None if text == "none" else text for name, text in point.items()}
         words = " ".join(["--sweep", *(f"{name}={text}" for name, text in point.items())])
@@ -335,7 +335,7 @@ class Settings:
             words if point else "",
             {name: source for name, source in sources.items() if name not in swept},
         )
-        return SweptLoss(point, options, varied.recipe if corrected else None)
+        return LossConfig(options, point, varied.recipe if corrected else None)
 
     def _corrected(self, fields: Mapping[str, Any], words: str) -> Settings:
         """Return the settings with another correction; an error names the words of the sweep."""

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rlpost.formats.where import Where
     from rlpost.interface.inspection import Inspection, Report
     from rlpost.io.memory import ArrowStream
+    from rlpost.losses.config import LossConfig
 
     T = TypeVar("T", bound=ArrowStream)
 RolloutReward = Literal["equal", "last", "sum", "mean"]
@@ -277,7 +278,7 @@ def loss(
     """
     from rlpost.analysis.loss import run as work  # noqa: PLC0415 - slow to import
     from rlpost.analysis.loss.log import read_log  # noqa: PLC0415
-    from rlpost.losses.config import SweptLoss, settings_of  # noqa: PLC0415
+    from rlpost.losses.config import settings_of  # noqa: PLC0415
 
     _check_recipe(recipe)
     if sweep and output is not None:
@@ -292,26 +293,25 @@ def loss(
         raise UsageError("log_map needs log")
     chosen, axes = loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    trials = [SweptLoss(point, *_swept(chosen, recipe or Recipe(), point)) for point in points]
-    configs = settings_of(trials, {})
+    configs = settings_of([_swept(chosen, recipe or Recipe(), point) for point in points], {})
     logged = None if log is None else read_log(Path(log), log_map, chosen.model_fields_set)
     with _opened(inputs, output, options, progress=progress) as (own, run):
         summary = work.loss(own.paths, output, recipe, configs, run, emit, logged)
         return LossSummary(own.result(summary))
 
 
-def _swept(
-    loss: LossOptions, recipe: Recipe, point: dict[str, Any]
-) -> tuple[LossOptions, Recipe | None]:
-    """Return the loss of a point of a sweep, and its own recipe."""
+def _swept(loss: LossOptions, recipe: Recipe, point: dict[str, Any]) -> LossConfig:
+    """Return the loss of a point of a sweep, with its own recipe."""
+    from rlpost.losses.config import LossConfig  # noqa: PLC0415 - slow to import
+
     corrected = {name: x for name, x in point.items() if name in SWEPT_CORRECTIONS}
     fields = {name: x for name, x in point.items() if name in LossOptions.model_fields}
     if not corrected:
-        return LossOptions(**loss.model_dump() | fields), None
+        return LossConfig(LossOptions(**loss.model_dump() | fields), point)
     named = correction_named(corrected.pop("correction", None))
     own = merged(recipe.model_dump(), named.recipe, corrected)
     chosen = {**named.loss, **loss.model_dump(exclude_unset=True), **fields}
-    return LossOptions(**chosen), Recipe.of(own, "sweep")
+    return LossConfig(LossOptions(**chosen), point, Recipe.of(own, "sweep"))
 
 
 def compare(

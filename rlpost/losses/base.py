@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rlpost.errors import UsageError
 from rlpost.kernels.arrays import Array, namespace
-from rlpost.recipe.base import Bounds, as_typed
+from rlpost.recipe.base import Bounds, Clamp, as_typed
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.functions import options_of, typed_options, with_defaults
 from rlpost.recipe.loss import LossOptions
@@ -185,7 +185,7 @@ class Loss:
 
 
 def _as_parameter(option: Option, value: Any) -> Any:
-    """Return the value of a field as a parameter's type has it: equal bounds also as one number.
+    """Return the value of a field as a parameter's type has it: equal bounds, a clamp as a number.
 
     Raises:
         UsageError: the parameter has another type.
@@ -195,8 +195,8 @@ def _as_parameter(option: Option, value: Any) -> Any:
     try:
         return option.parsed(value)
     except ValueError as error:
-        if isinstance(value, Bounds) and value.low == value.high:
-            return _as_parameter(option, value.low)
+        if isinstance(value, Clamp) or (isinstance(value, Bounds) and value.low == value.high):
+            return _as_parameter(option, float(value[-1]))
         raise UsageError(f"{flag_of(option.name)} {as_typed(value)}: {error}") from None
 
 

@@ -161,61 +161,12 @@ def behaviour_of(configs: Sequence[LossConfig]) -> str:
     return "old" if "old" in policies else policies[0]
 
 
-@dataclass(frozen=True)
-class SweptLoss:
-    """A loss of a sweep, before the options of `loss_options` have their types."""
-
-    point: Mapping[str, Any]
-    """What is swept."""
-    options: LossOptions
-    """With the fields of the point."""
-    recipe: Recipe | None = None
-    """With the corrections of the point."""
-
-    @cached_property
-    def loss(self) -> Loss:
-        """The loss function."""
-        return loss_named(self.options.loss)
-
-    def config(self, known: Collection[str], sources: Mapping[str, str]) -> LossConfig:
-        """Return the setting of what is swept and read by the loss; of anything else it has None.
-
-        Args:
-            known: the options of single losses that any loss of the sweep has.
-            sources: of fields and options that are no flags, for errors.
-
-        Raises:
-            UsageError: no loss has an option, or a value has another type.
-        """
-        loss, options = self.loss, self.options
-        reads = {x: y for x, y in self.point.items() if x in loss.parameters or _is_general(x)}
-        asked = options.loss_options | {x: y for x, y in reads.items() if x in loss.options}
-        asked = {x: y for x, y in asked.items() if x in loss.options or x not in known}
-        try:
-            typed = loss.typed(asked, sources)
-            options = options.model_copy(update={"loss_options": typed})
-            loss.values(options)
-        except UsageError as error:
-            names = "|".join(map(re.escape, reads))
-            flag = re.compile(rf"{flag_of('loss_options')} (?=({names})=)")
-            raise error.reworded(partial(flag.sub, "--sweep ")) from None
-        values = options.model_dump(mode="json") | typed
-        values |= {} if self.recipe is None else self.recipe.model_dump(mode="json")
-        values |= {x: self.point[x] for x in ("loss", "correction") if x in self.point}  # as typed
-        swept = {name: values[name] if name in reads else None for name in self.point}
-        return LossConfig(options, swept, self.recipe)
-
-
-def _is_general(name: str) -> bool:
-    """Return whether a swept name applies to all losses."""
-    return name in SWEPT_CORRECTIONS or (name in LossOptions.model_fields and name not in OF_RATIO)
-
-
-def settings_of(trials: Sequence[SweptLoss], sources: Mapping[str, str]) -> list[LossConfig]:
+def settings_of(trials: Sequence[LossConfig], sources: Mapping[str, str]) -> list[LossConfig]:
     """Return the settings of a sweep, each once: an option applies to the losses that have it.
 
     Args:
-        trials: a loss of each point.
+        trials: a loss of each point, with what is swept as it is typed, of which the options have
+            the fields; those of a single loss are not yet among them.
         sources: of fields and options that are no flags, for errors.
 
     Raises:
@@ -224,9 +175,40 @@ def settings_of(trials: Sequence[SweptLoss], sources: Mapping[str, str]) -> list
     losses = {trial.loss.name: trial.loss for trial in trials}
     known = {name: None for loss in losses.values() for name in loss.options}
     read = {name for loss in losses.values() for name in loss.fields}
-    for name in trials[0].point:
+    for name in trials[0].swept:
         if name == "loss_options" or not (name in {*known, *read} or _is_general(name)):
             text = f"--sweep {name}: no option {name!r} of {', '.join(losses)}"
             raise UsageError(no_such(text, name, (*LossOptions.model_fields, *known)))
-    configs = (trial.config(known, sources) for trial in trials)
+    configs = (_setting(trial, known, sources) for trial in trials)
     return list({str(config.swept): config for config in configs}.values())
+
+
+def _is_general(name: str) -> bool:
+    """Return whether a swept name applies to all losses."""
+    return name in SWEPT_CORRECTIONS or (name in LossOptions.model_fields and name not in OF_RATIO)
+
+
+def _setting(trial: LossConfig, known: Collection[str], sources: Mapping[str, str]) -> LossConfig:
+    """Return a setting with typed options; of what is swept and the loss does not read it has None.
+
+    Args:
+        trial: as of `settings_of`.
+        known: the options of single losses that any loss of the sweep has.
+        sources: as of `settings_of`.
+    """
+    loss, options, point = trial.loss, trial.options, trial.swept
+    reads = [name for name in point if name in loss.parameters or _is_general(name)]
+    asked = options.loss_options | {name: point[name] for name in reads if name in loss.options}
+    asked = {x: y for x, y in asked.items() if x in loss.options or x not in known}
+    try:
+        typed = loss.typed(asked, sources)
+        options = options.model_copy(update={"loss_options": typed})
+        loss.values(options)
+    except UsageError as error:
+        flag = re.compile(rf"{flag_of('loss_options')} (?=({'|'.join(map(re.escape, reads))})=)")
+        raise error.reworded(partial(flag.sub, "--sweep ")) from None
+    values = options.model_dump(mode="json") | typed
+    values |= {} if trial.recipe is None else trial.recipe.model_dump(mode="json")
+    values |= {name: point[name] for name in ("loss", "correction") if name in point}  # as typed
+    swept = {name: values[name] if name in reads else None for name in point}
+    return LossConfig(options, swept, trial.recipe)

@@ -270,6 +270,15 @@ def test_each_loss_equals_the_loop_of_its_paper(case, tokens):
     assert found.clip.dtype == torch.uint8
 
 
+@settings(max_examples=6)
+@given(tokens=batches())
+def test_defaults_that_no_other_case_has_are_those_of_the_loops(tokens):
+    loops = {"ipo": slow.ipo, "ref_kl": slow.ref_kl, "kimi15": slow.kimi15, "dro": slow.kimi15}
+    for name, loop in (loops | {"kimi_k2": slow.kimi_k2}).items():
+        values = computed(tokens, loss=name).values[tokens.mask]
+        torch.testing.assert_close(values, expected(loop, tokens, {})[:, 0], **EXACT)
+
+
 def edges(tokens):
     """Where a formula has a kink near a token, a difference quotient means nothing."""
     log_ratio = (tokens.new - tokens.old)[tokens.mask]

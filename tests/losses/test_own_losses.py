@@ -198,6 +198,18 @@ def test_policy_loss_names_every_missing_argument(file):
         assert all(word in str(caught.value) for word in words)
 
 
+def test_fields_are_numbers_where_the_function_has_numbers(tmp_path):
+    path = tmp_path / "mine.py"
+    text = "def own(ratio, *, pg_clip: float = 0.2, kl_loss_clamp=1.0):\n    "
+    path.write_text(f"{text}return ratio * (pg_clip + kl_loss_clamp)\n", encoding="utf-8")
+    new, offsets = torch.zeros(2), torch.tensor([0, 2])
+    for options, want in (({}, 10.2), ({"pg_clip": 0.5, "kl_loss_clamp": "all:3"}, 3.5)):
+        loss = policy_loss(new, new, new, offsets, loss=f"{path}:own", **options).tokens
+        torch.testing.assert_close(loss, torch.full((2,), want))
+    with pytest.raises(UsageError, match=r"^--pg-clip 0.1:0.2: must be a valid number"):
+        policy_loss(new, new, new, offsets, loss=f"{path}:own", pg_clip="0.1:0.2")
+
+
 def test_an_option_of_advantages_sets_none_of_the_loss(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def own(ratio, *, gamma=1.0):\n    return -ratio * gamma\n", encoding="utf-8")
