@@ -244,7 +244,7 @@ def _add_masks(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None
     reasons = {
         "sample_mask": resolved.input_mask is not None,
         "superseded": resolved.attempts and resolved.recipe.attempts == "newest",
-        "failure": resolved.failures and resolved.recipe.failures == "drop",
+        "failure": resolved.failures and resolved.recipe.failures in ("drop", "mask"),
     }
     for code, name in enumerate(LEFT_OUT, 1):
         if reasons[name] and f"mask:{name}" not in rows:

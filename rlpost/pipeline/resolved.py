@@ -121,9 +121,7 @@ class ResolvedRecipe:
     @property
     def excuses_failed(self) -> bool:
         """Nothing is computed from the numbers of a response that failed, so any are allowed."""
-        recipe = self.recipe
-        counted = recipe.failures == "drop" and recipe.numerics.failed == "count"
-        return self.failures and recipe.failures != "keep" and not counted
+        return self.failures and self.recipe.failures in ("drop", "zero")
 
     @property
     def has_rewards(self) -> bool:
@@ -242,7 +240,7 @@ class ResolvedRecipe:
         return (
             recipe.has_masks
             or recipe.nonfinite == "mask"
-            or (self.failures and recipe.failures == "drop")
+            or (self.failures and recipe.failures in ("drop", "mask"))
             or (self.attempts and recipe.attempts == "newest")
             or recipe.rejects_responses
             or self.input_mask not in (None, "sample_mask")

@@ -72,9 +72,7 @@ def recipe_words(resolved: ResolvedRecipe) -> dict[str, str]:
 
 def _failures(resolved: ResolvedRecipe) -> list[str]:
     """Return what becomes of failed responses, if the input has any."""
-    recipe = resolved.recipe
-    counted = recipe.failures == "drop" and recipe.numerics.failed == "count"
-    return [f"--failures {recipe.failures}{' (counted)' * counted}"] if resolved.failures else []
+    return [f"--failures {resolved.recipe.failures}"] if resolved.failures else []
 
 
 def _rewards(resolved: ResolvedRecipe) -> str:

@@ -44,9 +44,6 @@ class Numerics(OptionModel):
     (divide)."""
     empty: Literal["count", "leave_out"] = "count"
     """Responses without policy tokens: counted in reward statistics (count), or not (leave_out)."""
-    failed: Literal["leave_out", "count"] = "leave_out"
-    """Failed responses that are dropped: not counted in reward statistics (leave_out), or counted,
-    though not trained on (count)."""
     missing_components: Literal["error", "skip"] = "error"
     """A NaN or null reward component: an error, or skipped as not scored."""
     clip_stages: Literal["response_and_token", "response"] = "response_and_token"

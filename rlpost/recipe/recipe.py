@@ -425,8 +425,9 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Drop responses that stopped at the length limit."""
     mask_before_norm: bool = False
     """Leave dropped responses out of reward statistics."""
-    failures: Literal["drop", "keep", "zero"] = "drop"
-    """Failed responses: out of statistics and training (drop), as any other (keep), or reward 0."""
+    failures: Literal["drop", "mask", "keep", "zero"] = "drop"
+    """Failed responses: out of statistics and training (drop), out of training alone (mask), as any
+    other (keep), or reward 0."""
     attempts: Literal["all", "newest"] = "all"
     """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
 

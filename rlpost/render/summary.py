@@ -287,7 +287,7 @@ def _numbers(summary: Json, *, verbose: bool) -> TextTable:
     """Return the statistics of rewards, KL, returns and weights, each with its population."""
     masked, tokens = summary["masked"], summary["signal"]["tokens"]["count"]
     out = ["nonfinite", "sample_mask", "superseded"]
-    out += ["failure"] if summary["recipe"]["numerics"]["failed"] == "leave_out" else []
+    out += ["failure"] if summary["recipe"]["failures"] == "drop" else []
     left_out = sum(masked[name]["new"] for name in out if name in masked)
     responses = units = counted(summary["responses"] - left_out, _row(summary))
     if "rollouts" in summary:

@@ -85,6 +85,7 @@ REMOVED = {
     *("recipe.max_len_mask", "recipe.max_response_length"),  # `drop_longer`
     *("numerics.log_ratio_clamps", "numerics.kl_clamps", "numerics.is_clamp_at"),
     *("recipe.is_floor", "recipe.is_normalise", "recipe.is_filter_where"),  # of other `is_` fields
+    "numerics.failed",  # `failures` is mask
     *("recipe.reward_clip_low", "recipe.kl_horizon"),  # of `reward_clip` and `kl_target`
     *("recipe.difficulty_mask", "recipe.difficulty_low", "recipe.difficulty_high"),
     *("search.ties", "search.tie_count"),  # `search.same_numbers`, without what separates them

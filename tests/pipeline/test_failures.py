@@ -44,7 +44,7 @@ def test_a_failed_response_is_out_of_the_baseline_and_of_training():
     ("options", "last", "kept"),
     [
         ({"failures": "keep"}, -1.5, None),
-        ({"numerics": {"failed": "count"}}, 0.0, [True] * 3 + [False]),
+        ({"failures": "mask"}, 0.0, [True] * 3 + [False]),
         ({"failures": "zero"}, -1.5, None),
     ],
 )

@@ -240,7 +240,7 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
     failures = Stage(
         "failures",
         reduce=partial(on_responses.treat_failures, recipe=recipe),
-        fields=on_responses.failure_fields(recipe),
+        fields=frozenset({"failures"}),
         changes=_MASKS,
     )
     batches = Stage("batches of rollouts", reduce=partial(on_units.check_rows, resolved=resolved))

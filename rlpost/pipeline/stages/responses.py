@@ -62,11 +62,6 @@ def treat_attempts(responses: Responses, *, recipe: Recipe) -> Responses:
     return responses.leaving_out(flags, "superseded") if recipe.attempts == "newest" else responses
 
 
-def failure_fields(recipe: Recipe) -> frozenset[str]:
-    """Return the fields that `treat_failures` and `sample_masks` read of failed responses."""
-    return frozenset({"failures", *(["numerics.failed"] if recipe.failures == "drop" else [])})
-
-
 def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add `failed`, true for responses that failed; leave them out, or set their rewards to 0.
 
@@ -82,7 +77,7 @@ def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
     if recipe.failures == "zero":
         names = [n for n in responses.columns if n == "reward" or n.startswith("component:")]
         return responses.with_(**{n: np.where(failed, 0.0, responses[n]) for n in names})
-    if recipe.failures == "drop" and recipe.numerics.failed == "leave_out":
+    if recipe.failures == "drop":
         return responses.leaving_out(failed, "failure")
     return responses
 
@@ -152,7 +147,7 @@ def nothing_left(counts: Mapping[str, int], count: int, advice: str) -> DataErro
 def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
     reward, tokens = responses["reward"], responses["tokens"]
     flags = {}
-    if "failed" in responses and recipe.failures == "drop" and recipe.numerics.failed == "count":
+    if "failed" in responses and recipe.failures == "mask":
         flags["failure"] = ~responses["failed"]
     if recipe.drop_longer is not None:
         flags["longer"] = tokens < recipe.drop_longer

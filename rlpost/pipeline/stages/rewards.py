@@ -40,8 +40,7 @@ COUNTABLE = frozenset({"numerics.empty"})
 def counted_fields(recipe: Recipe) -> frozenset[str]:
     """Return the fields that `counted` reads; there may be no mask that drops a response."""
     first = recipe.numerics.correction == "first" and recipe.rejects_responses
-    failed = recipe.failures == "drop" and recipe.numerics.failed == "count"
-    drops = first or failed or recipe.has_masks
+    drops = first or recipe.failures == "mask" or recipe.has_masks
     return COUNTABLE | {*(["mask_before_norm"] if drops else [])}
 
 
