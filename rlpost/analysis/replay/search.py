@@ -47,7 +47,7 @@ ROUNDS = 5
 """Changes of a recipe that make one more column equal, at most."""
 NEAREST = 4
 """Recipes whose neighbours are tried in a round: as many by equal numbers, and by distance."""
-_SOLUTIONS = 3
+_SOLUTIONS = 6
 """Of these, the ones whose numbers are solved."""
 _STEPS = 5
 _DIGITS = (1, 2, 3, 4, 6)
@@ -93,6 +93,15 @@ GRID: dict[str, tuple[Any, ...]] = {
     "rollout_reward": ("last", "sum", "mean"),
     "scan": ("row", "rollout"),
     "bootstrap": ("column", "last", None),
+    "options.states": ("group", "batch"),
+    "options.episodes": ("trajectory", "row"),
+    "options.segment_reward": ("sum", "last"),
+    "options.turn_baseline": ("return", "reward"),
+    "options.order": ("row", "group"),
+    "options.position": ("token", "policy_token"),
+    "options.lone": ("baseline", "none"),
+    "options.gdpo_batch": ("responses", "tokens"),
+    "options.length_adaptive_alpha": (0.05, 0.1),
     "numerics.norm_eps": (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4),
     "numerics.norm_ddof": (0, 1),
     "numerics.single": ("zero", "zero_always", "raw", "normalise"),
@@ -112,9 +121,14 @@ GRID: dict[str, tuple[Any, ...]] = {
 SOLVED = {
     "teachers": (-100.0, 100.0),
     "component_weights": (-100.0, 100.0),
+    "truncation_penalty": (-100.0, 1.0),
     "kl_coef": (0.0, 100.0),
     "gamma": (0.0, 1.0),
     "lam": (0.0, 1.0),
+    "options.f_norm": (1e-3, 1e3),
+    "options.step_gamma": (0.0, 1.0),
+    "options.step_weight": (-100.0, 100.0),
+    "options.ema_decay": (0.0, 1.0),
     "numerics.norm_eps": (0.0, 10.0),
 }
 """Numbers that are solved, with their bounds; the first three that can change a column. Of several
