@@ -11,7 +11,7 @@ from runs import rollout, run, save
 
 import rlpost
 from rlpost.errors import UsageError
-from rlpost.estimators import estimator_named
+from rlpost.estimators import completed, estimator_named
 from rlpost.losses import LOSSES
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.loss import LossOptions
@@ -186,6 +186,21 @@ def test_differences_include_the_policy_loss():
     usual = json.loads(run("presets", "diff", "prime-rl", "verl", "--format", "json").out)
     (loss,) = [row for row in usual if row["field"] == "loss.loss"]
     assert (loss["prime-rl"], loss["verl"]) == ("ipo", "ppo")
+
+
+def test_options_of_a_preset_are_those_of_the_estimators_that_have_them():
+    assert preset("roll", estimator="gigpo").options == {"episodes": "row", "states": "batch"}
+    assert preset("roll").options == {}
+    for name in PRESETS:
+        for estimator in (*NAMES, *variants(name)):
+            recipe = preset(name, estimator=estimator)
+            assert completed(recipe).options.items() >= recipe.options.items()
+    rows = json.loads(
+        run("presets", "diff", "roll", "default", "--estimator", "gigpo", "--format", "json").out
+    )
+    (states,) = [row for row in rows if row["field"] == "options.states"]
+    assert (states["roll"], states["default"]) == ("batch", "group")
+    assert "equal states" in states["meaning"]
 
 
 @pytest.mark.parametrize("how", ["json", "markdown"])

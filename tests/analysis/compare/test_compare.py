@@ -198,6 +198,13 @@ def test_the_fields_that_differ_and_matter_have_the_value_of_each_side():
     assert sides(("a", rlpost.Recipe()), ("b", again))["recipe_differences"] == []
 
 
+def test_options_of_the_estimator_differ_by_their_names():
+    plain = rlpost.Recipe(estimator="gae")
+    other = rlpost.Recipe(estimator="gae", options={"length_adaptive_alpha": 0.5})
+    (difference,) = sides(("a", plain), ("b", other))["recipe_differences"]
+    assert difference == {"field": "options.length_adaptive_alpha", "values": [0.0, 0.5]}
+
+
 def test_the_recipes_of_files_are_those_of_their_metadata(pair, tmp_path):
     fields = {one["field"]: one["values"] for one in compared(*pair)["recipe_differences"]}
     assert fields["estimator"] == ["gae", "rloo"]
