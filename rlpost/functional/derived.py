@@ -32,7 +32,7 @@ from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES, is_nullable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from rlpost.functional.arguments import Ids
     from rlpost.kernels.moments import Floats, Integers
@@ -92,6 +92,7 @@ def checked(
     arrays = [x for x in names if x in TOKENS | RESPONSES | IDS | _STRUCTURE]
     others = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
     known, options = {*names}, {*names} - {*arrays, others}
+    needed = {x for x, p in own.items() if p.default is p.empty}
     compute = _of_responses if TOKENS.union(_STRUCTURE).isdisjoint(names) else _of_tokens
 
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -101,7 +102,9 @@ def checked(
             given = public.bind(*arguments, **keywords).arguments
         chosen = {x: _parsed((formula, *parts), x, given[x]) for x in given if x in options}
         prepared = partial(formula, **chosen, **given.get(others, {}))
-        result = compute(prepared, own, {x: given.get(x) for x in arrays})
+        columns = {x: given.get(x) for x in arrays}
+        present = {x: y for x, y in columns.items() if y is not None or x in needed}
+        result = compute(prepared, own, present, masked=mask)
         return result[0] if returns == "Array" and isinstance(result, tuple) else result
 
     return public_form(call, name, public, _documented(formula, name, public, parts))
@@ -207,32 +210,34 @@ def _parsed(functions: tuple[Function, ...], name: str, value: Any) -> Any:
         raise UsageError(f"{name}={value!r}: {error}") from None
 
 
-def _of_tokens(formula: Function, own: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+def _of_tokens(
+    formula: Function, own: Collection[str], present: Mapping[str, Any], *, masked: bool
+) -> Any:
     """Return what a formula of tokens computes.
 
     A formula that has a mask leaves out observation tokens itself. Others see the policy tokens
     alone if they have offsets, else all tokens, with 0 on observation tokens.
     """
-    present = _present(given, own)
     numbers = {x: checks.floats(**{x: present[x]})[0] for x in present if x in RESPONSES}
     columns = {x: value for x, value in present.items() if x in TOKENS}
     columns = dict(zip(columns, checks.floats(**columns), strict=True))
     first = next(iter({**columns, **numbers}.values()))
     xp, mask, count = namespace(first), present.get("mask"), 0
     columns |= {x: xp.constant(columns[x]) for x in columns if x in _CONSTANT}
-    structure: dict[str, Any] = {"mask": checks.mask_of(first, mask)} if columns else {}
-    if "offsets" in given:
-        offsets = given["offsets"]
-        checks.check_arrays(offsets=offsets)
-        tokens = first if columns else xp.zeros(int(offsets[-1]) if len(offsets) else 0, first)
-        structure = checks.ragged(offsets, mask, tokens)._asdict()
+    if "offsets" in present:
+        offsets = present["offsets"]
+        size = 0 if columns or offsets is None or not len(offsets) else int(offsets[-1])
+        tokens = first if columns else xp.zeros(size, first)
+        structure: dict[str, Any] = checks.ragged(offsets, mask, tokens)._asdict()
         count = len(structure["offsets"]) - 1
         for x, values in numbers.items():
             checks.per_response(x, values, count)
+    else:
+        structure = {"mask": checks.mask_of(first, mask)}
     kept, finite = structure["mask"], {x: xp.constant(columns[x]) for x in columns if x in _FINITE}
     checks.finite_tokens(kept, structure.get("offsets"), **finite)
     arguments = {**numbers, **_codes(present, count)[0]}
-    if "mask" in own or "mask" not in given:
+    if "mask" in own or not masked:
         arguments |= {x: value for x, value in structure.items() if x in own}
         return formula(**columns, **arguments)
     if "offsets" in own:
@@ -246,9 +251,10 @@ def _of_tokens(formula: Function, own: Mapping[str, Any], given: Mapping[str, An
     return checks.each(result, lambda x: x & kept if x.dtype == bools else xp.where(kept, x, 0.0))
 
 
-def _of_responses(formula: Function, own: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+def _of_responses(
+    formula: Function, own: Collection[str], present: Mapping[str, Any], **_: Any
+) -> Any:
     """Return what a formula of responses computes, from numbers of numpy in float64."""
-    present = _present(given, own)
     numbers = {x: value for x, value in present.items() if x in RESPONSES}
     name, first = next(iter(numbers.items()))
     (first,) = checks.floats(**{name: first})
@@ -260,7 +266,7 @@ def _of_responses(formula: Function, own: Mapping[str, Any], given: Mapping[str,
     codes, sizes = _codes(present, count)
     if "rollout_order" in own:
         rollout = joint_codes(codes["group"], codes["rollout"])
-        columns["rollout_order"] = ranks_of(rollout, columns["turn"], given["branch"])
+        columns["rollout_order"] = ranks_of(rollout, columns["turn"], present.get("branch"))
     if "domain_name" in own:
         names = present["domain_name"]
         names = names.tolist() if hasattr(names, "tolist") else names
@@ -279,12 +285,6 @@ def _of_responses(formula: Function, own: Mapping[str, Any], given: Mapping[str,
         return namespace(first).astype(like(back, first), first.dtype)
 
     return checks.each(result, as_given)
-
-
-def _present(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that are not None, or that a formula needs."""
-    needed = {x for x, p in own.items() if p.default is Parameter.empty}
-    return {x: value for x, value in given.items() if value is not None or x in needed}
 
 
 def _codes(present: Mapping[str, Any], count: int) -> tuple[dict[str, Integers], dict[str, int]]:
