@@ -108,7 +108,7 @@ OF_RATIO = ("pg_clip", "dual_clip", "ratio_clamp")
 class KlClamp(Clamp):
     """A bound on the KL estimates of k3 or of all, or on their products with the ratio."""
 
-    choices = ("k3", "all", "k3-product", "product")
+    choices = ("all", "k3", "product", "k3-product")
 
 
 class LossOptions(OptionModel):

@@ -442,7 +442,7 @@ KL_OPTIONS = {
     "kl_loss_ratio": [False, True],
     "kl_loss_ratio_policy": ["old", "current"],
     "kl_loss_log_ratio_clamp": ["k3:0.7", 0.7, "never"],
-    "kl_loss_clamp": [0.2, "all:0.2", "k3-product:0.2", "product:0.2", "never"],
+    "kl_loss_clamp": ["k3:0.2", 0.2, "k3-product:0.2", "product:0.2", "never"],
 }
 
 
