@@ -171,30 +171,19 @@ def _option_table(
 
 def show_presets(how: str) -> None:
     """Print the presets on stdout: the code that each reproduces, and names of the framework."""
-    headings = ("preset", "repository", "release", "commit", "date")
+    headings = ("preset", "repository", "release", "date", "commit")
     rows: list[tuple[str, ...]] = []
     records: list[dict[str, str]] = []
     notes: dict[int, str] = {}
-    for name in presets.PRESETS:
+    for number, name in enumerate(presets.PRESETS):
         source = presets.source_of(name)
-        estimators = ", ".join(presets.variants(name))
         losses = ", ".join(presets.loss_variants(name))
-        both = "; ".join(
-            part for part in (estimators, f"losses {losses}" if losses else "") if part
-        )
-        notes[len(rows)] = both
-        rows.append((name, source.repository, source.release, source.commit, source.date))
-        records.append(
-            {
-                "preset": name,
-                "repository": source.repository,
-                "release": source.release,
-                "date": source.date,
-                "commit": source.commit,
-                "own_estimators_and_losses": both,
-                "framework": str(source),
-            }
-        )
+        both = [", ".join(presets.variants(name)), f"losses {losses}" if losses else ""]
+        notes[number] = "; ".join(filter(None, both))
+        rows.append((name, source.repository, source.release, source.date, source.commit))
+        record = dict(zip(headings, rows[-1], strict=True))
+        names = {"own_estimators_and_losses": notes[number], "framework": str(source)}
+        records.append(record | names)
     if how == "json":
         show_json(records)
         return
