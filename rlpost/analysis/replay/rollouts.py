@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from rlpost.io.parquet.source import TableSource
 from rlpost.kernels.codes import joint_codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -274,6 +274,74 @@ def _filled(column: NumberColumn, offsets: NDArray[np.int64]) -> NumberColumn:
     return NumberColumn(values, offsets)
 
 
+@dataclass(frozen=True)
+class RolloutReader:
+    """Reads an input part by part: whole steps, or whole prompt groups, of so many tokens."""
+
+    source: Source | TableSource
+    found: InputColumns
+    names: tuple[str, ...]
+    """The columns that are read."""
+    unread: frozenset[str]
+    """Of these, the ones of whole numbers that no recipe reads."""
+    parts: tuple[NDArray[np.int64], ...]
+    """The rows of each part."""
+    scope: str
+
+    @classmethod
+    def of(
+        cls,
+        source: Source | TableSource,
+        named: NamedColumns,
+        needed: Collection[str] | None,
+        most_tokens: int,
+        also: Collection[str] = (),
+    ) -> RolloutReader:
+        """Return the reader of an input.
+
+        Args:
+            source: the input.
+            named: the user's columns.
+            needed: other columns that recipes name; None: every column of numbers.
+            most_tokens: of a part; one group is read whole.
+            also: columns that the user named; they are read in any case.
+
+        Raises:
+            DataError: there are no rows, or recorded columns have no numbers.
+        """
+        found, schema = columns_of(source, named), common_schema(source)
+        names = found.read(schema, needed, also)
+        check_types(source, names)
+        unread = frozenset[str]()
+        if needed is not None:
+            read = {*found.used, *found.recorded.values(), *needed}
+            unread = frozenset(found.whole_numbers(schema)) - read
+        parts, scope = parts_of(source, found, most_tokens)
+        return cls(source, found, tuple(names), unread, parts, scope)
+
+    def with_whole(self, unit: Literal["batch", "run"]) -> RolloutReader:
+        """Return a reader whose parts are whole steps of any size, or the whole input."""
+        if unit == "run":
+            parts: tuple[NDArray[np.int64], ...] = (np.arange(self.source.rows),)
+            return replace(self, parts=parts, scope="everything")
+        parts, scope = parts_of(self.source, self.found, 1, only="whole steps")
+        return replace(self, parts=parts, scope=scope)
+
+    def rollouts(self, part: int) -> Rollouts:
+        """Return the rollouts of a part."""
+        rows = self.parts[part]
+        return Rollouts(
+            self.source.name,
+            read_rows(self.source, self.names, rows),
+            self.found.roles,
+            self.found.recorded,
+            rows,
+            self.source.rows,
+            self.scope,
+            unread=self.unread,
+        )
+
+
 def read(
     source: Source | TableSource,
     named: NamedColumns,
@@ -281,59 +349,51 @@ def read(
     most_tokens: int,
     also: Collection[str] = (),
 ) -> Rollouts:
-    """Read whole steps, or whole prompt groups, of an input into memory.
+    """Return the first part of an input, with the warnings of its columns; see `RolloutReader`."""
+    reader = RolloutReader.of(source, named, needed, most_tokens, also)
+    return replace(reader.rollouts(0), warnings=column_warnings(source, named, reader.found))
+
+
+def parts_of(
+    source: Source | TableSource, found: InputColumns, most: int, only: str = ""
+) -> tuple[tuple[NDArray[np.int64], ...], str]:
+    """Return the rows of parts of so many tokens, and what they are.
+
+    Parts are whole steps, if one has at most a few times the tokens, else whole prompt groups.
 
     Args:
         source: the input.
-        named: the user's columns.
-        needed: other columns that recipes name; None: every column of numbers.
-        most_tokens: read no more tokens than this, but one group at least.
-        also: columns that the user named; they are read in any case.
-
-    Raises:
-        DataError: there are no rows, or recorded columns have no numbers.
+        found: its columns.
+        most: tokens of a part.
+        only: what parts are: whole steps, or whole prompt groups; empty for either.
     """
-    found, schema = columns_of(source, named), common_schema(source)
-    warnings = column_warnings(source, named, found)
-    names = found.read(schema, needed, also)
-    check_types(source, names)
-    rows, scope = chosen_rows(source, found.roles, found.recorded, most_tokens)
-    unread = frozenset[str]()
-    if needed is not None:
-        read = {*found.used, *found.recorded.values(), *needed}
-        unread = frozenset(found.whole_numbers(schema)) - read
-    return Rollouts(
-        source.name,
-        read_rows(source, names, rows),
-        found.roles,
-        found.recorded,
-        rows,
-        source.rows,
-        scope,
-        warnings,
-        unread=unread,
-    )
-
-
-def chosen_rows(
-    source: Source | TableSource, columns: ColumnMap, recorded: Mapping[str, str], most: int
-) -> tuple[NDArray[np.int64], str]:
-    """Return the rows of whole steps, or whole groups, of so many tokens; and what they are."""
+    columns = found.roles
     sized = next((columns.column(r) for r in ("mask", "old_log_probs") if r in columns), None)
-    sized = sized or next(iter(recorded.values()), None)
+    sized = sized or next(iter(found.recorded.values()), None)
     per_row = 1.0 if sized is None else max(1.0, source.values_of(sized) / source.rows)
     budget = max(1, int(most / per_row))
     if source.rows <= budget:
-        return np.arange(source.rows), "everything"
+        return (np.arange(source.rows),), "everything"
     keys = read_keys(source, columns)  # type: ignore[arg-type]  # both have `read`
-    steps, groups = _codes(keys, "batch"), _codes(keys, "batch", "group")
-    for codes, scope in ((steps, "whole steps"), (groups, "whole prompt groups")):
-        sizes = np.bincount(codes)
-        taken = np.cumsum(sizes) <= budget
-        taken[0] |= sizes[0] <= _ONE_STEP * budget
-        if len(sizes) > 1 and taken[0]:
-            return np.flatnonzero(taken[codes]), scope
-    return np.flatnonzero(groups == groups[0]), "one prompt group"
+    units = {"whole steps": _codes(keys, "batch")}
+    units["whole prompt groups"] = _codes(keys, "batch", "group")
+    scope = only or "whole prompt groups"
+    for name, own in units.items():
+        sizes = np.bincount(own)
+        if not only and len(sizes) > 1 and sizes[0] <= _ONE_STEP * budget:
+            scope = name
+            break
+    codes = units[scope]
+    sizes = np.bincount(codes)
+    part_of, used, part = np.zeros(len(sizes), np.int64), 0, 0
+    for unit, size in enumerate(sizes.tolist()):
+        if used and used + size > budget:
+            part, used = part + 1, 0
+        used += size
+        part_of[unit] = part
+    order = np.argsort(part_of[codes], kind="stable")
+    ends = np.cumsum(np.bincount(part_of[codes]))[:-1]
+    return tuple(np.split(order, ends)), scope
 
 
 def _codes(keys: RowKeys, *names: str) -> Codes:

@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE, check_tolerance
-from rlpost.analysis.replay.full_comparison import replay_whole_input
-from rlpost.analysis.replay.input_columns import NamedColumns
+from rlpost.analysis.replay.input_columns import NamedColumns, column_warnings
+from rlpost.analysis.replay.parts import compare_parts
 from rlpost.analysis.replay.replay import (
     SAMPLE_TOKENS,
     check_recorded,
-    facts_of,
-    not_computed,
-    recipe_facts,
     replay_recipe,
     with_origin,
 )
-from rlpost.analysis.replay.rollouts import read
-from rlpost.analysis.replay.stages import STAGES
+from rlpost.analysis.replay.rollouts import RolloutReader
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.estimators import completed, estimator_named
@@ -30,7 +26,6 @@ from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.columns import TEXT
 from rlpost.pipeline.coupling import coupling_of
-from rlpost.pipeline.options import Options
 from rlpost.recipe.estimators import installed
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES, columns_here
@@ -39,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.analysis.replay.rollouts import Rollouts
+    from rlpost.analysis.replay.search import NearestRecipe
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
@@ -74,36 +70,52 @@ class ReplayRequest:
 def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
     """Compare the recorded columns of an input with a recipe; see `rlpost.replay`.
 
-    Without a recipe, the best one of a search is compared. An input that is larger than the sample
-    is also compared as a whole, from the start of the recipe.
+    Without a recipe, the best one of a search is compared. The first part of a larger input is
+    compared stage by stage, and all parts from the start of the recipe.
 
     Raises:
         DataError: the input has no recorded column, or lacks what the recipe needs.
         UsageError: an option is wrong.
     """
     source = Source(find_inputs(paths))
-    sample = _sample(source, request)
+    reader = _reader(source, request)
+    sample = _sample(reader, request)
     with _named(source):
-        return _compared(source, sample, request)
+        recipe, name, search_facts = request.recipe, request.named, None
+        if recipe is None:
+            found = _searched(source, sample, request)
+            recipe, name, search_facts = found.recipe, found.named, found.facts
+        recipe = completed(recipe)
+        unit = coupled_beyond(sample, recipe)
+        if unit is not None:
+            reader = reader.with_whole(unit)
+            sample = _sample(reader, request)
+        after_kl = _normalised_after_kl(source)
+        sample = with_origin(sample, recipe, request.tolerance, normalised_after_kl=after_kl)
+        result = replay_recipe(sample, recipe, name, request.tolerance)
+        if len(reader.parts) > 1:
+            whole = compare_parts(reader, sample, recipe, request.tolerance, request.reporter)
+            result["whole_input"] = whole
+            result["reproduced"] &= all(stage["equal"] for stage in whole)
+    return result if search_facts is None else {**result, "search": search_facts}
 
 
 def replay_sample(source: Source, request: ReplayRequest) -> Json | None:
-    """Compare the recorded columns of a sample of an input with the recipe of a request.
+    """Compare the recorded columns of a part of an input with the recipe of a request.
 
     Returns:
-        The result, as of `replay`; None if the recipe couples more responses than the sample has.
+        The result, as of `replay`; None if the recipe couples more responses than the part has.
 
     Raises:
         DataError, UsageError: as `replay`.
     """
     assert request.recipe is not None
     recipe = completed(request.recipe)
-    sample = _sample(source, request)
+    sample = _sample(_reader(source, request), request)
     with _named(source):
-        sample = with_origin(
-            sample, recipe, request.tolerance, normalised_after_kl=_normalised_after_kl(source)
-        )
-        if not has_whole_batches(sample, recipe):
+        after_kl = _normalised_after_kl(source)
+        sample = with_origin(sample, recipe, request.tolerance, normalised_after_kl=after_kl)
+        if coupled_beyond(sample, recipe) is not None:
             return None
         return replay_recipe(sample, recipe, request.named, request.tolerance)
 
@@ -119,19 +131,21 @@ def _named(source: Source) -> Iterator[None]:
         raise type(error)(text.replace(f": {TableSource.name}: ", ": ")) from None
 
 
-def _sample(source: Source, request: ReplayRequest) -> Rollouts:
-    """Read as many whole steps, or prompt groups, as the request has room for."""
-    own = {} if request.recipe is None else request.recipe.columns
-    columns = NamedColumns.of({**own, **request.columns_map})
+def _reader(source: Source, request: ReplayRequest) -> RolloutReader:
+    """Return the reader of the columns that a request names."""
+    of_recipe = {} if request.recipe is None else request.recipe.columns
+    columns = NamedColumns.of({**of_recipe, **request.columns_map})
     fields = request.given if request.recipe is None else vars(request.recipe)
     named = [name for name in _columns_named(fields) if name in source.columns]
-    sample = read(
-        source,
-        columns,
-        None if request.recipe is None else named,
-        request.sample_tokens,
-        named,
-    )
+    needed = None if request.recipe is None else named
+    return RolloutReader.of(source, columns, needed, request.sample_tokens, named)
+
+
+def _sample(reader: RolloutReader, request: ReplayRequest) -> Rollouts:
+    """Return the first part, which is compared stage by stage."""
+    named = NamedColumns.of(request.columns_map)
+    warnings = column_warnings(reader.source, named, reader.found)
+    sample = replace(reader.rollouts(0), warnings=warnings)
     check_recorded(sample)
     return _without_zero_kl(sample, request)
 
@@ -160,43 +174,20 @@ def _framework(source: Source) -> str:
     return next((name for name in PRESETS if f"{written}-".startswith(f"{name}-")), "")
 
 
-def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
-    """Compare a sample with the recipe of the request, or with the best one of a search."""
-    recipe, name, found = request.recipe, request.named, None
-    if recipe is None:
-        from rlpost.analysis.replay.candidates import candidate_of  # noqa: PLC0415
-        from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only it needs presets
-        from rlpost.analysis.replay.stored_recipe import recipe_of_files  # noqa: PLC0415
+def _searched(source: Source, sample: Rollouts, request: ReplayRequest) -> NearestRecipe:
+    """Return the recipe of a search."""
+    from rlpost.analysis.replay.candidates import candidate_of  # noqa: PLC0415 - as search
+    from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only it needs presets
+    from rlpost.analysis.replay.stored_recipe import recipe_of_files  # noqa: PLC0415
 
-        found = search(
-            sample,
-            tolerance=request.tolerance,
-            given=request.given,
-            metadata=candidate_of(recipe_of_files(source).without_names(source.name)),
-            framework=_framework(source),
-            reporter=request.reporter,
-        )
-        recipe, name = found.recipe, found.named
-    recipe = completed(recipe)
-    sample = with_origin(
-        sample, recipe, request.tolerance, normalised_after_kl=_normalised_after_kl(source)
+    return search(
+        sample,
+        tolerance=request.tolerance,
+        given=request.given,
+        metadata=candidate_of(recipe_of_files(source).without_names(source.name)),
+        framework=_framework(source),
+        reporter=request.reporter,
     )
-    options = Options(device="cpu", reporter=request.reporter)
-    whole = (
-        []
-        if sample.whole
-        else replay_whole_input(source, sample, recipe, request.tolerance, options)
-    )
-    if has_whole_batches(sample, recipe):
-        result = replay_recipe(sample, recipe, name, request.tolerance)
-    else:
-        result = from_start_alone(sample, recipe, name, request.tolerance, whole)
-    if whole:
-        result["whole_input"] = whole
-        result["reproduced"] &= all(one["equal"] for one in whole)
-    if found is not None:
-        result["search"] = found.facts
-    return result
 
 
 def _normalised_after_kl(source: Source) -> bool:
@@ -207,45 +198,14 @@ def _normalised_after_kl(source: Source) -> bool:
     return False
 
 
-def has_whole_batches(sample: Rollouts, recipe: Recipe) -> bool:
-    """Return whether a sample has all responses that a recipe couples."""
+def coupled_beyond(sample: Rollouts, recipe: Recipe) -> Literal["batch", "run"] | None:
+    """Return what a recipe couples, if a sample may not have all responses of it."""
     scope = coupling_of(Replayer(sample).resolved(recipe)).scope
     if sample.whole or scope in ("response", "group"):
-        return True
-    by_step = recipe.numerics.batch != "all" and "batch" in sample.columns
-    return scope == "batch" and by_step and sample.scope == "whole steps"
-
-
-def from_start_alone(
-    sample: Rollouts, recipe: Recipe, named: str, tolerance: float, whole: Sequence[Json]
-) -> Json:
-    """Return a replay of stages that were computed from the start of the recipe alone."""
-    sample.warnings.append(
-        f"a batch has more tokens than the sample, so stages were computed from the rewards on, "
-        f"not from what was recorded before them: --sample {sample.total_tokens} fits all"
-    )
-    stages = [
-        {
-            **one,
-            "title": STAGES[one["stage"]].title,
-            "column": sample.recorded[one["stage"]],
-            "from_recorded": [],
-            "verdict": "equal" if one["equal"] else "differs",
-        }
-        for one in whole
-    ]
-    first = next((one["stage"] for one in stages if not one["equal"]), None)
-    return {
-        **facts_of(sample, tolerance),
-        "recipe": recipe_facts(recipe, named, Replayer(sample)),
-        "reproduced": first is None,
-        "stages": stages,
-        "not_computed": not_computed(sample, {one["stage"] for one in stages}),
-        "first": first,
-        "findings": [],
-        "examples": [],
-        "warnings": sample.warnings,
-    }
+        return None
+    if scope == "run" or recipe.numerics.batch == "all" or "batch" not in sample.columns:
+        return "run"
+    return None if sample.scope == "whole steps" else "batch"
 
 
 def _columns_named(fields: Mapping[str, Any]) -> list[str]:

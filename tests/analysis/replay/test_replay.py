@@ -122,14 +122,15 @@ def test_a_sample_has_whole_steps_and_the_whole_input_is_compared(rollouts, tmp_
     assert found["examples"][0]["recorded"]
 
 
-def test_a_batch_beyond_the_sample_is_compared_from_the_start(rollouts, tmp_path):
-    recipe = rlpost.preset("verl", estimator="gae", numerics={"batch": "all"})
+@pytest.mark.parametrize(("batch", "rows"), [("step", 128), ("all", 512)])
+def test_a_batch_beyond_the_sample_is_read_whole(batch, rows, rollouts, tmp_path):
+    recipe = rlpost.preset("verl", estimator="gae", numerics={"batch": batch})
     path = tmp_path / "recorded.parquet"
     pq.write_table(recorded(rollouts, recipe), path)
     found = replay([str(path)], ReplayRequest(recipe, "verl gae", sample_tokens=500))
     assert found["reproduced"]
-    assert "--sample" in found["warnings"][0]
-    assert {one["compared"] for one in found["stages"]} == {10991, 512}
+    assert {one["responses"] for one in found["stages"]} == {rows}
+    assert ("whole_input" in found) == (batch == "step")
 
 
 def test_numbers_per_response_and_other_names_are_recorded_columns(rollouts):
