@@ -154,25 +154,21 @@ def _check_present(options: LossOptions, present: AbstractSet[str]) -> None:
             f"policy_loss: behaviour={options.behaviour!r}: "
             f"old_log_probs=proximal_log_probs(..., how={options.behaviour!r}) has the same ratio"
         )
-    ratio = options.kl_loss_coef > 0 and options.kl_loss_ratio
-    by_engine = ratio and options.kl_loss_ratio_policy == "infer"
-    loss, log_probs = loss_named(options.loss), "[T] log-probs"
-    by_loss = f"loss={options.loss!r}"
-    reasons = (
-        (options.behaviour == "infer", "behaviour='infer'", "infer_log_probs", log_probs),
-        (by_engine, "kl_loss_ratio_policy='infer'", "infer_log_probs", log_probs),
-        (options.kl_loss_coef > 0, "kl_loss_coef", "ref_log_probs", log_probs),
-        *(
-            (name in loss.needs, by_loss, name, log_probs)
-            for name in ("ref_log_probs", "infer_log_probs")
-        ),
-        ("reward" in loss.needs, by_loss, "rewards", "[N] the reward of each response"),
-        (loss.grouped, by_loss, "units", "[N] the prompt group of each response"),
-    )
+    loss, by_loss = loss_named(options.loss), f"loss={options.loss!r}"
+    needs = [(by_loss, x) for x in ("ref_log_probs", "infer_log_probs") if x in loss.needs]
+    needs += [(by_loss, "rewards")] if "reward" in loss.needs else []
+    needs += [(by_loss, "units")] if loss.grouped else []
+    needs += [("behaviour='infer'", "infer_log_probs")] if options.behaviour == "infer" else []
+    if options.kl_loss_coef > 0:
+        by_engine = options.kl_loss_ratio and options.kl_loss_ratio_policy == "infer"
+        needs += [("kl_loss_coef", "ref_log_probs")]
+        needs += [("kl_loss_ratio_policy='infer'", "infer_log_probs")] if by_engine else []
+    what = {"rewards": "[N] the reward of each response"}
+    what["units"] = "[N] the prompt group of each response"
     missing: list[str | ErrorPart] = [
-        f"policy_loss: {why} needs {name}=, {what}"
-        for needed, why, name, what in reasons
-        if needed and name not in present
+        f"policy_loss: {why} needs {name}=, {what.get(name, '[T] log-probs')}"
+        for why, name in needs
+        if name not in present
     ]
     for name in loss.columns:
         if name not in present:
