@@ -155,6 +155,7 @@ def _check_present(options: LossOptions, present: AbstractSet[str]) -> None:
             f"old_log_probs=proximal_log_probs(..., how={options.behaviour!r}) has the same ratio"
         )
     loss, by_loss = loss_named(options.loss), f"loss={options.loss!r}"
+    needs: list[tuple[str, str]]
     needs = [(by_loss, x) for x in ("ref_log_probs", "infer_log_probs") if x in loss.needs]
     needs += [(by_loss, "rewards")] if "reward" in loss.needs else []
     needs += [(by_loss, "units")] if loss.grouped else []
