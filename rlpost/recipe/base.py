@@ -127,7 +127,7 @@ class Written:
 
     @property
     def plain(self) -> float | str:
-        """The number, else the text, that JSON and TOML have."""
+        """The number, else the text, that dumps of a model have, and so JSON and TOML."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -136,7 +136,7 @@ class Written:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
-        """Return the schema: validation by `of`, JSON as `plain`."""
+        """Return the schema: validation by `of`; dumps have `plain`."""
 
         def parsed(value: Any) -> Any:
             try:

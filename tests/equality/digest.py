@@ -95,7 +95,12 @@ REMOVED = {
 
 # Values that may differ between two runs of the same code. Their keys are still compared.
 IGNORED = {
-    *("log_ratio_clamp", "kl_clamp", "is_clamp"),  # one value with what they bound: `k3:10`
+    *(
+        "log_ratio_clamp",
+        "kl_clamp",
+        "is_clamp",
+        "kl_loss_clamp",
+    ),  # one value with what they bound: `k3:10`
     "seconds",  # timings
     "busy",  # timings of threads
     "written",  # bytes of files, whose metadata have texts and names of keys
