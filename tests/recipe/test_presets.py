@@ -214,6 +214,13 @@ def test_differences_are_available_as_json(how):
         assert "| field | slime | default |" in out.splitlines()
 
 
+def test_a_difference_of_a_value_of_several_parts_has_it_as_one_writes_it():
+    found = {one.field: one for one in differences(preset("nemo-rl"), preset("openrlhf"))}
+    assert (found["reward_clip"].left, found["reward_clip"].right) == (None, 10.0)
+    filters = (preset("verl", is_filter=("max:k3::0.3",)), preset("verl"))
+    assert [(one.left, one.right) for one in differences(*filters)] == [(("max:k3::0.3",), ())]
+
+
 def test_norm_scopes_that_the_estimator_sets_are_no_difference():
     rows = json.loads(run("presets", "diff", "slime", "trl", "--format", "json").out)
     assert "norm_mean" not in {row["field"] for row in rows}

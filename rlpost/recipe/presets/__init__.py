@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.errors import UsageError, no_such
+from rlpost.recipe.base import Written
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import TABLES, Recipe, load_toml
@@ -249,6 +250,13 @@ class FieldDifference(NamedTuple):
         return self.field if is_own else f"numerics.{self.field}"
 
 
+def _written(value: Any) -> Any:
+    """Return a value of a recipe with its parts as one writes them."""
+    if isinstance(value, Written):
+        return value.plain
+    return tuple(map(_written, value)) if isinstance(value, tuple) else value
+
+
 def differences(
     left: Recipe, right: Recipe, meanings: Mapping[str, str] | None = None
 ) -> list[FieldDifference]:
@@ -262,7 +270,7 @@ def differences(
     fields = []
     for one, other in ((left, right), (left.numerics, right.numerics)):
         for name, info in type(one).model_fields.items():
-            pair = getattr(one, name), getattr(other, name)
+            pair = _written(getattr(one, name)), _written(getattr(other, name))
             if name == "options":
                 for key in dict.fromkeys(key for options in pair for key in options):
                     first, second = (options.get(key) for options in pair)
