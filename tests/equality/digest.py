@@ -40,6 +40,8 @@ ADDED = {
     "search.same_numbers",  # of `replay`: recipes, without what separates them
     *("recipe.drop_longer", "recipe.drop_difficulty"),  # one value for a mask and its bounds
     "recipe.options",  # those of rlpost's estimators, which were fields
+    "shown",  # sections of a report, which are the pages of `inspect` as HTML
+    *("groups.line", "responses.line"),  # of a report's examples: those of `inspect --prompt`
 }
 
 # Columns that were added on purpose, likewise.
@@ -91,6 +93,11 @@ REMOVED = {
     *("search.ties", "search.tie_count"),  # `search.same_numbers`, without what separates them
     "rlpost.checksums",  # of all column chunks, in the footer
     "files.checksums",  # of `verify`: whether they agree
+    # of a report: its tiles and tables are the pages of `inspect` as HTML, in `shown`
+    *("report.html.sections", "report.html.inputs", "report.html.recipe", "report.html.verdict"),
+    # of its examples: `inspect --prompt` counts a rollout once and no failure
+    *("report.html.groups.text", "report.html.groups.responses.facts"),
+    "report.html.groups.responses.rollout.line",  # the title of its table
 }  # fmt: skip
 
 # Values that may differ between two runs of the same code. Their keys are still compared.
@@ -134,6 +141,8 @@ _REMOVED = re.compile(
     "|".join(rf"{re.escape(name)}(?!\w)".replace(r"\.", _INDEX + r"\.") for name in REMOVED)
     or "(?!)"
 )
+_SECTION = re.compile(r'<section id="([^"]*)">(.*?)</section></section>', re.DOTALL)
+_DRAWING = re.compile("<svg.*?</svg>", re.DOTALL)  # a chart of a report
 _PATHS = re.compile(r'\bd="([^"]*)"')
 
 
@@ -296,7 +305,12 @@ def report(path: Path, name: str) -> Leaves:
     block = re.search(r"<script[^>]*application/json[^>]*>(.*?)</script>", text, re.DOTALL)
     if block is None:
         return {name: "without data"}
-    return dict(_numbers(json.loads(block[1]), name))
+    found = dict(_numbers(json.loads(block[1]), name))
+    for section, html in _SECTION.findall(text):
+        found |= dict(_numbers(_DRAWING.findall(html), f"{name}.shown.{section}"))
+        words = re.sub("<[^>]*>", " ", _DRAWING.sub("", html))
+        found |= dict(_numbers(words, f"{name}.shown.{section} texts"))
+    return found
 
 
 def _numbers(data: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -6,23 +6,23 @@ is shortened and loses characters that are invalid in XML.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from rlpost.analysis.inspect.model import Histogram
-from rlpost.analysis.report.page import Chart, plain
-from rlpost.display.tables import TextTable
+from rlpost.display.tables import html_line
 from rlpost.display.text import aligned, number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.report.page import Json
 
+Json = dict[str, Any]
 
 WIDTH, HEIGHT = 350, 190
 MOST_POINTS = 120
@@ -48,6 +48,45 @@ CONFIG: Json = {
 }  # fmt: skip
 
 
+# Control characters, and those that change the direction of text.
+_UNSEEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060\u2066-\u2069"
+    r"\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+
+
+def plain(text: str) -> str:
+    r"""Return a text with U+FFFD in place of invisible characters.
+
+    >>> plain("a\x00b\u202ec")
+    'a\ufffdb\ufffdc'
+    """
+    return _UNSEEN.sub("\ufffd", text)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A Vega-Lite specification."""
+
+    title: str
+    spec: Json
+    note: str = ""
+
+
+def figures(charts: Iterable[Chart]) -> str:
+    """Return charts side by side as HTML; marks have their text as `aria-label`."""
+    parts = [
+        f"<figure><figcaption><b>{html_line(chart.title)}</b></figcaption>{drawn(chart.spec)}"
+        f"{_note(chart.note)}</figure>"
+        for chart in charts
+    ]
+    return f'<div class="rlpost-charts">{"".join(parts)}</div>' if parts else ""
+
+
+def _note(text: str) -> str:
+    return f'<p class="rlpost-note">{html_line(text)}</p>' if text else ""
+
+
 def label_of(label: object) -> str:
     """Return a label of the data as short text that is valid in SVG."""
     text = plain(str(label))
@@ -64,10 +103,7 @@ def histogram(title: str, bins: Histogram, unit: str, axis: str, note: str = "")
         axis: title of the horizontal axis.
         note: a line below the title.
     """
-    drawn = _histogram_bars(_spans(bins, unit), axis)
-    pairs = zip(pairwise(bins.edges), bins.counts, strict=True)
-    rows = [(number(low), number(high), f"{n:,}") for (low, high), n in pairs]
-    return Chart(title, _whole(drawn), TextTable(("from", "to", unit), rows, text=()), note)
+    return Chart(title, _whole(_histogram_bars(_spans(bins, unit), axis)), note)
 
 
 def _spans(bins: Histogram, unit: str) -> list[Json]:
@@ -109,7 +145,6 @@ def histogram_beside_zeros(
         return histogram(title, bins, unit, axis, note)
     counts = [*bins.counts]
     counts[place] -= zeros
-    chart = histogram(title, replace(bins, counts=counts), unit, axis, note)
     width = _ZERO_WIDTH * (bins.edges[place + 1] - bins.edges[place])
     share = percent(zeros / sum(bins.counts))
     label = f"exactly 0: {zeros:,} {unit}, {share}"
@@ -117,9 +152,8 @@ def histogram_beside_zeros(
     bar = _histogram_bars([zero], axis).mark_bar(color=_SOFT)
     text = alt.Chart({"values": [zero]}).mark_text(dy=-7, color=_SOFT, fontSize=11)
     text = text.encode(x=alt.datum(0, type="quantitative"), y="n:Q", text="text:N")
-    numbers = replace(chart.numbers, rows=[("0", "0", f"{zeros:,}"), *chart.numbers.rows])
     drawn = _histogram_bars(_spans(replace(bins, counts=counts), unit), axis)
-    return replace(chart, spec=_whole(alt.layer(drawn, bar, text)), numbers=numbers)
+    return Chart(title, _whole(alt.layer(drawn, bar, text)), note)
 
 
 def _bins_at_zero(bins: Histogram) -> Iterator[int]:
@@ -146,13 +180,12 @@ def histograms_by(
         note: a line below the title.
     """
     short = [label_of(label) for label in labels]
-    values, rows = [], []
-    for label, own in zip(short, counts, strict=True):
-        for one in _spans(Histogram([*edges], [*own]), unit):
-            share = one["n"] / max(sum(own), 1)
-            text = f"{label}, {one['label']}, {percent(share)}"
-            values.append({**one, "y": label, "share": share, "label": text})
-            rows.append((label, number(one["low"]), number(one["high"]), f"{one['n']:,}"))
+    values = []
+    for label, numbers in zip(short, counts, strict=True):
+        for span in _spans(Histogram([*edges], [*numbers]), unit):
+            share = span["n"] / max(sum(numbers), 1)
+            text = f"{label}, {span['label']}, {percent(share)}"
+            values.append({**span, "y": label, "share": share, "label": text})
     drawn = alt.Chart({"values": values}).mark_rect(color=_ACCENT)
     drawn = drawn.encode(
         x=alt.X("low:Q", bin="binned", title=axis, axis=alt.Axis(tickCount=_TICKS + 2)),
@@ -161,7 +194,7 @@ def histograms_by(
         opacity=alt.Opacity("share:Q", legend=None, scale=alt.Scale(range=[0, 1])),
         description="label:N",
     )
-    return Chart(title, _whole(drawn), TextTable(("", "from", "to", unit), rows, text=()), note)
+    return Chart(title, _whole(drawn), note)
 
 
 def bars(
@@ -181,9 +214,7 @@ def bars(
         x=alt.X("x:O", title=axis, sort=None, axis=alt.Axis(labelAngle=0)),
         y=alt.Y("n:Q", title=None, axis=scale),
     )
-    return Chart(
-        title, _whole(drawn), TextTable((axis, unit), list(zip(short, texts, strict=True))), note
-    )
+    return Chart(title, _whole(drawn), note)
 
 
 def shares(
@@ -202,13 +233,13 @@ def shares(
     """
     short = [label_of(label) for label in labels]
     texts = {
-        name: aligned(own) if name in plain else ["–" if x is None else percent(x) for x in own]
-        for name, own in columns.items()
+        name: aligned(values) if name in plain else [*map(percent, values)]
+        for name, values in columns.items()
     }
     values = [
         {"x": name, "y": y, "share": max(share, 0.0), "text": text, "label": f"{y}: {name} {text}"}
-        for name, own in columns.items()
-        for y, share, text in zip(short, own, texts[name], strict=True)
+        for name, shares in columns.items()
+        for y, share, text in zip(short, shares, texts[name], strict=True)
         if share is not None
     ]
     x = alt.X("x:O", title=None, sort=None, axis=alt.Axis(labelAngle=0, orient="top"))
@@ -216,10 +247,8 @@ def shares(
     darker = alt.Opacity("share:Q", legend=None, scale=alt.Scale(domain=[0, 1], range=[0, 0.6]))
     cells = base.mark_rect(color=_ACCENT).encode(opacity=darker, description="label:N")
     written = base.mark_text(color=_SOFT, fontSize=11).encode(text="text:N")
-    rows = [*zip(short, *texts.values(), strict=True)]
     height = max(HEIGHT, _ROW * (len(labels) + 2))
-    numbers = TextTable((axis, *columns), rows)
-    return Chart(title, _whole(alt.layer(cells, written), height), numbers, note)
+    return Chart(title, _whole(alt.layer(cells, written), height), note)
 
 
 def _bars(values: list[Json]) -> Any:
@@ -274,12 +303,7 @@ def line(
         scale=alt.Scale(zero=share or from_zero, domain=[0, 1] if flat else alt.Undefined),
         axis=alt.Axis(labelExpr=_SHARES) if share else alt.Axis(format=".3~g"),
     )
-    rows = [
-        (_span(first, last), "–" if value is None else shown(value))
-        for first, last, value in points
-    ]
-    drawn = _line(data, x, y, dots=len(data) <= _SHOWN_POINTS)
-    return Chart(title, _whole(drawn), TextTable((axis, title), rows), note)
+    return Chart(title, _whole(_line(data, x, y, dots=len(data) <= _SHOWN_POINTS)), note)
 
 
 def _line(data: list[Json], x: alt.X, y: alt.Y, *, dots: bool) -> alt.TopLevelMixin:
@@ -306,9 +330,9 @@ def thinned(
     each = -(-len(labels) // MOST_POINTS) or 1
     points = []
     for start in range(0, len(labels), each):
-        own = [value for value in values[start : start + each] if value is not None]
+        known = [value for value in values[start : start + each] if value is not None]
         last = labels[min(start + each, len(labels)) - 1]
-        mean = sum(own) / len(own) if own else None
+        mean = sum(known) / len(known) if known else None
         points.append((labels[start], last, mean))
     return points, each
 

@@ -7,17 +7,19 @@ findings.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.report.page import cut, plain, table_data
+from rlpost.analysis.report.charts import plain
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.rollouts import rollout_view
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, visible_text
+from rlpost.analysis.responses.views import facts, group_text, heading
 from rlpost.display.controls import printable as visible
-from rlpost.display.text import counted, number
+from rlpost.display.text import number
+from rlpost.kernels.moments import keyed_moments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,28 +60,13 @@ class ShownResponses:
                 reasons.append(reason)
 
 
-class Groups:
-    """The rows of each group, in order of the input; groups by code, as in the index."""
-
-    def __init__(self, index: Index) -> None:
-        self._order = np.argsort(index.group, kind="stable")
-        self.count = int(index.group.max(initial=-1)) + 1
-        sizes = np.bincount(index.group, minlength=self.count)
-        self._starts = np.concatenate([[0], sizes.cumsum()])
-
-    def rows(self, code: int) -> NDArray[np.int64]:
-        """Return the rows of a group."""
-        return self._order[self._starts[code] : self._starts[code + 1]]
-
-
-def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) -> ShownResponses:
+def chosen(index: Index, facts: Facts, count: int, seed: int) -> ShownResponses:
     """Choose the responses to show.
 
     Among responses with equal rewards the choice is random, and reproducible by the seed.
 
     Args:
         index: of the input.
-        groups: of the input.
         facts: with findings, whose evidence is also shown.
         count: number of the best, of the worst and of random responses; half as many groups.
         seed: of the random choice.
@@ -91,10 +78,9 @@ def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) ->
     if len(ranked) and index.reward[ranked[0]] < index.reward[ranked[-1]]:
         choice.add(ranked[::-1][:count], BEST)
         choice.add(ranked[:count], WORST)
-    choice.different = _most_different(index, groups, max(1, count // 2))
+    choice.different = _most_different(index, max(1, count // 2))
     for code in choice.different:
-        rows = groups.rows(code)
-        rows = rows[np.isfinite(index.reward[rows])]
+        rows = np.flatnonzero((index.group == code) & np.isfinite(index.reward))
         rows = rows[np.argsort(-index.reward[rows], kind="stable")]
         half = _OF_DIFFERENT // 2
         choice.add(rows if len(rows) <= _OF_DIFFERENT else [*rows[:half], *rows[-half:]], DIFFERENT)
@@ -103,16 +89,14 @@ def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) ->
     return choice
 
 
-def _most_different(index: Index, groups: Groups, count: int) -> list[int]:
+def _most_different(index: Index, count: int) -> list[int]:
     """Return the groups with the largest reward variance, the largest first."""
-    valid = np.isfinite(index.reward)
-    codes, rewards = index.group[valid], index.reward[valid]
-    sizes = np.bincount(codes, minlength=groups.count)
-    several = np.maximum(sizes, 1)
-    means = np.bincount(codes, rewards, groups.count) / several
-    squares = np.bincount(codes, (rewards - means[codes]) ** 2, groups.count) / several
-    order = np.lexsort((np.arange(groups.count), -sizes, -squares))[:count]
-    return [int(code) for code in order if squares[code] > 0]
+    rows = np.flatnonzero(np.isfinite(index.reward))
+    groups = int(index.group.max(initial=-1)) + 1
+    sizes, _, std = keyed_moments(index.reward[rows], index.group[rows], groups)
+    variances = std**2 * (sizes - 1) / np.maximum(sizes, 1)
+    order = np.lexsort((np.arange(groups), -sizes, -variances))[:count]
+    return [int(code) for code in order if variances[code] > 0]
 
 
 def evidence_rows(index: Index, facts: Facts) -> list[list[int | None]]:
@@ -135,6 +119,11 @@ def _evidence(index: Index, facts: Facts) -> list[int]:
         row for rows in evidence_rows(index, facts) for row in rows[:_EVIDENCE] if row is not None
     ]
     return shown[:_MOST_FOUND]
+
+
+def cut(text: str, most: int) -> str:
+    """Return the first characters of a text, with the number of the others."""
+    return text if len(text) <= most else f"{text[:most]} … {len(text) - most:,} characters more"
 
 
 MOST_FIELDS = 40
@@ -162,7 +151,7 @@ class Limits:
     def for_rows(cls, rows: int) -> Limits:
         """Return the limits for each of so many responses; more responses have lower limits."""
         share = min(1.0, _WHOLE / max(rows, 1))
-        return cls(*(int(getattr(cls, one.name) * share) for one in fields(cls)))
+        return cls(*(int(limit * share) for limit in astuple(cls())))
 
 
 def scales() -> Json:
@@ -184,112 +173,88 @@ def scales() -> Json:
     }
 
 
-def examples(
-    index: Index, groups: Groups, choice: ShownResponses, pass_threshold: float
-) -> list[Json]:
+def examples(index: Index, choice: ShownResponses) -> list[Json]:
     """Return the groups of the chosen rows with these responses, best reward first.
 
     Raises:
         ReadWriteError: the input can no longer be read.
     """
-    rows = list(choice.reasons)
-    reader = ResponseReader(index, COLOURS)
-    responses_by_row = dict(zip(rows, reader.read(rows), strict=True))
-    rollouts = {row: rollout_view(index, reader, row) for row in rows}
-    limits = Limits.for_rows(len(rows))
-    codes = dict.fromkeys([*choice.different, *(int(index.group[row]) for row in rows)])
-    shown_groups = []
-    for code in codes:
-        own = [row for row in rows if index.group[row] == code]
-        own.sort(key=lambda row: (-_sortable(float(index.reward[row])), row))
-        if own:
-            responses = [
-                response_of(responses_by_row[row], choice.reasons[row], limits, rollouts[row])
-                for row in own
-            ]
-            facts = group_facts(index, groups.rows(code), pass_threshold, len(own))
-            first = responses_by_row[own[0]]
-            shown_groups.append(
-                {
-                    "step": None if first.step is None else plain(cut(str(first.step), MOST_ID)),
-                    "title": _title(first),
-                    "prompt": visible(cut(first.prompt, limits.prompt)),
-                    **facts,
-                    "responses": responses,
-                }
-            )
-    return shown_groups
+    rows = sorted(choice.reasons, key=lambda row: (-_sortable(float(index.reward[row])), row))
+    reader, limits = ResponseReader(index, COLOURS), Limits.for_rows(len(rows))
+    responses = dict(zip(rows, reader.read(rows), strict=True))
+    groups = []
+    for code in dict.fromkeys(
+        [*choice.different, *(int(index.group[row]) for row in choice.reasons)]
+    ):
+        shown = [row for row in rows if index.group[row] == code]
+        if not shown:
+            continue
+        first, members = responses[shown[0]], np.flatnonzero(index.group == code)
+        rewards = np.sort(index.reward[members][np.isfinite(index.reward[members])])[::-1]
+        places = np.linspace(0, len(rewards) - 1, min(len(rewards), MOST_REWARDS)).round()
+        label = f"row {first.row:,}" if first.prompt_id is None else str(first.prompt_id)
+        groups.append(
+            {
+                "step": None if first.step is None else plain(cut(str(first.step), MOST_ID)),
+                "title": plain(cut(label, MOST_ID)),
+                "prompt": visible(cut(first.prompt, limits.prompt)),
+                "line": group_text(index, members),
+                "rewards": [_short(reward) for reward in rewards[places.astype(int)].tolist()],
+                "responses": [
+                    response_of(
+                        responses[row],
+                        choice.reasons[row],
+                        limits,
+                        rollout_view(index, reader, row),
+                    )
+                    for row in shown
+                ],
+            }
+        )
+    return groups
 
 
 def _sortable(reward: float) -> float:
     return -math.inf if math.isnan(reward) else reward
 
 
-def _title(one: Response) -> str:
-    return f"row {one.row:,}" if one.prompt_id is None else plain(cut(str(one.prompt_id), MOST_ID))
-
-
-def group_facts(
-    index: Index, rows: NDArray[np.int64], pass_threshold: float, shown_rows: int
-) -> Json:
-    """Return a summary of a group (`text`), and its `rewards`, the highest first."""
-    rewards = index.reward[rows]
-    rewards = np.sort(rewards[np.isfinite(rewards)])[::-1]
-    parts = [counted(len(rows), "response")]
-    if shown_rows < len(rows):
-        parts = [f"{shown_rows:,} of {parts[0]} shown"]
-    if len(rewards):
-        parts.append(f"mean reward {number(float(rewards.mean()))}")
-        if len(rewards) > 1:
-            parts.append(f"std {number(float(rewards.std(ddof=1)))}")
-        parts.append(f"{int((rewards >= pass_threshold).sum()):,} pass")
-    indices = np.linspace(0, len(rewards) - 1, min(len(rewards), MOST_REWARDS)).round().astype(int)
-    return {"text": " · ".join(parts), "rewards": [_short(x) for x in rewards[indices].tolist()]}
-
-
 def response_of(
-    one: Response, reasons: Sequence[str], limits: Limits, rollout: RolloutView | None
+    response: Response, reasons: Sequence[str], limits: Limits, rollout: RolloutView | None
 ) -> Json:
     """Return a response as plain data; a long one keeps its first and last tokens."""
-    shared = None if rollout is None else rollout.shared.get(one.row)
-    kept = _kept(one.token_texts, limits)
-    left_out = len(one.token_texts) - len(kept)
-    facts = [("reward", number(None if math.isnan(one.reward) else one.reward))]
-    if one.length is not None:
-        facts.append(("policy tokens", f"{one.length:,}"))
-    facts += [
-        (NAMES[name], number(value) if math.isfinite(value) else "–")
-        for name, value in one.means.items()
-    ]
+    response = response if rollout is None else rollout.marked(response)
+    kept, shared = _kept(response.token_texts, limits), response.shared
     return {
-        "row": one.row,
+        "row": response.row,
         "reasons": list(reasons),
-        "location": f"{plain(cut(one.path, MOST_ID))}, row {one.file_row:,}",
-        "facts": facts,
-        "text": visible(cut(one.text, limits.text)),
-        "words": one.has_texts,
-        "pieces": [visible_text(one.token_texts[i]) for i in kept],
+        "location": f"{plain(cut(response.path, MOST_ID))}, row {response.file_row:,}",
+        "line": f"{heading(response)} · {facts(response)}",
+        "text": visible(cut(response.text, limits.text)),
+        "words": response.has_texts,
+        "pieces": [visible_text(response.token_texts[i]) for i in kept],
         "gap": [i for i in range(1, len(kept)) if kept[i] != kept[i - 1] + 1],
-        "left_out": left_out,
-        "mask": "".join("1" if one.mask[i] else "0" for i in kept),
+        "left_out": len(response.token_texts) - len(kept),
+        "mask": "".join("1" if response.mask[i] else "0" for i in kept),
         "shared": [] if shared is None or not shared.any() else [int(shared[i]) for i in kept],
         "rollout": None if rollout is None else _rollout(rollout),
         "numbers": {
             name: [_short(value) for value in values[kept].tolist()]
-            for name, values in one.token_measures.items()
+            for name, values in response.token_measures.items()
         },
-        "fields": _fields(one, limits),
+        "fields": _fields(response, limits),
     }
 
 
 def _rollout(rollout: RolloutView) -> Json:
     """Return the rows of a rollout around a row, as a table."""
+    table = rollout.table()
+    headings, *rows = ([*map(str, row)] for row in (table.headings, *table.rows))
     return {
-        "line": plain(cut(rollout.title, MOST_ID)),
         "shares": rollout.shares,
         "following": rollout.following,
-        "table": table_data(rollout.table()),
-    }
+        "table": {"title": plain(cut(table.title, MOST_ID)), "headings": headings, "rows": rows,
+                  "words": sorted(table.text)},
+    }  # fmt: skip
 
 
 def _kept(pieces: Sequence[str], limits: Limits) -> list[int]:
@@ -307,10 +272,10 @@ def _kept(pieces: Sequence[str], limits: Limits) -> list[int]:
     return kept
 
 
-def _fields(one: Response, limits: Limits) -> list[tuple[str, str]]:
+def _fields(response: Response, limits: Limits) -> list[tuple[str, str]]:
     """Return the other columns of the row, within the limits."""
     left, pairs = limits.fields, []
-    for name, value in list(one.fields.items())[:MOST_FIELDS]:
+    for name, value in list(response.fields.items())[:MOST_FIELDS]:
         pair = plain(cut(str(name), MOST_ID)), plain(cut(_field(value), MOST_ID))
         left -= sum(map(len, pair))
         if left < 0:

@@ -1,67 +1,27 @@
-"""The page: sections of tiles, charts and tables as JSON, with style, script and content policy."""
+"""The page: sections as HTML, examples as JSON, with style, script and content policy."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from rlpost.display.page import stylesheet
+from rlpost._version import __version__
+from rlpost.analysis.report.charts import figures
+from rlpost.display.page import MARKS, stylesheet
+from rlpost.display.tables import html_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.display.tables import TextTable
-
+    from rlpost.analysis.report.charts import Chart
+    from rlpost.display.page import Notice, Page
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One number in a box."""
-
-    label: str
-    value: str
-    note: str = ""
-    key: str = ""
-    """Path of the number in `rlpost inspect --format json`, such as `rewards.spread.mean`."""
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A Vega-Lite specification, and the numbers that it shows."""
-
-    title: str
-    spec: Json
-    numbers: TextTable
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page; `name` is its anchor."""
-
-    name: str
-    title: str
-    lines: Sequence[str] = ()
-    tiles: Sequence[Tile] = ()
-    charts: Sequence[Chart] = ()
-    tables: Sequence[TextTable] = field(default=())
-
-
-def table_data(table: TextTable) -> Json:
-    """Return a table as plain data; `words` are its columns of text."""
-    rows = [list(map(str, row)) for row in (table.headings, *table.rows)]
-    words = sorted(table.text)
-    return {"title": table.title, "headings": rows[0], "rows": rows[1:], "words": words}
-
-
 _SCRIPTS = ("dom.js", "tokens.js", "examples.js", "page.js")
 # Characters that could end the script element that holds the data, or a line of script.
 _ESCAPES = str.maketrans(
@@ -70,17 +30,42 @@ _ESCAPES = str.maketrans(
 )
 
 
-def page_of(data: Json) -> str:
+@dataclass(frozen=True)
+class Section:
+    """A part of the page; `name` is its anchor."""
+
+    name: str
+    page: Page
+    charts: Sequence[Chart] = ()
+
+    def html(self) -> str:
+        """Return the section as HTML, which the script of the page only links."""
+        return f'<section id="{self.name}">{self.page.html(figures(self.charts))}</section>'
+
+
+def html_of(
+    sections: Sequence[Section], data: Json, *, inputs: str, recipe: str, verdict: Notice
+) -> str:
     """Return the whole page.
 
     Args:
-        data: content that the page's script inserts; its texts are never part of the HTML itself.
+        sections: in their order.
+        data: findings and examples, which the page's script inserts as text.
+        inputs: the names of the inputs.
+        recipe: in words; empty if it is unknown.
+        verdict: how many problems were found.
     """
     style = stylesheet() + _static("page.css")
     script = "(() => {\n'use strict';\n" + "\n".join(map(_static, _SCRIPTS)) + "})();\n"
     parts = {
         "policy": policy(style, script),
         "style": style,
+        "inputs": html_line(inputs),
+        "recipe": html_line(recipe),
+        "severity": verdict.severity,
+        "verdict": html_line(f"{MARKS[verdict.severity]} {verdict.text}"),
+        "sections": "\n".join(section.html() for section in sections),
+        "version": __version__,
         "data": encoded(data),
         "script": script,
     }
@@ -107,35 +92,3 @@ def _hash(text: str) -> str:
 
 def _static(name: str) -> str:
     return (files("rlpost.analysis.report") / "static" / name).read_text(encoding="utf-8")
-
-
-# Control characters, and those that change the direction of text.
-_UNSEEN = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060\u2066-\u2069"
-    r"\ud800-\udfff\ufeff\ufffe\uffff]"
-)
-
-
-def cut(text: str, most: int) -> str:
-    """Return the first characters of a text, with the number of the others."""
-    return text if len(text) <= most else f"{text[:most]} … {len(text) - most:,} characters more"
-
-
-def plain(text: str) -> str:
-    r"""Return a text with U+FFFD in place of invisible characters.
-
-    >>> plain("a\x00b\u202ec")
-    'a\ufffdb\ufffdc'
-    """
-    return _UNSEEN.sub("\ufffd", text)
-
-
-def all_plain(value: Any) -> Any:
-    """Return the same lists and dicts with every text in them made `plain`."""
-    if isinstance(value, str):
-        return plain(value)
-    if isinstance(value, dict):
-        return {name: all_plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [all_plain(one) for one in value]
-    return value

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rlpost.analysis.replay.input_columns import NamedColumns, columns_of
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.replay.stored_recipe import StoredRecipe, recipe_of_files
-from rlpost.analysis.report.page import Section, Tile
+from rlpost.analysis.report.page import Section
+from rlpost.display.page import Page
 from rlpost.display.tables import TextTable
-from rlpost.display.text import counted, number
+from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
 from rlpost.recipe.recipe import Recipe
 
@@ -27,7 +28,7 @@ Json = dict[str, Any]
 SAMPLE_TOKENS = 400_000
 """Tokens that are compared at most, in whole steps or prompt groups."""
 _PURPOSE = "compare recorded columns"
-_NAME, _TITLE = "replay", "Replay of recorded columns"
+_TITLE = "Replay of recorded columns"
 _MOST_INPUTS = 3
 
 
@@ -139,7 +140,7 @@ def _columns(source: Source, columns_map: Mapping[str, str]) -> dict[str, str]:
 
 
 def section(found: RecordedColumns | None, facts: Facts) -> Section | None:
-    """Return the section; None without recorded columns.
+    """Return the page of `rlpost replay` as a section; None without recorded columns.
 
     Args:
         found: the recorded columns.
@@ -147,22 +148,15 @@ def section(found: RecordedColumns | None, facts: Facts) -> Section | None:
     """
     if found is None:
         return None
-    if found.result is not None:
-        return _of_result(found, found.result, facts)
-    rows = [(STAGES[stage].title, column) for stage, column in found.columns.items()]
-    table = TextTable(("stage", "column"), rows, "Recorded columns", text=(0, 1))
-    return Section(_NAME, _TITLE, [*_why_not(found, facts)], tables=[table])
-
-
-def _of_result(found: RecordedColumns, result: Json, facts: Facts) -> Section:
-    """Return the verdict as tiles, and the tables of `rlpost replay`."""
+    if found.result is None:
+        rows = [(STAGES[stage].title, column) for stage, column in found.columns.items()]
+        table = TextTable(("stage", "column"), rows, "Recorded columns", text=(0, 1))
+        return Section("replay", Page(_TITLE, [*_why_not(found, facts)], [table]))
     from rlpost.analysis.replay.render import page  # noqa: PLC0415 - slow to import
 
-    printed = page(result, verbose=True)
-    notes = [(note,) for one in printed.parts for note in one.notes]
-    tables = [*map(_table, printed.parts), TextTable(("What the numbers mean",), notes)]
-    lines = [*printed.lines[1:], *_lines(found, result, facts)]
-    return Section(_NAME, _TITLE, lines, _tiles(result), tables=tables)
+    printed = page(found.result, verbose=True)
+    lines = [*printed.lines, *_lines(found, found.result, facts)]
+    return Section("replay", replace(printed, title=_TITLE, lines=lines, next_steps=()))
 
 
 def _why_not(found: RecordedColumns, facts: Facts) -> Iterator[str]:
@@ -172,11 +166,11 @@ def _why_not(found: RecordedColumns, facts: Facts) -> Iterator[str]:
     if found.named:
         yield f"`{_command(found, facts)}` compares all responses."
         return
-    with_one = "rlpost.report(..., recipe=...)"
+    with_recipe = "rlpost.report(..., recipe=...)"
     if facts.input.columns:
-        with_one = "rlpost report with --preset NAME or --config PATH"
+        with_recipe = "rlpost report with --preset NAME or --config PATH"
     yield (
-        f"`{_command(found, facts)}` finds the recipe that computes these columns; {with_one} "
+        f"`{_command(found, facts)}` finds the recipe that computes these columns; {with_recipe} "
         "compares them with one."
     )
 
@@ -189,26 +183,8 @@ def _command(found: RecordedColumns, facts: Facts) -> str:
     return f"rlpost replay {inputs} {found.named}".strip()
 
 
-def _tiles(result: Json) -> list[Tile]:
-    stages = result["stages"]
-    equal = sum(one["verdict"] != "differs" for one in stages)
-    note = f"{equal} of {counted(len(stages), 'recorded stage')} equal within "
-    note += f"{result['tolerance']:g}"
-    tiles = [Tile("Verdict", "Reproduced" if result["reproduced"] else "Differs", note)]
-    first = next((one for one in stages if one["stage"] == result["first"]), None)
-    if first is not None:
-        count = counted(first["compared"], first["unit"].removesuffix("s"))
-        note = f"{first['differing']:,} of {count}, by {number(first['largest'])} at most"
-        tiles.append(Tile("First stage that differs", first["title"], note))
-    whole = result["responses"] == result["of_responses"]
-    note = "all responses" if whole else f"of {result['of_responses']:,}, {result['scope']}"
-    return [*tiles, Tile("Compared responses", f"{result['responses']:,}", note)]
-
-
 def _lines(found: RecordedColumns, result: Json, facts: Facts) -> Iterator[str]:
-    """Yield which recipe was compared, what compares all responses, and warnings."""
-    from rlpost.analysis.replay.render import warning_texts  # noqa: PLC0415 - slow to import
-
+    """Yield which recipe was compared, and what compares all responses."""
     recipe = found.named or "the recipe in the metadata"
     yield f"Each stage is computed from what was recorded before it, by {recipe}."
     if found.options and found.named:
@@ -216,16 +192,3 @@ def _lines(found: RecordedColumns, result: Json, facts: Facts) -> Iterator[str]:
     if result["responses"] < result["of_responses"]:
         check = "rlpost verify" if not found.named else _command(found, facts)
         yield f"`{check}` compares all responses."
-    yield from warning_texts(result)
-
-
-def _table(one: TextTable) -> TextTable:
-    """Return a table of the page; a column of verdicts is the second, which a phone shows."""
-    if not one.rows:
-        return TextTable((one.title,), [(line,) for line in one.lines])
-    order = [*range(len(one.headings))]
-    if one.headings[-1] == "verdict":
-        order.insert(1, order.pop())
-    headings, *rows = (tuple(str(row[i]) for i in order) for row in (one.headings, *one.rows))
-    words = tuple(at for at, own in enumerate(order) if own in one.text)
-    return TextTable(headings, rows, one.title, text=words)

@@ -6,18 +6,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost._version import __version__
 from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.analysis.report import clipping, critics, sections
-from rlpost.analysis.report.charts import drawn
-from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
-from rlpost.analysis.report.page import all_plain, cut, page_of, plain, table_data
+from rlpost.analysis.report.charts import plain
+from rlpost.analysis.report.clipping import ClipCounter
+from rlpost.analysis.report.examples import (
+    REASONS,
+    chosen,
+    cut,
+    evidence_rows,
+    examples,
+    scales,
+)
+from rlpost.analysis.report.page import html_of
 from rlpost.analysis.report.recorded import recorded, section
+from rlpost.analysis.report.topics import overview, signal, topics
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
-from rlpost.display.page import MARKS, Notice, Page
+from rlpost.display.page import Notice, Page
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted, size
 from rlpost.errors import DataError, ReadWriteError, UsageError
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rlpost.analysis.inspect.model import Facts, FindingEvidence
-    from rlpost.analysis.report.page import Json, Section
+    from rlpost.analysis.report.page import Json
     from rlpost.analysis.responses.index import Index
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
@@ -88,7 +95,7 @@ def build(
         source, every, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
     )
     builder = IndexBuilder(source, columns_map)
-    clips = clipping.ClipCounter(source, builder.columns)
+    clips = ClipCounter(source, builder.columns)
     facts = inspect_source(
         source,
         inputs,
@@ -105,11 +112,14 @@ def build(
         raise DataError(f"{source.name}: the input has no rows")
     index, names = builder.finish(), shown(facts)
     index = index if made_of is None else replace(index, made_of=made_of)
-    data = data_of(
-        facts, names, index, clips.counts, section(found, names),
-        recipe=found.words if found else "", count=examples, seed=seed,
-    )  # fmt: skip
-    return names, page_of(data)
+    parts = [signal(names), overview(names), *topics(names), clips.section(), section(found, names)]
+    return names, html_of(
+        [part for part in parts if part is not None],
+        _data(facts, names, index, count=examples, seed=seed),
+        inputs=", ".join(_inputs(names)),
+        recipe=cut(found.words, _MOST_TEXT) if found else "",
+        verdict=verdict(names),
+    )
 
 
 def _with_advantages(source: Source, columns_map: Mapping[str, str]) -> Mapping[str, str]:
@@ -137,51 +147,20 @@ def check_output(target: Path, files: Sequence[AnyPath], *, overwrite: bool) -> 
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
 
 
-def data_of(
-    facts: Facts, named: Facts, index: Index, clips: clipping.ClipCounts,
-    replayed: Section | None = None, *, recipe: str = "", count: int, seed: int,
-) -> Json:  # fmt: skip
-    """Return the content of the page as plain data: sections, findings, examples.
+def _data(facts: Facts, named: Facts, index: Index, *, count: int, seed: int) -> Json:
+    """Return findings and examples as plain data.
 
     Args:
         facts: statistics, whose evidence is in the files of the index.
         named: the same with the names that the page has.
         index: of the responses.
-        clips: counts of clipped values.
-        replayed: the section about recorded columns.
-        recipe: that of the recorded columns, in words; empty if it is unknown.
         count: number of the best, of the worst and of random responses.
         seed: of the random responses.
     """
-    groups = Groups(index)
-    choice = chosen(index, groups, facts, count, seed)
-    parts = [
-        sections.signal(facts),
-        sections.overview(named),
-        sections.steps(facts, clips.shares()),
-        sections.distributions(facts),
-        sections.groups(facts),
-        sections.engine(facts),
-        critics.critic(facts),
-        critics.entropy(facts),
-        clipping.section(index.source, clips),
-        replayed,
-        sections.checks(facts),
-        sections.storage(named),
-    ]
-    found = verdict(facts)
-    threshold = facts.groups.pass_threshold if facts.groups else 1.0
+    choice = chosen(index, facts, count, seed)
     return {
-        "version": __version__,
-        "inputs": all_plain(_inputs(named)),
-        "recipe": plain(cut(recipe, _MOST_TEXT)),
-        "verdict": {
-            "severity": found.severity,
-            "text": f"{MARKS[found.severity]} {found.text}",
-        },
-        "sections": [_section(one) for one in parts if one is not None],
-        "findings": all_plain(_findings(facts, named, index)),
-        "groups": examples(index, groups, choice, threshold),
+        "findings": _findings(facts, named, index),
+        "groups": examples(index, choice),
         "reasons": REASONS,
         "scales": scales(),
     }
@@ -198,26 +177,6 @@ def written_page(facts: Facts, output: str) -> Page:
     )
 
 
-def _section(section: Section) -> Json:
-    charts = [
-        {"title": one.title, "note": one.note, "numbers": table_data(one.numbers)}
-        for one in section.charts
-    ]
-    data: Json = all_plain(
-        {
-            "name": section.name,
-            "title": section.title,
-            "lines": section.lines,
-            "tiles": [vars(one) for one in section.tiles],
-            "charts": charts,
-            "tables": [table_data(one) for one in section.tables],
-        }
-    )
-    for chart, own in zip(data["charts"], section.charts, strict=True):
-        chart["svg"] = drawn(own.spec)
-    return data
-
-
 def _inputs(facts: Facts) -> list[str]:
     return [*facts.inputs[:_MOST_INPUTS], *(["…"] if facts.inputs[_MOST_INPUTS:] else [])]
 
@@ -228,19 +187,23 @@ def _findings(facts: Facts, named: Facts, index: Index) -> list[Json]:
         {
             "name": finding.name,
             "severity": finding.severity,
-            "text": cut(finding.text, _MOST_TEXT),
-            "advice": cut(finding.advice, _MOST_TEXT),
+            "text": _text(finding.text),
+            "advice": _text(finding.advice),
             "evidence": [
-                {"row": row, "text": cut(_evidence(one), _MOST_TEXT)}
-                for one, row in zip(finding.evidence, rows, strict=True)
+                {"row": row, "text": _text(_evidence(evidence))}
+                for evidence, row in zip(finding.evidence, rows, strict=True)
             ],
         }
         for finding, rows in zip(named.findings, evidence_rows(index, facts), strict=True)
     ]
 
 
-def _evidence(one: FindingEvidence) -> str:
-    parts = [f"group {one.group}" if one.group is not None else "", one.text]
-    name = Path(one.file).name
-    parts.append(f"{name}:{one.row}" if one.row is not None else name)
-    return " · ".join(part for part in parts if part)
+def _text(text: str) -> str:
+    return plain(cut(text, _MOST_TEXT))
+
+
+def _evidence(evidence: FindingEvidence) -> str:
+    group = f"group {evidence.group}" if evidence.group is not None else ""
+    name = Path(evidence.file).name
+    name = name if evidence.row is None else f"{name}:{evidence.row}"
+    return " · ".join(part for part in (group, evidence.text, name) if part)

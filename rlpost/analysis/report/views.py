@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rlpost.analysis.inspect.model import Facts
-    from rlpost.analysis.report.page import Chart
+    from rlpost.analysis.report.charts import Chart
 
 _HEIGHT = "48rem"
 _TRENDS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
@@ -29,10 +29,10 @@ def charts_of_facts(facts: Facts) -> str:
     """Return the report's distributions and its charts of groups as HTML."""
 
     def charts() -> Iterator[Chart]:
-        from rlpost.analysis.report import sections  # noqa: PLC0415 - altair is an extra
+        from rlpost.analysis.report.topics import CHARTS  # noqa: PLC0415 - altair is an extra
 
-        for part in (sections.distributions(facts), sections.groups(facts)):
-            yield from part.charts if part else ()
+        for name in ("rewards", "lengths", "advantages", "groups"):
+            yield from CHARTS[name](facts)
 
     return _html(charts)
 
@@ -95,13 +95,9 @@ def _html(charts: Callable[[], Iterable[Chart]]) -> str:
         need("a view with charts", "report", "altair", "vl_convert")
     except UnavailableError as error:
         return f"<p>{escape(str(error))}</p>"
-    from rlpost.analysis.report.charts import drawn  # noqa: PLC0415 - altair is an extra
+    from rlpost.analysis.report.charts import figures  # noqa: PLC0415 - altair is an extra
 
-    figures = "".join(
-        f"<figure><figcaption><b>{escape(one.title)}</b></figcaption>{drawn(one.spec)}</figure>"
-        for one in charts()
-    )
-    return f'<div class="rlpost-charts">{figures}</div>' if figures else ""
+    return figures(charts())
 
 
 def frame(page: str) -> str:

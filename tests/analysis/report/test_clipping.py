@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from report_pages import data_in
 from runs import run as run_command
 
 import rlpost
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.analysis.report.clipping import ClipCounter, clip_tables, clip_trends, number_at
-from rlpost.analysis.report.run import report
-from rlpost.analysis.responses.index import build_index
-from rlpost.display.text import number, percent
+from rlpost.analysis.report.clipping import ClipCounter
+from rlpost.display.text import percent
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.recipe.roles import resolve
@@ -26,27 +22,15 @@ from rlpost.recipe.roles import resolve
 SAMPLE = Path(__file__).parents[3] / "sample_data"
 
 
-def test_advantages_and_clipping_equal_those_of_the_run(made, data):
-    source, _, _ = made
-    metadata = pq.read_metadata(source).metadata
-    summary = json.loads(metadata[b"rlpost.summary"])
-    loss = json.loads(metadata[b"rlpost.loss_summary"])["settings"][0]
-    sections = {section["name"]: section for section in data["sections"]}
-    tiles = {one["label"]: one["value"] for one in sections["distributions"]["tiles"]}
-    assert tiles["Std of advantages"] == number(summary["advantage"]["std"])
-    clips = {one["label"]: one["value"] for one in sections["clipping"]["tiles"]}
-    for side in ("low", "high", "dual"):
-        assert clips[f"Clipped: {side}"] == percent(loss["clip"][side]["fraction"])
-    assert loss["clip"]["low"]["tokens"] > 0
-    rates, losses = sections["clipping"]["tables"]
-    clip = summary["advantage_clip"]
-    assert [source.name, "advantages", "±1.5", f"{clip['count']:,}", percent(clip["fraction"])] == (
-        rates["rows"][0][:5]
-    )
-    assert losses["rows"][0][5] == percent(loss["clip"]["any"]["fraction"])
-    (trend,) = sections["clipping"]["charts"]
-    shares = [percent(step["advantage_clip"]["fraction"]) for step in summary["steps"]]
-    assert [cell for _, cell in trend["numbers"]["rows"]] == shares
+def test_clipped_shares_equal_those_of_the_loss(made):
+    loss = json.loads(pq.read_metadata(made[0]).metadata[b"rlpost.loss_summary"])["settings"][0]
+    counts = clips_in(made[0])
+    shown = {row[0]: row[2] for row in counts.section().page.parts[0].rows}
+    for place, side in enumerate(("low", "high", "dual"), 1):
+        assert counts.states[place] == loss["clip"][side]["tokens"]
+        assert shown.get(side, "0 %") == percent(loss["clip"][side]["fraction"])
+    assert counts.states[1] > 0
+    assert 'id="clipping"' in made[1].read_text(encoding="utf-8")
 
 
 def clips_in(path):
@@ -54,7 +38,7 @@ def clips_in(path):
     counter = ClipCounter(source, resolve(source.columns, {}, source.name))
     for chunk in source.read(counter.read, 1 << 10, "response_mask"):
         counter.add(chunk)
-    return counter.counts
+    return counter
 
 
 def test_only_policy_tokens_count(made):
@@ -72,8 +56,8 @@ def test_only_policy_tokens_count(made):
     assert advantages.left_out == counts.left_out == int((~table["sample_mask"].to_numpy()).sum())
     assert counts.states.tolist() == np.bincount(states, minlength=5).tolist()
     steps = np.repeat(table["step"].to_numpy(), [len(x) for x in table["advantages"]])[mask]
-    assert {label: one.tolist() for label, one in counts.steps.items()} == {
-        step: [(steps == step).sum(), *((states == side)[steps == step].sum() for side in (1, 2))]
+    assert {label: cells.tolist() for label, cells in counts.steps.items()} == {
+        step: np.bincount(states[steps == step], minlength=5).tolist()
         for step in np.unique(steps).tolist()
     }
 
@@ -85,27 +69,13 @@ def test_ppo_clips_equal_those_of_rlpost_loss(tmp_path):
     said = run_command("loss", enriched, "--format", "json").out
     clip = json.loads(said)["settings"][0]["clip"]
     found = clips_in(enriched)
-    assert (found.ppo.low, found.ppo.high) == (clip["low"]["tokens"], clip["high"]["tokens"])
-    assert found.ppo.low / found.ppo.tokens == pytest.approx(clip["low"]["fraction"])
-    assert min(found.ppo.low, found.ppo.high) > 0
-    assert sum(found.steps.values()).tolist() == [found.ppo.tokens, found.ppo.low, found.ppo.high]
-    report([str(enriched)], tmp_path / "page.html")
-    sections = {x["name"]: x for x in data_in(tmp_path / "page.html")["sections"]}
-    section, trends = sections["clipping"], sections["steps"]["charts"]
-    shares = [
-        [cell for _, cell in one["numbers"]["rows"]] for one in trends if "Clipped" in one["title"]
-    ]
-    every = [found.shares()[step] for step in range(4)]
-    assert shares == [[percent(one[side]) for one in every] for side in (0, 1)]
-    assert [tile["value"] for tile in section["tiles"]] == [
-        percent(clip["low"]["fraction"]), percent(clip["high"]["fraction"])
-    ]  # fmt: skip
-
-
-def test_clip_states_take_precedence_over_ppo_clips(made):
-    found = clips_in(made[0])
-    assert found.ppo is None
-    assert found.states is not None
+    assert found.states[1:].tolist() == [clip["low"]["tokens"], clip["high"]["tokens"], 0, 0]
+    assert found.states[1] / found.states.sum() == pytest.approx(clip["low"]["fraction"])
+    assert found.states[1:3].min() > 0
+    assert sum(found.steps.values()).tolist() == found.states.tolist()
+    section = found.section()
+    assert "rlpost loss" in section.page.lines[0]
+    assert [chart.title for chart in section.charts] == ["Clipped: low", "Clipped: high"]
 
 
 def test_rows_of_unequal_lists_have_no_clip_counts(tmp_path):
@@ -116,23 +86,4 @@ def test_rows_of_unequal_lists_have_no_clip_counts(tmp_path):
         "advantages": [[1.0, 1.0], [1.0], [-1.0]],
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    found = clips_in(tmp_path / "a.parquet").ppo
-    assert (found.tokens, found.low, found.high) == (3, 1, 1)
-
-
-def test_metadata_of_other_programs_are_ignored(tmp_path):
-    table = pa.table({"reward": [1.0]})
-    for text in (
-        "[" * 100_000,
-        "null",
-        '{"masked": 3, "steps": [1, 2]}',
-        '{"settings": {}}',
-        "\xff",
-    ):
-        metadata = {"rlpost.summary": text, "rlpost.loss_summary": text}
-        pq.write_table(table.replace_schema_metadata(metadata), tmp_path / "a.parquet")
-        source = build_index([str(tmp_path / "a.parquet")], {}).source
-        assert (clip_tables(source), clip_trends(source)) == ([], [])
-    assert number_at({"a": [{"b": 2}]}, "a", 0, "b") == 2
-    assert number_at({"a": math.inf}, "a") is None
-    assert number_at({"a": True}, "a") is None
+    assert clips_in(tmp_path / "a.parquet").states.tolist() == [1, 1, 1, 0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -20,14 +21,11 @@ from rlpost.recipe.named import NamedByUser
 SAMPLE = Path(__file__).parents[3] / "sample_data"
 
 
-def test_recorded_numbers_are_compared_with_the_recipe_of_the_file(data):
+def test_recorded_numbers_are_compared_with_the_recipe_of_the_file(made):
     """`advantage_clip` and `drop_difficulty` are in the metadata, and in no preset."""
-    (section,) = [one for one in data["sections"] if one["name"] == "replay"]
-    verdict = section["tiles"][0]
-    assert (verdict["value"], verdict["note"]) == (
-        "Reproduced", "4 of 4 recorded stages equal within 0.0001",
-    )  # fmt: skip
-    assert "metadata" in section["lines"][1]
+    (section,) = re.findall('<section id="replay">.*?</section>', made[1].read_text(), re.DOTALL)
+    assert "rlpost-ok rlpost-verdict" in section
+    assert "by the recipe in the metadata" in section
 
 
 def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
@@ -44,15 +42,15 @@ def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
         )
 
     without = section_of(None, "")
-    assert f"`rlpost replay {path}`" in without.lines[-1]
-    assert [row[1] for row in without.tables[0].rows] == [*emit]
+    assert f"`rlpost replay {path}`" in without.page.lines[-1]
+    assert [row[1] for row in without.page.parts[0].rows] == [*emit]
     other = gae.model_copy(update={"lam": 0.5})
     found, shown = rlpost.replay(path, other), section_of(other, "--preset verl --set lam=0.5")
-    assert [(one.label, one.value) for one in shown.tiles[:2]] == [
-        ("Verdict", "Differs"), ("First stage that differs", "advantages"),
-    ]  # fmt: skip
-    stages = shown.tables[0]
-    assert [row[:2] for row in stages.rows] == [(x["title"], x["verdict"]) for x in found.stages]
-    assert "--set lam" in shown.lines[0]
+    printed = found.page()
+    assert (shown.page.verdict, shown.page.verdict.severity) == (printed.verdict, "error")
+    assert [row[0] for row in shown.page.parts[0].rows] == [
+        stage["title"] for stage in found.stages
+    ]
+    assert any("--set lam" in line for line in shown.page.lines)
     with pytest.raises(DataError, match="no recorded column"):
         report([str(SAMPLE / "arithmetic.parquet")], tmp_path / "page.html", recipe=gae)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -11,11 +10,9 @@ from contextlib import contextmanager
 import pyarrow.parquet as pq
 import pytest
 from report_pages import HOSTILE, hostile
-from runs import run as run_command
 
 from rlpost.analysis.report.run import report
 from rlpost.display.controls import printable
-from rlpost.display.text import number, percent
 
 pytestmark = pytest.mark.nightly
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -80,24 +77,6 @@ def open_everything(seen):
 # ---- in the browser ----
 
 
-def test_numbers_equal_those_of_inspect(browser, made):
-    source, path, _ = made
-    facts = json.loads(run_command("inspect", source, "--format", "json").out)
-    with opened(browser, path) as seen:
-        tiles = seen.locator("[data-key]")
-        pairs = [
-            (tiles.nth(i).get_attribute("data-key"), tiles.nth(i).locator(".value").inner_text())
-            for i in range(tiles.count())
-        ]
-    assert len(pairs) > 15
-    for key, text in pairs:
-        value = facts
-        for part in key.split("."):
-            value = value[int(part)] if isinstance(value, list) else value[part]
-        ways = {f"{value:,}"} if isinstance(value, int) else {number(value), percent(value)}
-        assert text in ways, key
-
-
 def test_groups_open_to_responses_and_responses_to_tokens(browser, made, data):
     with opened(browser, made[1]) as seen:
         groups = seen.locator("details.group")
@@ -152,7 +131,9 @@ def test_nothing_scrolls_sideways(browser, made, width):
         open_everything(seen)
         assert seen.evaluate("document.documentElement.scrollWidth") == width
         if width == WIDTHS[0]:
-            lefts = seen.locator(".chart").evaluate_all("x => x.map(one => one.offsetLeft)")
+            lefts = seen.locator(".rlpost-charts figure").evaluate_all(
+                "x => x.map(one => one.offsetLeft)"
+            )
             assert len(set(lefts)) == 1, "a phone shows one column"
 
 
@@ -174,7 +155,6 @@ def test_text_of_the_data_is_never_html(browser, tmp_path, width):
         texts = seen.locator("pre.text").evaluate_all("x => x.map(one => one.textContent)")
         assert texts.count(printable(HOSTILE)) == len(texts)
         assert seen.evaluate("document.documentElement.scrollWidth") == width
-        assert seen.get_by_text("could not be drawn").count() == 0
         assert seen.locator("svg").count() > 5
         labels = seen.locator("li, summary, td, th").evaluate_all("x => x.map(o => o.textContent)")
         assert any("onerror" in label for label in labels)

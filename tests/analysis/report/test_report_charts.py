@@ -46,7 +46,5 @@ def test_exact_zeros_are_a_bar_of_their_own_at_zero():
     marks = re.findall(r'aria-label="([^"]*)"[^>]*aria-roledescription="bar"', drawn(chart.spec))
     assert [int(re.search(r": ([\d,]+) tokens", label)[1]) for label in marks] == [2, 3, 1, 6]
     assert "50.0 %" in marks[-1]
-    assert chart.numbers.rows[0] == ("0", "0", "6")
-    assert [row[2] for row in chart.numbers.rows[1:]] == ["2", "3", "1"]
     without = charts.histogram_beside_zeros("t", bins, 0, "tokens", "A")
-    assert without.numbers.rows == charts.histogram("t", bins, "tokens", "A").numbers.rows
+    assert without.spec == charts.histogram("t", bins, "tokens", "A").spec

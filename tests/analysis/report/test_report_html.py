@@ -15,20 +15,22 @@ from runs import run as run_command
 from typer.testing import CliRunner
 
 from rlpost import optional as extras
+from rlpost.analysis.inspect.about import TOPICS
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.analysis.report import page
+from rlpost.analysis.inspect.render import page as overview
+from rlpost.analysis.report import page, topics
+from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import (
     BEST,
     FOUND,
     WORST,
-    Groups,
     Limits,
     chosen,
 )
 from rlpost.analysis.report.run import report
 from rlpost.analysis.responses.index import build_index
 from rlpost.cli.commands import report as command
-from rlpost.display.text import number, percent
+from rlpost.display.text import percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
@@ -50,66 +52,42 @@ def test_the_policy_allows_only_this_script_and_style(made):
     assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(|localStorage", text)
 
 
-def test_the_page_has_the_advantages_of_inspect(tmp_path):
-    path = tmp_path / "grpo.parquet"
-    run_command("advantages", SAMPLE / "arithmetic.parquet", path, "-q")
-    report([str(path)], tmp_path / "page.html")
-    facts = inspect([str(path)]).advantages
-    sections = {one["name"]: one for one in data_in(tmp_path / "page.html")["sections"]}
-    tiles = {
-        tile["label"]: tile["value"]
-        for name in ("signal", "distributions")
-        for tile in sections[name]["tiles"]
+def test_the_sections_are_the_pages_of_inspect(made):
+    """Every topic with its tables, in the order of the page; each chart is one of the topic's."""
+    text, facts = made[1].read_text(encoding="utf-8"), made[2]
+    pages = {name: topic.run(facts) for name, topic in TOPICS.items() if name != "components"}
+    sections = dict(re.findall(r'<section id="([^"]*)">(.*?)</section></section>', text, re.DOTALL))
+    assert {name for name, about in pages.items() if about.parts} == {*sections} - {
+        *("signal", "overview", "clipping", "replay")
     }
-    whole = facts.whole
-    assert tiles["Mean advantage"] == number(whole.mean)
-    assert [tiles[f"A {sign} 0"] for sign in ">="] == [
-        percent(whole.positive_share), percent(whole.zero_share),
+    for name, about in pages.items():
+        assert all(part.html() in sections[name] for part in about.parts if name in sections)
+    for name in ("steps", "rewards", "lengths", "advantages", "groups", "mismatch"):
+        assert "<svg " in sections[name]
+    assert all(part.html() in sections["overview"] for part in overview(facts).parts)
+    assert list(sections)[:2] == ["signal", "overview"]
+
+
+def test_the_signal_is_that_of_inspect(made):
+    facts = made[2]
+    whole, groups = facts.advantages.whole, facts.groups
+    (table,) = topics.signal(facts).page.parts
+    assert [row[1] for row in table.rows] == [
+        percent(share)
+        for share in (
+            whole.positive_share, 1 - whole.positive_share - whole.zero_share, whole.zero_share,
+            groups.no_signal / groups.count,
+        )
     ]  # fmt: skip
-    assert tiles["A < 0"] == percent(1 - whole.positive_share - whole.zero_share)
-    (chart,) = [x for x in sections["distributions"]["charts"] if x["title"] == "Advantages"]
-    (low, high, zeros), *bins = chart["numbers"]["rows"]
-    assert [low, high, zeros] == ["0", "0", f"{round(whole.zero_share * whole.count):,}"]
-    assert f"0: {percent(whole.zero_share)}" in chart["svg"]
-    counts = [int(row[2].replace(",", "")) for row in bins]
-    assert sum(counts) + int(zeros.replace(",", "")) == sum(facts.histogram.counts)
-    assert sum(own != every for own, every in zip(counts, facts.histogram.counts, strict=True)) == 1
-
-
-def test_equal_rewards_are_no_zeros_of_a_critic(tmp_path):
-    """Groups of equal rewards have advantages other than 0 if values are their baseline."""
-    run_command(
-        "advantages",
-        SAMPLE / "arithmetic.parquet",
-        tmp_path / "gae.parquet",
-        "--estimator",
-        "gae",
-        "-q",
-    )
-    report([str(tmp_path / "gae.parquet")], tmp_path / "page.html")
-    data = data_in(tmp_path / "page.html")
-    tiles = {tile["label"]: tile for tile in data["sections"][0]["tiles"]}
-    assert tiles["A = 0"]["value"] == "0 %"
-    assert tiles["Groups with equal rewards"]["value"] == "21"
-    assert "group baseline" in tiles["Groups with equal rewards"]["note"]
-    assert "--estimator gae" in data["recipe"]
-    assert data["verdict"]["severity"] == "ok"
-
-
-def test_tables_leave_out_columns_without_numbers(tmp_path):
-    columns = {"prompt_id": ["a", "b"], "step": [0, 1], "reward": [1.0, 0.0]}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    report([str(tmp_path / "a.parquet")], tmp_path / "page.html")
-    sections = {one["name"]: one for one in data_in(tmp_path / "page.html")["sections"]}
-    (table,) = sections["steps"]["tables"]
-    assert table["headings"] == ["step", "responses", "reward", "pass rate"]
-    assert table["rows"] == [["0", "1", "1.000", "100 %"], ["1", "1", "0", "0 %"]]
+    (chart,) = topics.CHARTS["advantages"](facts)
+    counts = [row["n"] for row in chart.spec["datasets"].values() for row in row]
+    assert sum(counts) >= sum(facts.advantages.histogram.counts)
+    assert f"0: {percent(whole.zero_share)}" in drawn(chart.spec) or not whole.zero_share
 
 
 def test_chosen_rows_fit_their_reasons(made):
     index = build_index([str(made[0])], {})
-    groups = Groups(index)
-    choice = chosen(index, groups, made[2], 5, 0)
+    choice = chosen(index, made[2], 5, 0)
     by_reason = {
         reason: [row for row, reasons in choice.reasons.items() if reason in reasons]
         for reason in (BEST, WORST, FOUND)
@@ -117,13 +95,13 @@ def test_chosen_rows_fit_their_reasons(made):
     ranked = np.sort(index.reward)
     assert sorted(index.reward[by_reason[BEST]]) == ranked[-5:].tolist()
     assert sorted(index.reward[by_reason[WORST]]) == ranked[:5].tolist()
-    deviations = [index.reward[groups.rows(code)].std() for code in range(groups.count)]
+    deviations = [index.reward[index.group == code].std() for code in np.unique(index.group)]
     assert [deviations[code] for code in choice.different] == sorted(deviations)[::-1][:2]
     evidence = {one.row for finding in made[2].findings for one in finding.evidence}
     assert by_reason[FOUND]
     assert set(by_reason[FOUND]) <= evidence
-    assert chosen(index, groups, made[2], 5, 0).reasons == choice.reasons
-    assert chosen(index, groups, made[2], 5, 1).reasons != choice.reasons
+    assert chosen(index, made[2], 5, 0).reasons == choice.reasons
+    assert chosen(index, made[2], 5, 1).reasons != choice.reasons
 
 
 def test_evidence_of_the_second_file_links_to_its_row(tmp_path):
@@ -186,7 +164,7 @@ def test_statistics_of_groups_count_a_rollout_once(tmp_path):
     pq.write_table(pq.read_table(SAMPLE / "calculator.parquet").slice(0, 120), path)
     facts = report([str(path)], tmp_path / "page.html", rollout_reward="last")
     assert facts.groups == inspect([path], rollout_reward="last").groups
-    assert "rollouts, by step, prompt_id" in (tmp_path / "page.html").read_text()
+    assert "rollouts, by step and prompt_id" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.nightly

@@ -45,15 +45,6 @@ function onceOpen(details, fill) {
   return details;
 }
 
-/** Create an SVG drawing from its source; parsed as XML, it runs no script. */
-function drawingOf(source, label) {
-  const parsed = new DOMParser().parseFromString(source, 'image/svg+xml').documentElement;
-  if (parsed.localName !== 'svg') return make('p', { class: 'soft' }, 'This chart could not be drawn.');
-  parsed.setAttribute('role', 'img');
-  parsed.setAttribute('aria-label', label);
-  return document.importNode(parsed, true);
-}
-
 /** Show the label of a bar or point beside the pointer. */
 function showTips() {
   const tip = byId('tip');

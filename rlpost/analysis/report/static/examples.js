@@ -22,8 +22,7 @@ function rolloutOf(rollout) {
 }
 
 function responseOf(response, scales) {
-  const facts = response.facts.map(([name, value]) => `${name} ${value}`).join(' · ');
-  const summary = make('summary', {}, make('span', {}, `row ${response.row} · ${facts} `, ...badges(response.reasons)));
+  const summary = make('summary', {}, make('span', {}, `${response.line} `, ...badges(response.reasons)));
   const details = make('details', { class: 'response', id: `row-${response.row}`, 'data-row': response.row }, summary);
   return onceOpen(details, () => {
     const shown = [];
@@ -45,7 +44,7 @@ function groupOf(group, scales, low, high) {
   const reasons = [...new Set(group.responses.flatMap((response) => response.reasons))];
   const head = make('span', { class: 'head' },
     make('span', { class: 'title', dir: 'auto' }, `${step}${group.title} `), ...badges(reasons),
-    make('div', { class: 'summary' }, group.text));
+    make('div', { class: 'summary' }, group.line));
   const summary = make('summary', {}, head, rewardBars(group.rewards, low, high));
   const details = make('details', { class: 'group card', 'data-reasons': reasons.join('|') }, summary);
   return onceOpen(details, () => {

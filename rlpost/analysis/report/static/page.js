@@ -1,38 +1,10 @@
-// The page: sections, findings, examples, and the light and dark themes.
+// The page: findings, examples, links to the sections, and the light and dark themes.
 
 const data = JSON.parse(byId('data').textContent);
-
-function tilesOf(tiles) {
-  const one = ({ label, value, note, key }) => make('div', { class: 'tile card', 'data-key': key || null },
-    make('dt', {}, label), make('dd', { class: 'value' }, value), note ? make('dd', { class: 'note' }, ...marked(note)) : null);
-  return tiles.length ? [make('dl', { class: 'tiles' }, ...tiles.map(one))] : [];
-}
-
-function chartOf({ title, svg, note, numbers }) {
-  const details = make('details', { class: 'numbers' }, make('summary', {}, 'Numbers'));
-  onceOpen(details, () => [tableOf(numbers)]);
-  return make('figure', { class: 'chart card' },
-    make('figcaption', {}, make('h3', {}, title), note ? make('p', { class: 'soft' }, ...marked(note)) : null),
-    drawingOf(svg, note ? `${title}; ${note}` : title), details);
-}
 
 function sectionOf(name, title, ...children) {
   const heading = make('h2', { id: `${name}-title` }, title);
   return make('section', { id: name, 'aria-labelledby': `${name}-title` }, heading, ...children);
-}
-
-/** A table of more than 12 rows is collapsed. */
-function folded(table) {
-  if (table.rows.length <= 12) return make('div', { class: 'card' }, tableOf(table));
-  const details = make('details', { class: 'card numbers' }, make('summary', {}, `${table.title}, ${table.rows.length} rows`));
-  return onceOpen(details, () => [tableOf(table)]);
-}
-
-function plainSection({ name, title, lines, tiles, charts, tables }) {
-  const children = [...lines.map((line) => make('p', { class: 'soft line' }, ...marked(line))), ...tilesOf(tiles)];
-  if (charts.length) children.push(make('div', { class: 'charts' }, ...charts.map(chartOf)));
-  if (tables.length) children.push(make('div', { class: 'tables' }, ...tables.map(folded)));
-  return sectionOf(name, title, ...children);
 }
 
 function findingsSection(open, shownRows) {
@@ -82,19 +54,11 @@ function show() {
   const high = Math.max(...rewards);
   const shown = data.groups.map((group) => groupOf(group, data.scales, low, high));
   const shownRows = new Set(data.groups.flatMap((group) => group.responses.map((response) => response.row)));
-  const sections = data.sections.map(plainSection);
-  const overview = sections.findIndex((section) => section.id === 'overview');
   const open = (row) => openRow(row, data.groups, shown);
-  if (data.findings.length) sections.splice(overview, 0, findingsSection(open, shownRows));
-  sections.splice(-1, 0, examplesSection(data.groups, shown));
-  byId('main').append(...sections);
+  if (data.findings.length) byId('overview').before(findingsSection(open, shownRows));
+  byId('checks').before(examplesSection(data.groups, shown));
+  const sections = [...byId('main').querySelectorAll(':scope > section')];
   byId('nav').append(...sections.map((section) => make('li', {}, make('a', { href: `#${section.id}` }, section.querySelector('h2').textContent))));
-  byId('inputs').textContent = data.inputs.join(', ');
-  byId('recipe').append(...marked(data.recipe));
-  byId('recipe').hidden = !data.recipe;
-  byId('verdict').className = `rlpost-verdict ${data.verdict.severity}`;
-  byId('verdict').textContent = data.verdict.text;
-  byId('foot').textContent = `Written by rlpost ${data.version}. Log-probs and KL are in nats.`;
 }
 
 followTheme();

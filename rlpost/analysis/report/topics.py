@@ -1,0 +1,203 @@
+"""Sections of the page: the pages of `rlpost inspect`, with the charts of their topics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rlpost.analysis.inspect.about import TOPICS
+from rlpost.analysis.inspect.about.slices import trends_of
+from rlpost.analysis.inspect.render import page
+from rlpost.analysis.report.charts import (
+    bars,
+    histogram,
+    histogram_beside_zeros,
+    histograms_by,
+    line,
+)
+from rlpost.analysis.report.page import Section
+from rlpost.display.charts import bar
+from rlpost.display.page import Page
+from rlpost.display.tables import TextTable
+from rlpost.display.text import number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rlpost.analysis.inspect.model import Facts, PromptGroup
+    from rlpost.analysis.report.charts import Chart
+
+_BAR = 32  # characters
+_TITLES = {"mismatch": "Rollout engine against trainer", "storage": "Files"}
+_OTHERS = ("log_probs", "masks", "failures", "domains", "checks", "columns", "storage")
+"""Topics without charts, behind those that have some."""
+
+
+def signal(facts: Facts) -> Section | None:
+    """Return what trains anything: tokens by the sign of their advantage, groups with signal.
+
+    None without advantages and groups.
+    """
+    rows, lines = [], []
+    if facts.advantages is not None and facts.advantages.whole.count:
+        whole = facts.advantages.whole
+        zero, positive = whole.zero_share or 0.0, whole.positive_share or 0.0
+        shares = {"A > 0": positive, "A < 0": max(1.0 - zero - positive, 0.0), "A = 0": zero}
+        rows = [(name, percent(share), bar(share, 1.0, _BAR)) for name, share in shares.items()]
+        lines.append(f"of {whole.count:,} {facts.advantages.of}; those of exactly 0 train nothing")
+    groups = facts.groups
+    if groups is not None and groups.size and groups.pass_rate is not None:
+        share = groups.no_signal / groups.count
+        rows.append(("groups with equal rewards", percent(share), bar(share, 1.0, _BAR)))
+        lines.append(f"{groups.no_signal:,} of {groups.count:,} groups have equal rewards: a group "
+                     "baseline makes their advantages 0")  # fmt: skip
+    table = TextTable(("", "share", ""), rows, lines=lines, text=(0, 2))
+    return Section("signal", Page("Signal", parts=[table])) if rows else None
+
+
+def overview(facts: Facts) -> Section:
+    """Return the first screen of `rlpost inspect`, whose findings are a section of their own."""
+    whole = replace(page(facts), title="Overview", notices=(), verdict=None, next_steps=())
+    return Section("overview", whole)
+
+
+def topics(facts: Facts) -> Iterator[Section]:
+    """Yield the topics on which the input has something, those with charts first."""
+    for name in (*CHARTS, *_OTHERS):
+        about = TOPICS[name].run(facts)
+        if about.parts:
+            title = _TITLES.get(name, name.replace("_", "-").capitalize())
+            charts = [*CHARTS[name](facts)] if name in CHARTS else ()
+            yield Section(name, replace(about, title=title, next_steps=()), charts)
+
+
+def _steps(facts: Facts) -> Iterator[Chart]:
+    axis, labels = facts.roles["batch"].column, [step.label for step in facts.steps]
+    for trend in trends_of(facts.steps):
+        from_zero = trend.name in ("policy tokens", "engine ‖ trainer")
+        yield _trend(trend.name, labels, trend.values, axis, trend.share, from_zero)
+    advantages = {step.label: step for step in facts.advantages.steps} if facts.advantages else {}
+    slices = [advantages.get(label) for label in labels]
+    deviations = [None if part is None else part.std for part in slices]
+    zeros = [None if part is None else part.zero_share for part in slices]
+    for title, values, share in (("std of A", deviations, False), ("A = 0", zeros, True)):
+        if any(value is not None for value in values):
+            yield _trend(title, labels, values, axis, share, from_zero=True)
+
+
+def _trend(
+    title: str, labels: Sequence[str | int], values: Sequence[float | None], axis: str,
+    share: bool, from_zero: bool,  # noqa: FBT001
+) -> Chart:  # fmt: skip
+    return line(title, labels, values, axis, share=share, from_zero=from_zero)
+
+
+def _rewards(facts: Facts) -> Iterator[Chart]:
+    rewards = facts.rewards
+    if rewards is not None and rewards.values:
+        counts = [*rewards.values.values()]
+        yield bars("Rewards", [*rewards.values], counts, f"{facts.unit}s", "reward")
+    elif rewards is not None and rewards.histogram:
+        yield histogram("Rewards", rewards.histogram, f"{facts.unit}s", "reward")
+
+
+def _lengths(facts: Facts) -> Iterator[Chart]:
+    lengths, noun = facts.lengths, facts.row_noun
+    if lengths is not None and lengths.histogram:
+        yield histogram("Lengths", lengths.histogram, f"{noun}s", f"policy tokens of a {noun}")
+
+
+def _advantages(facts: Facts) -> Iterator[Chart]:
+    advantages = facts.advantages
+    if advantages is None or advantages.histogram is None:
+        return
+    whole, bins, of = advantages.whole, advantages.histogram, advantages.of
+    zeros = round((whole.zero_share or 0.0) * whole.count)
+    outside = whole.count - sum(bins.counts)
+    note = f"{outside:,} {of} are outside this range" if outside else ""
+    yield histogram_beside_zeros("Advantages", bins, zeros, of, "advantage", note)
+
+
+def _groups(facts: Facts) -> Iterator[Chart]:
+    groups = facts.groups
+    if groups is None or not groups.size:
+        return
+    if groups.pass_rates:
+        counts = [rate.groups for rate in groups.pass_rates]
+        note = f"in {groups.all_pass:,} groups all {groups.of}s pass, in {groups.all_fail:,} none"
+        yield bars("Pass rates of groups", _rate_names(groups), counts, "groups", "pass rate", note)
+    pass_at_k = groups.pass_at_k_of_all
+    if len(pass_at_k) > 1:
+        ks, values = [str(rate.k) for rate in pass_at_k], [rate.value for rate in pass_at_k]
+        yield line("Pass@k", ks, values, "k", share=True, note="over all groups")
+    if len(groups.sizes) > 1:
+        labels, counts = [str(size) for size in groups.sizes], [*groups.sizes.values()]
+        yield bars("Sizes of groups", labels, counts, "groups", f"{groups.of}s of a group")
+
+
+def _rate_names(groups: PromptGroup) -> list[str]:
+    """Return names of bins of pass rates: `3/8` if groups have one size, else `<40 %`."""
+    assert groups.size is not None
+    between, size = groups.pass_rates[1:-1], groups.size["max"]
+    if groups.size["min"] == size == len(between) + 1:
+        return ["none", *(f"{passed}/{size}" for passed in range(1, size)), "all"]
+    return ["none", *(f"<{100 * rate.high:.0f} %" for rate in between), "all"]
+
+
+def _mismatch(facts: Facts) -> Iterator[Chart]:
+    gap = facts.mismatch
+    names = {"position": "policy token of the turn", "lag": "version lag", "step": "step"}
+    for by, name in names.items():
+        ratios = [] if gap is None else [part for part in gap.ratios if part.by == by]
+        if gap is not None and len(ratios) > 1:
+            yield histograms_by(
+                f"Log-ratio old / engine by {name}", [str(part.label) for part in ratios],
+                gap.ratio_edges, [part.counts for part in ratios], "tokens", "nats",
+                f"of {gap.sampled:,} tokens",
+            )  # fmt: skip
+
+
+def _entropy(facts: Facts) -> Iterator[Chart]:
+    entropy = facts.entropy
+    if entropy is None:
+        return
+    labels = [str(part.label) for part in entropy.by_position]
+    means = [part.mean for part in entropy.by_position]
+    yield bars("Mean entropy by position in the response", labels, means, "nats", "policy token")
+    for title, parts, values, from_zero in (
+        ("Mean entropy by step", entropy.steps, [part.mean for part in entropy.steps], True),
+        ("Covariance of log-prob and advantage by step", entropy.covariance[1:],
+         [part.value for part in entropy.covariance[1:]], False),
+    ):  # fmt: skip
+        if len(parts) > 1:
+            steps = [part.label or 0 for part in parts]
+            yield line(title, steps, values, facts.roles["batch"].column, from_zero=from_zero)
+
+
+def _critic(facts: Facts) -> Iterator[Chart]:
+    critic = facts.critic
+    if critic is None:
+        return
+    leads = [part.returns - part.value for part in critic.calibration]
+    labels = [number(part.value, digits=2) for part in critic.calibration]
+    title = "Mean return less mean value, by decile of the value"
+    yield bars(title, labels, leads, "more return than value", "mean value of the decile")
+    if critic.lambdas:
+        title = "Error of the target of a prompt's first token, √(bias² + variance)"
+        note = "around the mean return of the prompt's group"
+        lams = [f"{part.lam:g}" for part in critic.lambdas]
+        errors = [part.error for part in critic.lambdas]
+        yield line(title, lams, errors, "λ", from_zero=True, note=note)
+
+
+CHARTS: dict[str, Callable[[Facts], Iterator[Chart]]] = {
+    "steps": _steps,
+    "rewards": _rewards,
+    "lengths": _lengths,
+    "advantages": _advantages,
+    "groups": _groups,
+    "mismatch": _mismatch,
+    "entropy": _entropy,
+    "critic": _critic,
+}
+"""By topic, its charts; the page has the topics in this order."""
