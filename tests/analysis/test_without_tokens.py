@@ -122,18 +122,18 @@ def test_options_that_need_tokens_are_errors(files):
 def test_the_report_shows_texts_and_no_tokens(files, tmp_path):
     page = tmp_path / "page.html"
     rlpost.report(files["neither-out"], page)
-    (text,) = re.findall(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>',
-                         page.read_text(), re.DOTALL)  # fmt: skip
-    data = json.loads(text)
-    (overview,) = (one for one in data["sections"] if one["name"] == "overview")
-    labels = [tile["label"] for tile in overview["tiles"]]
-    assert "Truncated" in labels
-    assert not {"Policy tokens", "Mean length"} & {*labels}
-    assert any("no column has tokens" in line for line in overview["lines"])
+    text = page.read_text()
+    (said,) = re.findall(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', text,
+                         re.DOTALL)  # fmt: skip
+    data = json.loads(said)
+    (overview,) = re.findall('<section id="overview">(.*?)</section></section>', text, re.DOTALL)
+    assert "truncated" in overview
+    assert "no column has tokens" in overview
+    assert "policy tokens" not in overview
     shown = [one for group in data["groups"] for one in group["responses"]]
     assert {one["text"] for one in shown} <= {*NEITHER["response"]}
     assert all(not one["pieces"] for one in shown)
-    assert {name for one in shown for name, _ in one["facts"]} == {"reward", "advantage"}
+    assert all(" · reward " in one["line"] and " · A " in one["line"] for one in shown)
 
 
 def test_the_browser_lists_rewards_and_texts_and_opens_no_tokens(files):
