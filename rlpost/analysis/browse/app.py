@@ -39,13 +39,11 @@ KEYS = (
     ("h ← esc", "back"),
     ("] [", "next and previous step, of the same prompt if one is open"),
     ("n p", "next and previous item, such as turns; after a search the next match"),
-    ("a", "all responses of the current step in one list"),
-    ("s S", "sort by the next column; reverse the order (or click a heading)"),
+    ("s S", "sort by the next column; reverse the order"),
     ("/", "search in prompts and responses"),
     ("f", "list the rows of a condition, as --where: reward < 0.5 and length >= 20"),
     ("x", "clear search and condition"),
     ("c", "colour tokens by log-prob, KL, advantage"),
-    ("m", "compute KL and advantages of all responses, for the lists"),
     ("J K", "scroll the preview (also space and b)"),
     ("H L", "scroll a wide list to the left and right"),
     ("q", "quit"),
@@ -121,9 +119,7 @@ class Browser(App[None]):
         Binding("slash", "ask('search')", "search", key_display="/"),
         Binding("f", "ask('where')", "where"),
         Binding("x", "clear", "clear", show=False),
-        Binding("a", "flat", "all", show=False),
         Binding("c", "colour", "colour", show=False),
-        Binding("m", "measure", "measure", show=False),
         Binding("J,space", "scroll_side(1)", "scroll", show=False),
         Binding("K,b", "scroll_side(-1)", "scroll", show=False),
     ]
@@ -204,11 +200,6 @@ class Browser(App[None]):
         otherwise = "a token is the lowest level" if lowest else "this response has no tokens"
         self._moved(self.navigation.open(), otherwise)
 
-    def on_row_list_head_clicked(self, event: RowList.HeadClicked) -> None:
-        """Sort by a column, or reverse the order."""
-        listing = self.navigation.top.listing
-        self._sort(event.column, descending=listing.by == event.column and not listing.descending)
-
     def action_up(self) -> None:
         """Close the input line, or go up a level."""
         if self.query_one("#ask").has_class("open"):
@@ -227,11 +218,6 @@ class Browser(App[None]):
         self._moved(
             self.navigation.sibling(delta), f"this is the {'last' if delta > 0 else 'first'} one"
         )
-
-    def action_flat(self) -> None:
-        """Show all responses in one list."""
-        self.navigation.flat()
-        self._refresh()
 
     def _moved(self, moved: bool, otherwise: str) -> None:  # noqa: FBT001
         if moved:
@@ -315,28 +301,13 @@ class Browser(App[None]):
     def _keep(self, *, flat: bool = False) -> None:
         self.navigation.keep(self.row_filter.kept)
         if flat:
-            self.navigation.flat(everywhere=True)
+            self.navigation.flat()
         self._refresh()
 
     def action_clear(self) -> None:
         """Remove search and condition."""
         self.row_filter.clear()
         self._keep()
-
-    def action_measure(self) -> None:
-        """Compute KL and advantages of all responses, to list them and sort by them."""
-        names = [name for name in ("kl", "advantage") if self.index.columns_for(name)]
-        self.notify(
-            f"computing {' and '.join(names)}" if names else "the file has no KL or advantages",
-            timeout=2,
-        )
-
-        def measure() -> None:
-            for name in names:
-                self.index.measure(name)
-            self.call_from_thread(self._keep)
-
-        self.run_worker(lambda: self._notify_errors(measure), thread=True, group="filter")
 
     # The preview
 

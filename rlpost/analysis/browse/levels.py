@@ -22,6 +22,7 @@ from rlpost.analysis.responses.token_colors import COLOURS, NAMES, style_of, vis
 from rlpost.display.charts import spark
 from rlpost.display.text import shortened_middle
 from rlpost.kernels.codes import keyed_extremes
+from rlpost.kernels.moments import keyed_moments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,40 +64,20 @@ class Listings:
 
     def steps(self) -> Listing:
         """Return the steps of the kept rows."""
-        rows = self._counted
-        rank = self.index.step_rank[rows]
-        ids = np.unique(self.index.step_rank[self.rows])
-        own, reward = np.searchsorted(ids, rank), self.index.reward[rows]
-        group_step, constant = self._groups(ids)
-        equal = np.bincount(group_step[constant], minlength=len(ids))
+        index, rows, groups = self.index, self.index.counted(self.rows), self.groups(None)
+        ids = np.unique(index.step_rank[self.rows])
+        first = np.unique(index.group[self.rows], return_index=True)[1]
+        steps = np.searchsorted(ids, index.step_rank[self.rows[first]])  # of the groups
+        equal = np.bincount(steps[groups.without_signal], minlength=len(ids))
+        number, *others = self._statistics(np.searchsorted(ids, index.step_rank[rows]), rows, ids)
         columns = [
             ListingColumn("step", ids.astype(np.float64), self._step_name()),
-            ListingColumn("n", np.bincount(own, minlength=len(ids)), whole),
-            ListingColumn("groups", np.bincount(group_step, minlength=len(ids)), whole),
+            number,
+            ListingColumn("groups", np.bincount(steps, minlength=len(ids)), whole),
             ListingColumn("no signal", equal, whole),
-            number_column("reward", _means(reward, own, len(ids))),
-            number_column("std", _deviations(reward, own, len(ids))),
-            *self._means_of_others(own, rows, len(ids)),
+            *others,
         ]
         return Listing.of("steps", ids, columns)
-
-    @cached_property
-    def _counted(self) -> Codes:
-        """The rows that count in statistics."""
-        return self.index.counted(self.rows)
-
-    def _groups(self, steps: Codes) -> tuple[Codes, NDArray[np.bool_]]:
-        """Return the position of the step of each group, and whether its rewards are equal.
-
-        A group of one response does not count as equal.
-        """
-        index, rows = self.index, self._counted
-        groups, first = np.unique(index.group[self.rows], return_index=True)
-        codes = np.searchsorted(groups, index.group[rows])
-        sizes = np.bincount(codes, minlength=len(groups))
-        low, high = keyed_extremes(index.reward[rows], codes, len(groups))
-        rank = index.step_rank[self.rows[first]]
-        return np.searchsorted(steps, rank), (sizes > 1) & (low == high)
 
     def _step_name(self) -> Callable[[float], str]:
         index = self.index
@@ -111,29 +92,23 @@ class Listings:
         rows = self.rows if step is None else self.rows[self.index.step_rank[self.rows] == step]
         ids, first = np.unique(self.index.group[rows], return_index=True)
         columns = [*self._names(rows[first], with_step=step is None)]
-        rows = self._counted if step is None else self.index.counted(rows)
-        own, reward = np.searchsorted(ids, self.index.group[rows]), self.index.reward[rows]
-        columns += [
-            ListingColumn("n", np.bincount(own, minlength=len(ids)), whole),
-            number_column("reward", _means(reward, own, len(ids))),
-            number_column("std", _deviations(reward, own, len(ids))),
-            ListingColumn(
-                "rewards", np.arange(len(ids)), self._bars(rows, own, len(ids)), right=False
-            ),
-            *self._means_of_others(own, rows, len(ids)),
-        ]
-        low, high = keyed_extremes(reward, own, len(ids))
-        equal = (np.bincount(own, minlength=len(ids)) > 1) & (low == high)
+        rows = self.index.counted(rows)
+        keys = np.searchsorted(ids, self.index.group[rows])
+        statistics = self._statistics(keys, rows, ids)
+        bars = self._bars(rows, keys, len(ids))
+        rewards = ListingColumn("rewards", np.arange(len(ids)), bars, right=False)
+        low, high = keyed_extremes(self.index.reward[rows], keys, len(ids))
+        equal = (np.bincount(keys, minlength=len(ids)) > 1) & (low == high)
+        columns += [*statistics[:3], rewards, *statistics[3:]]
         return Listing.of("groups", ids, columns, equal)
 
-    def _bars(self, rows: Codes, own: Codes, count: int) -> Callable[[float], Text]:
+    def _bars(self, rows: Codes, keys: Codes, count: int) -> Callable[[float], Text]:
         """Return the rewards of a group as bars, highest first, scaled to all rewards.
 
         Rewards above the middle of all are green, those below it red.
         """
-        order = np.argsort(own, kind="stable")
-        starts = np.searchsorted(own[order], np.arange(count + 1))
-
+        order = np.argsort(keys, kind="stable")
+        starts = np.searchsorted(keys[order], np.arange(count + 1))
         middle = (self._low + self._high) / 2
 
         def bars(place: float) -> Text:
@@ -202,20 +177,32 @@ class Listings:
             columns.append(_label_column("branch", index.branch, rows))
         return columns
 
-    def _means_of_others(self, own: Codes, rows: Codes, count: int) -> list[ListingColumn]:
-        """Return the columns of means besides the reward: measures, truncated, tokens."""
-        index = self.index
+    def _statistics(self, keys: Codes, rows: Codes, ids: Codes) -> list[ListingColumn]:
+        """Return number, mean reward and std, and means of measures, truncation, tokens by key."""
+        index, count = self.index, len(ids)
+        means, deviations = _moments(index.reward[rows], keys, count)
         columns = [
-            number_column(NAMES[name], _means(index.measures[name][rows], own, count))
-            for name in self._measured
+            ListingColumn("n", np.bincount(keys, minlength=count), whole),
+            number_column("reward", means),
+            number_column("std", deviations),
         ]
+        for name in self._measured:
+            means = _moments(index.measures[name][rows], keys, count)[0]
+            columns.append(number_column(NAMES[name], means))
         if index.truncated is not None and index.truncated.any():
-            cut = index.truncated[rows].astype(np.float64)
-            columns.append(ListingColumn("truncated", _means(cut, own, count), share))
+            means = _moments(index.truncated[rows].astype(np.float64), keys, count)[0]
+            columns.append(ListingColumn("truncated", means, share))
         if index.columns_for("length"):
-            lengths = index.total_length[rows]
-            columns.append(number_column("tokens", _means(lengths, own, count)))
+            means = _moments(index.total_length[rows], keys, count)[0]
+            columns.append(number_column("tokens", means))
         return columns
+
+
+def _moments(values: Numbers, keys: Codes, count: int) -> tuple[Numbers, Numbers]:
+    """Return mean and standard deviation (Bessel) by key, without NaN; no number: NaN and 0."""
+    known = ~np.isnan(values)
+    number, mean, std = keyed_moments(values[known], keys[known], count)
+    return np.where(number > 0, mean, np.nan), std
 
 
 def _label_column(name: str, keys: KeyColumn, rows: Codes, most: int = MOST_WIDE) -> ListingColumn:
@@ -266,23 +253,3 @@ def tokens(response: Response, colour: str | None) -> Listing:
         if id(values) not in listed and (response.has_texts or values is not response.ids)
     ]
     return Listing.of("tokens", positions, columns)
-
-
-def _means(values: Numbers, own: Codes, count: int) -> Numbers:
-    """Return the mean of each code's numbers, without NaN; NaN if there are none, [count]."""
-    valid = ~np.isnan(values)
-    number = np.bincount(own[valid], minlength=count)
-    total = np.bincount(own[valid], values[valid], minlength=count)
-    means = np.full(count, np.nan)
-    np.divide(total, number, out=means, where=number > 0)
-    return means
-
-
-def _deviations(values: Numbers, own: Codes, count: int) -> Numbers:
-    """Return the standard deviation (Bessel) of each code's numbers, [count]; 0 for one."""
-    valid = ~np.isnan(values)
-    own, values = own[valid], values[valid]
-    means = _means(values, own, count)
-    number = np.bincount(own, minlength=count)
-    squares = np.bincount(own, np.square(values - means[own]), minlength=count)
-    return np.sqrt(squares / np.maximum(number - 1, 1))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -81,8 +80,8 @@ class Listing:
         without_signal: NDArray[np.bool_] | None = None,
     ) -> Listing:
         """Return a listing in the order of the rows."""
-        every = tuple(columns), np.arange(len(ids))
-        return cls(level, ids, *every, without_signal=without_signal)
+        order = np.arange(len(ids))
+        return cls(level, ids, tuple(columns), order, without_signal=without_signal)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -168,13 +167,6 @@ class RowList(ScrollView, can_focus=True):
     class Opened(Message):
         """The user opened the row under the cursor."""
 
-    class HeadClicked(Message):
-        """The user clicked the heading of a column to sort by it."""
-
-        def __init__(self, column: str) -> None:
-            self.column = column
-            super().__init__()
-
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's name
         super().__init__(id=id)
         self.listing = Listing.of("", np.zeros(0, dtype=np.int64), [])
@@ -184,7 +176,9 @@ class RowList(ScrollView, can_focus=True):
     def show(self, listing: Listing, cursor: int = 0) -> None:
         """Show a listing, with the cursor on one of its rows."""
         self.listing = listing
-        self._widths = [one.width(ordered=one.name == listing.by) for one in listing.columns]
+        self._widths = [
+            column.width(ordered=column.name == listing.by) for column in listing.columns
+        ]
         self.cursor = self._closest(cursor)
         self.virtual_size = Size(sum(self._widths) + _GAP * len(self._widths), len(listing) + 1)
         self.refresh(layout=True)
@@ -234,18 +228,11 @@ class RowList(ScrollView, can_focus=True):
             self.post_message(self.Opened())
 
     def on_click(self, event: Click) -> None:
-        """Move the cursor to the row, open the row under the cursor, or sort by a heading."""
-        left, top = self.scroll_offset
-        place = event.y - 1 + top
-        if event.y == 0:
-            ends = accumulate(width + _GAP for width in self._widths)
-            columns = zip(self.listing.columns, ends, strict=True)
-            clicked = next((column for column, end in columns if event.x + left < end), None)
-            if clicked is not None:
-                self.post_message(self.HeadClicked(clicked.name))
-        elif place == self.cursor:
+        """Move the cursor to the row, or open the row under the cursor."""
+        place = event.y - 1 + self.scroll_offset[1]
+        if event.y and place == self.cursor:
             self.action_open()
-        elif place < len(self.listing):
+        elif event.y and place < len(self.listing):
             self.move_to(place)
 
     def render_line(self, y: int) -> Strip:

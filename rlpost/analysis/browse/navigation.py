@@ -95,19 +95,16 @@ class Navigation:
             return False
         if level.level == "steps":
             below = "groups" if self.index.prompt is not None else "responses"
-            self._push(self._shelf(below, None, item))
+            self.levels.append(self._shelf(below, None, item))
         elif level.level == "groups":
             step = int(self.index.step_rank[self._rows_of_group(item)[0]])
-            self._push(self._shelf("responses", item, step))
+            self.levels.append(self._shelf("responses", item, step))
         else:
             tokens = self._shelf("tokens", item, level.step)
             if not len(tokens.listing):
                 return False
-            self._push(tokens)
+            self.levels.append(tokens)
         return True
-
-    def _push(self, level: Level) -> None:
-        self.levels.append(level)
 
     def _rows_of_group(self, group: int) -> NDArray[np.int64]:
         return np.flatnonzero((self.index.group == group) & self.listings.kept)
@@ -119,15 +116,11 @@ class Navigation:
         self.levels.pop()
         return True
 
-    def flat(self, *, everywhere: bool = False) -> None:
-        """List all responses of the current step, or of all steps."""
-        while self.top.level in ("responses", "tokens") and len(self.levels) > 1:
-            self.levels.pop()
-        if everywhere:
-            del self.levels[1:]
-        step = self.top.id if self.top.level == "steps" else self.top.step
+    def flat(self) -> None:
+        """List all responses."""
+        del self.levels[1:]
         if self.top.level != "responses":
-            self._push(self._shelf("responses", None, None if everywhere else step))
+            self.levels.append(self._shelf("responses", None, None))
 
     def sort(self, name: str | None, *, descending: bool) -> None:
         """Sort the current listing; the cursor stays on its item."""
@@ -182,7 +175,7 @@ class Navigation:
         kept = self.levels.pop()
         place = self.top.cursor
         if self.top.of is None or not self.step(delta):
-            self._push(kept)
+            self.levels.append(kept)
             return False
         self.top.cursor = min(place, len(self.top.listing) - 1)
         return self.open()
@@ -204,7 +197,7 @@ class Navigation:
         steps = self.levels[0]
         if steps.level == "steps":
             steps.cursor = steps.listing.place_of(step) or 0
-        self._push(self._shelf(level.level, group, step))
+        self.levels.append(self._shelf(level.level, group, step))
         self.sort(by, descending=descending)
         self.top.cursor = min(level.cursor, max(0, len(self.top.listing) - 1))
 
@@ -230,13 +223,10 @@ class Navigation:
 
     def _name(self, above: Level, level: Level) -> str:
         """Return the name of the item that was opened to reach a level."""
-        step = above.listing.cells(above.cursor)[0] if len(above.listing) else ""
-        if level.level == "responses" and level.of is None:
-            return (
-                f"step {step}, all" if above.level == "steps" and level.step is not None else "all"
-            )
+        if level.level == "responses" and level.step is None and level.of is None:
+            return "all"
         if above.level == "steps":
-            return f"step {step}"
+            return f"step {above.listing.cells(above.cursor)[0]}" if len(above.listing) else "step"
         prompt = self.index.prompt
         if above.level == "groups" and prompt is not None and level.of is not None:
             row = self._rows_of_group(level.of)[0]

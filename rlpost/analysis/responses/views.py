@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from rlpost.analysis.responses.index import MEASURES, build_index
@@ -26,7 +25,7 @@ from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.input_paths import InputPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -37,26 +36,9 @@ if TYPE_CHECKING:
 
 
 _MOST_COMPARED = 10_000  # names to search for the closest one
-
-
 SCHEMA_VERSION = 1
-
-
-SIDE_BY_SIDE = 120  # columns of a terminal with responses side by side
-
-
 _MOST_STEPS = 4  # whose groups have statistics in the title
-
-
-_PANEL = 56
-
-
 _MOST_TOKENS = 400  # of a response among others
-
-
-_MOST_CHARACTERS = 1600
-
-
 Json = dict[str, Any]
 
 
@@ -94,11 +76,11 @@ def show(
         ReadWriteError: an input cannot be read.
     """
     if top is not None and top not in MEASURES:
-        every = f"the measures are {', '.join(MEASURES)}"
-        raise UsageError(no_such(f"--top {top}: no such measure", top, MEASURES, every))
+        measures = f"the measures are {', '.join(MEASURES)}"
+        raise UsageError(no_such(f"--top {top}: no such measure", top, MEASURES, measures))
     if colour is not None and colour not in COLOURS:
-        every = f"the measures are {', '.join(COLOURS)}"
-        raise UsageError(no_such(f"--colour {colour}: no such measure", colour, COLOURS, every))
+        measures = f"the measures are {', '.join(COLOURS)}"
+        raise UsageError(no_such(f"--colour {colour}: no such measure", colour, COLOURS, measures))
     if (prompt is not None) + (row is not None) + (top is not None or worst) != 1:
         raise UsageError("use exactly one of --prompt, --row, and --top or --worst")
     index = replace(build_index(inputs, columns_map), made_of=made_of or InputPaths(()))
@@ -115,7 +97,7 @@ def show(
     reader = ResponseReader(index, COLOURS)
     responses = reader.read(rows)
     rollout = None if row is None else rollout_view(index, reader, rows[0])
-    responses = [rollout.marked(one) for one in responses] if rollout else responses
+    responses = [rollout.marked(response) for response in responses] if rollout else responses
     several = len(index.source.files) > 1
     show_responses(title, responses, colour, format, several_files=several, rollout=rollout)
 
@@ -132,9 +114,9 @@ def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
         return f"{shortened(prompt, 80)}: {group_text(index, rows)}", rows[order].tolist()
     title = f"{shortened(prompt, 80)}: {response_counts(index, rows)} in {steps} steps"
     for rank in np.unique(index.step_rank[rows])[:_MOST_STEPS]:
-        own = rows[index.step_rank[rows] == rank]
-        label = index.step.label(index.step.codes[own[0]]) if index.step else rank
-        title += _joined(f"; step {label}", _reward_statistics(index, own), ": ")
+        members = rows[index.step_rank[rows] == rank]
+        label = index.step.label(index.step.codes[members[0]]) if index.step else rank
+        title += _joined(f"; step {label}", _reward_statistics(index, members), ": ")
     title += "; ..." if steps > _MOST_STEPS else ""
     return title, rows[order].tolist()
 
@@ -150,11 +132,10 @@ def group_text(index: Index, rows: Codes) -> str:
 def response_counts(index: Index, rows: Codes) -> str:
     """Return how many responses rows are, and how many of them failed."""
     text, failed = counted(len(rows), "response"), rows[index.failed[rows]]
-    many = len(failed)
     if index.order is not None and index.by_rollout:
-        every, lost = (np.unique(index.order.rollout[some]) for some in (rows, failed))
-        text, many = f"{counted(len(every), 'rollout')} ({counted(len(rows), 'row')})", len(lost)
-    return f"{text}, {many:,} failed and left out" if many else text
+        whole, failed = (np.unique(index.order.rollout[part]) for part in (rows, failed))
+        text = f"{counted(len(whole), 'rollout')} ({counted(len(rows), 'row')})"
+    return f"{text}, {len(failed):,} failed and left out" if len(failed) else text
 
 
 def _reward_statistics(index: Index, rows: Codes) -> str:
@@ -227,7 +208,7 @@ def show_responses(
 
     Args:
         title: what was asked for.
-        responses: in the order to show_responses; one alone is shown whole.
+        responses: in the order to show them; one alone is shown whole.
         colour: what colours the tokens, one of COLOURS; None: log-probs on a terminal that has
             colours and a file that has them, else plain text.
         how: `table`, `json` or `markdown`.
@@ -235,43 +216,46 @@ def show_responses(
         rollout: that of the only response, if it has several rows.
     """
     if how == "json":
-        found = {"schema_version": SCHEMA_VERSION, "title": title}
-        found |= {"rollout": rollout.as_json()} if rollout else {}
-        text = json.dumps({**found, "responses": [as_json(one) for one in responses]}, indent=1)
-        sys.stdout.write(text + "\n")
+        answer = {"schema_version": SCHEMA_VERSION, "title": title}
+        answer |= {"rollout": rollout.as_json()} if rollout else {}
+        answer |= {"responses": [as_json(response) for response in responses]}
+        sys.stdout.write(json.dumps(answer, indent=1) + "\n")
     elif how == "markdown":
-        headings = (
-            "file:row" if several_files else "row",
-            "step",
-            "prompt",
-            "reward",
-            "tokens",
-            *_measured(responses),
-            "response",
-        )
-        rows = [_markdown_row(one, responses, several_files) for one in responses]
+        measures = [name for name in COLOURS if any(name in one.means for one in responses)]
+        place = "file:row" if several_files else "row"
+        headings = (place, "step", "prompt", "reward", "tokens", *measures, "response")
+        rows = [
+            (
+                _place(response, several_files=several_files),
+                str(response.step),
+                str(response.prompt_id),
+                _number(response.reward),
+                "–" if response.length is None else str(response.length),
+                *(number(response.means.get(name)) for name in measures),
+                response.text or coloured_tokens(response, None).plain,
+            )
+            for response in responses
+        ]
         show_markdown(headings, rows, prose="response")
         if rollout is not None:
             sys.stdout.write(f"\n{rollout.table().markdown()}")
     else:
-        fold = len(responses) > 1 and colour is None
-        entries = [*_entries(responses, fold=fold, several_files=several_files)]
         out = console(sys.stdout)
-        _show_table(f"rlpost inspect · {title}", entries, colour, out)
+        _print(f"rlpost inspect · {title}", responses, colour, out, several_files=several_files)
         if rollout is not None:
             out.print()
             out.print(rollout.table())
-            _show_steps(rollout, out)
+            _print_next(rollout, out)
 
 
-def _show_steps(rollout: RolloutView, out: Console) -> None:
+def _print_next(rollout: RolloutView, out: Console) -> None:
     """Print what this row shares, and the command that shows the next row."""
     if rollout.shares:
         out.print(Text(rollout.shares))
     if rollout.following is not None:
         file, _ = rollout.index.place(rollout.following)
-        path, number = rollout.index.shown_path(file), rollout.index.shown_row(rollout.following)
-        name = f"{path}:{number}" if len(rollout.index.source.files) > 1 else str(number)
+        path, row = rollout.index.shown_path(file), rollout.index.shown_row(rollout.following)
+        name = f"{path}:{row}" if len(rollout.index.source.files) > 1 else str(row)
         line = Text(f"  next: rlpost inspect {printable_line(path)} --row {name}", style="dim")
         out.print(line, soft_wrap=True)
 
@@ -294,7 +278,8 @@ def as_json(response: Response) -> Json:
             "text": response.token_texts,
             "mask": response.mask.astype(int).tolist(),
             **{
-                name: [_plain(x) for x in v.tolist()] for name, v in response.token_measures.items()
+                name: [_plain(value) for value in values.tolist()]
+                for name, values in response.token_measures.items()
             },
         },
     }
@@ -307,88 +292,26 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | bool) else str(value)
 
 
-def _measured(responses: Sequence[Response]) -> list[str]:
-    return [name for name in COLOURS if any(name in one.means for one in responses)]
-
-
-def _markdown_row(
-    one: Response,
-    responses: Sequence[Response],
-    several_files: bool,  # noqa: FBT001
-) -> tuple[str, ...]:
-    numbers = [number(one.means.get(name)) for name in _measured(responses)]
-    text = one.text or coloured_tokens(one, None).plain
-    length = "–" if one.length is None else str(one.length)
-    keys = _place(one, several_files=several_files), str(one.step), str(one.prompt_id)
-    return *keys, _number(one.reward), length, *numbers, text
-
-
 def _number(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else number(value)
 
 
-@dataclass(frozen=True)
-class _EqualResponses:
-    """A response on a screen, or several of one prompt with the same tokens and reward."""
-
-    responses: list[Response]
-    several_files: bool
-
-    @property
-    def first(self) -> Response:
-        """The response that is printed for all."""
-        return self.responses[0]
-
-    @property
-    def heading(self) -> str:
-        """The rows and the reward: `rows 0 to 4, 7 (6 equal responses) · reward 1`."""
-        places = [_place(one, several_files=self.several_files) for one in self.responses]
-        rows = ", ".join(places if self.several_files else _spans(list(map(int, places))))
-        noun = "" if self.several_files else "row " if len(places) == 1 else "rows "
-        equal = "" if len(places) == 1 else f" ({len(places):,} equal responses)"
-        return f"{noun}{rows}{equal} · reward {_number(self.first.reward)}"
-
-
-def _entries(
-    responses: Sequence[Response], *, fold: bool, several_files: bool
-) -> Iterator[_EqualResponses]:
-    """Yield responses, equal ones of a run of one prompt as one entry if they are to be folded."""
-    for _, run in _by_prompt(responses):
-        equal: dict[object, list[Response]] = {}
-        for one in run:
-            key = (one.text, *one.token_texts, one.reward, one.length) if one.text else None
-            equal.setdefault(key if fold and key else one.row, []).append(one)
-        yield from (_EqualResponses(several, several_files) for several in equal.values())
-
-
-def _place(one: Response, *, several_files: bool) -> str:
+def _place(response: Response, *, several_files: bool) -> str:
     """Return the number of a row; of several files, `file:row`."""
-    return f"{printable_line(one.path)}:{one.file_row}" if several_files else str(one.file_row)
+    row = str(response.file_row)
+    return f"{printable_line(response.path)}:{row}" if several_files else row
 
 
-def _spans(rows: Sequence[int]) -> list[str]:
-    """Return runs of numbers.
-
-    >>> _spans([0, 1, 2, 4, 7, 8])
-    ['0 to 2', '4', '7', '8']
-    """
-    spans: list[list[int]] = []
-    for row in sorted(rows):
-        if spans and row == spans[-1][-1] + 1:
-            spans[-1].append(row)
-        else:
-            spans.append([row])
-    return [
-        text
-        for span in spans
-        for text in ([f"{span[0]} to {span[-1]}"] if len(span) > 2 else map(str, span))  # noqa: PLR2004
-    ]
-
-
-def _show_table(
-    title: str, entries: Sequence[_EqualResponses], colour: str | None, out: Console
+def _print(
+    title: str,
+    responses: Sequence[Response],
+    colour: str | None,
+    out: Console,
+    *,
+    several_files: bool,
 ) -> None:
-    responses = [one.first for one in entries]
+    """Print responses by prompt, equal ones of a prompt once unless tokens are coloured."""
+    fold, whole = len(responses) > 1 and colour is None, len(responses) == 1
     coloured = out.is_terminal and out.color_system is not None and not out.no_color
     if colour is None and coloured and any("logprob" in one.token_measures for one in responses):
         colour = "logprob"
@@ -396,48 +319,41 @@ def _show_table(
     if colour is not None and coloured:
         shared = any(one.shared is not None and one.shared.any() for one in responses)
         out.print(legend(colour, shared=shared))
-    whole, by_row = len(responses) == 1, {one.first.row: one for one in entries}
-    for prompt, several in _by_prompt(responses):
+    for _, run in groupby(responses, lambda one: (one.step, one.prompt_id, one.prompt)):
+        equal: dict[object, list[Response]] = {}
+        for response in run:
+            texts = response.text, *response.token_texts, response.reward, response.length
+            key = texts if fold and response.text else response.row
+            equal.setdefault(key, []).append(response)
+        first = next(iter(equal.values()))[0]
         out.print()
-        out.print(_prompt_line(several[0], prompt, whole=whole), soft_wrap=not out.is_terminal)
-        heads = [by_row[one.row].heading for one in several]
-        numbers = [facts(*by_row[one.row].responses) for one in several]
-        bodies = [_body(one, colour, coloured=coloured, whole=whole) for one in several]
-        if out.is_terminal:
-            out.print(_boxes(heads, numbers, bodies, out.width))
-        else:
-            for head, own, body in zip(heads, numbers, bodies, strict=True):
-                out.print("\n" + " · ".join(filter(None, (head, own))))
-                out.print(body, soft_wrap=True)
+        out.print(_prompt_line(first, whole=whole), soft_wrap=not out.is_terminal)
+        for several in equal.values():
+            head = [_heading(several, several_files=several_files), facts(*several)]
+            out.print()
+            out.print(Text(" · ".join(filter(None, head)), style="bold"))
+            limit = None if whole else _MOST_TOKENS
+            drawn = body(several[0], colour, numbers=not coloured, limit=limit)
+            out.print(drawn, soft_wrap=not out.is_terminal)
         if whole:
-            line = Text("  ".join(field_lines(several[0])), style="dim")
+            line = Text("  ".join(field_lines(first)), style="dim")
             out.print(line, soft_wrap=not out.is_terminal)
 
 
-def _by_prompt(responses: Sequence[Response]) -> Iterator[tuple[str, list[Response]]]:
-    """Yield runs of responses of one step and prompt, with the prompt's text."""
-    run: list[Response] = []
-    for one in responses:
-        if run and _prompt_key(run[0]) != _prompt_key(one):
-            yield run[0].prompt, run
-            run = []
-        run.append(one)
-    if run:
-        yield run[0].prompt, run
+def _heading(equal: Sequence[Response], *, several_files: bool) -> str:
+    """Return the rows and the reward: `rows 0, 1, 2 (3 equal responses) · reward 1`."""
+    rows = ", ".join(_place(response, several_files=several_files) for response in equal)
+    noun = "" if several_files else "row " if len(equal) == 1 else "rows "
+    count = "" if len(equal) == 1 else f" ({len(equal):,} equal responses)"
+    return f"{noun}{rows}{count} · reward {_number(equal[0].reward)}"
 
 
-def _prompt_key(response: Response) -> tuple[Any, ...]:
-    return response.step, response.prompt_id, response.prompt
-
-
-def _prompt_line(one: Response, prompt: str, *, whole: bool) -> Text:
-    step = "" if one.step is None else f"step {printable_line(str(one.step))} · "
-    line = Text(f"{step}{shortened(printable_line(str(one.prompt_id)), 60)}", style="bold")
-    if prompt and prompt != one.prompt_id:
-        line.append("  ")
-        line.append(
-            printable(prompt) if whole else shortened(printable(prompt), 400), style="not bold"
-        )
+def _prompt_line(response: Response, *, whole: bool) -> Text:
+    step = "" if response.step is None else f"step {printable_line(str(response.step))} · "
+    line = Text(f"{step}{shortened(printable_line(str(response.prompt_id)), 60)}", style="bold")
+    if response.prompt and response.prompt != response.prompt_id:
+        text = printable(response.prompt)
+        line.append("  ").append(text if whole else shortened(text, 400), style="not bold")
     return line
 
 
@@ -447,77 +363,65 @@ def shortened(text: str, most: int) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def heading(one: Response) -> str:
+def heading(response: Response) -> str:
     """Return the row's number and reward."""
-    return f"row {one.row} · reward {_number(one.reward)}"
+    return f"row {response.row} · reward {_number(response.reward)}"
 
 
-def facts(one: Response, *equal: Response) -> str:
+def facts(response: Response, *equal: Response) -> str:
     """Return the row's length, means over its policy tokens, and finish reason.
 
     Of a response and equal ones, the lowest and the highest mean.
     """
-    names = {"logprob": "log-prob", "kl": "KL", "advantage": "A"}
-    parts = [] if one.length is None else [counted(one.length, "token")]
-    for name in _measured([one]):
-        means = sorted({other.means.get(name, math.nan) for other in (one, *equal)})
-        ends = " to ".join(_number(mean) for mean in dict.fromkeys((means[0], means[-1])))
-        parts.append(f"{names[name]} {ends}")
-    end = next((one.fields[n] for n in ("finish_reason", "stop_reason") if n in one.fields), None)
+    parts = [] if response.length is None else [counted(response.length, "token")]
+    for name, short in {"logprob": "log-prob", "kl": "KL", "advantage": "A"}.items():
+        if name in response.means:
+            means = sorted({row.means.get(name, math.nan) for row in (response, *equal)})
+            ends = " to ".join(_number(mean) for mean in dict.fromkeys((means[0], means[-1])))
+            parts.append(f"{short} {ends}")
+    fields = response.fields
+    end = next((fields[name] for name in ("finish_reason", "stop_reason") if name in fields), None)
     return printable_line(" · ".join([*parts, *([str(end)] if end else [])]))
 
 
-def _body(one: Response, colour: str | None, *, coloured: bool, whole: bool) -> RenderableType:
-    limit = None if whole else _MOST_TOKENS
-    text = printable(one.text if whole else _cut(one.text))
-    if colour is None or colour not in one.token_measures:
-        return Text(text) if text else coloured_tokens(one, None, limit=limit)
-    tokens = coloured_tokens(one, colour, numbers=not coloured, limit=limit)
-    return tokens if one.has_texts or not text else Group(Text(text), tokens)
-
-
-def _cut(text: str) -> str:
-    if len(text) <= _MOST_CHARACTERS:
-        return text
-    return f"{text[:_MOST_CHARACTERS]} … {len(text) - _MOST_CHARACTERS:,} more characters"
-
-
-def _boxes(
-    heads: Sequence[str],
-    numbers: Sequence[str],
-    bodies: Sequence[RenderableType],
-    width: int,
+def body(
+    response: Response,
+    colour: str | None,
+    *,
+    numbers: bool = False,
+    limit: int | None = None,
+    mark: str = "",
 ) -> RenderableType:
-    """Return responses in boxes, side by side on a wide terminal."""
-    across = max(1, min(len(bodies), width // _PANEL)) if width >= SIDE_BY_SIDE else 1
-    each = (width - across + 1) // across
-    panels = [
-        Panel(
-            body,
-            title=Text(head),
-            subtitle=Text(own),
-            title_align="left",
-            subtitle_align="left",
-            border_style="dim",
-            width=each,
-        )
-        for head, own, body in zip(heads, numbers, bodies, strict=True)
-    ]
-    if across == 1:
-        return Group(*panels)
-    grid = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
-    for start in range(0, len(panels), across):
-        grid.add_row(*panels[start : start + across])
-    return grid
+    """Return the text of a response, its coloured tokens, or both if the tokens have no texts.
+
+    Args:
+        response: with the columns of the colour.
+        colour: what colours the tokens; None, or a measure that it lacks: the text.
+        numbers: write each token's number, for output without colours.
+        limit: the number of tokens to show; None: all.
+        mark: a text to highlight.
+    """
+    known = colour if colour in response.token_measures else None
+    text = printable(response.text)
+    most = 4 * limit if limit else len(text)
+    if len(text) > most:
+        text = f"{text[:most]} … {len(text) - most:,} more characters"
+    tokens = coloured_tokens(response, known, numbers=numbers, limit=limit)
+    for line in (tokens, words := Text(text)):
+        if mark:
+            line.highlight_words([mark], "reverse", case_sensitive=False)
+    if known is None:
+        return words if text else tokens
+    return tokens if response.has_texts or not text else Group(words, tokens)
 
 
-def field_lines(one: Response) -> list[str]:
+def field_lines(response: Response) -> list[str]:
     """Return the row's file and its other columns, one line each, with visible control signs."""
     texts = {
         name: number(value)
         if isinstance(value, float)
         else printable_line("null" if value is None else str(value))
-        for name, value in one.fields.items()
+        for name, value in response.fields.items()
     }
     values = [f"{printable_line(name)}={shortened(text, 120)}" for name, text in texts.items()]
-    return [f"{printable_line(one.path)}:{one.file_row}", *values]
+    return [f"{printable_line(response.path)}:{response.file_row}", *values]

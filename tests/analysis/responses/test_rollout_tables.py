@@ -105,7 +105,7 @@ def test_browse_lists_turns_together_and_marks_shared_tokens(run, path):
     assert {"rollout", "turn", "branch"} <= {column.name for column in listing.columns}
     row = a_fork(run, path)
     navigation = Navigation(index, reader, None)
-    navigation.flat(everywhere=True)
+    navigation.flat()
     navigation.top.cursor = navigation.top.listing.place_of(row)
     assert navigation.open()
     listed = tokens(navigation.response, None)

@@ -201,15 +201,6 @@ def drawn(monkeypatch, width, path=CALCULATOR, colour=None, rows=(57, 61, 69, 81
     return out.file.getvalue()
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_responses_stand_side_by_side_where_there_is_room(monkeypatch, width):
-    text = drawn(monkeypatch, width, color_system=None)
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= width
-    most = max(line.count("╭") for line in lines)
-    assert most == (2 if width == 120 else 1)
-
-
 def test_long_responses_are_cut_among_others_and_whole_alone(monkeypatch, tmp_path):
     table = pa.table(
         {
@@ -222,7 +213,7 @@ def test_long_responses_are_cut_among_others_and_whole_alone(monkeypatch, tmp_pa
     )
     pq.write_table(table, tmp_path / "a.parquet")
     both = drawn(monkeypatch, 100, tmp_path / "a.parquet", rows=(0, 1), color_system=None)
-    assert "600 more tokens" in both
+    assert "600 more tokens" in " ".join(both.split())
     assert " 999 " not in both
     alone = drawn(monkeypatch, 100, tmp_path / "a.parquet", rows=(0,), color_system=None)
     assert " 999 " in alone
