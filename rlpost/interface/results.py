@@ -116,12 +116,6 @@ class LossSummary(Result):
 
         page(self, width=out.width).show(out)
 
-    def charts(self) -> str:
-        """Return what the settings of a sweep clip as HTML."""
-        from rlpost.analysis.report.views import charts_of_sweep  # noqa: PLC0415
-
-        return charts_of_sweep(self)
-
 
 class Comparison(Result):
     """The agreement of advantages of several files or recipes."""

@@ -81,7 +81,6 @@ STEPS = [
 CHARTS = {
     "advantages": STEPS,
     "enrich": STEPS,
-    "sweep": ["Gradients of settings"],
     "inspect": ["Rewards", "Lengths", "Advantages", "Pass rates of groups", "Pass@k"],
 }
 

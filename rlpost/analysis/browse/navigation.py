@@ -149,57 +149,38 @@ class Navigation:
         return self.open()
 
     def step(self, delta: int) -> bool:
-        """Go to the next or previous step, of the same prompt if a group is open."""
-        level = self.top
-        if level.level == "steps":
-            place = level.cursor + delta
-            level.cursor = max(0, min(place, len(level.listing) - 1))
-            return level.cursor == place
-        if level.level == "tokens":
-            return self._tokens_of_step(delta)
-        if level.step is None:
-            return False
-        rows = self.listings.rows
-        if level.of is not None and self.index.prompt is not None:
+        """Go to the next or previous step, of the same prompt if a group is open.
+
+        Tokens that are open become those of the response at the same position of the group.
+        """
+        opened, steps = self.levels, self.levels[0]
+        if self.top is steps or self.top.step is None or steps.level != "steps":
+            place = steps.cursor + delta
+            possible = steps.level == "steps" and 0 <= place < len(steps.listing)
+            steps.cursor = place if possible and self.top is steps else steps.cursor
+            return possible and self.top is steps
+        rows, group = (
+            self.listings.rows,
+            next((x.of for x in opened if x.level == "responses"), None),
+        )
+        if group is not None and self.index.prompt is not None:
             prompt = self.index.prompt.codes
-            rows = rows[prompt[rows] == prompt[self._rows_of_group(level.of)[0]]]
+            rows = rows[prompt[rows] == prompt[self._rows_of_group(group)[0]]]
         ranks = np.unique(self.index.step_rank[rows])
-        later = ranks[ranks > level.step] if delta > 0 else ranks[ranks < level.step][::-1]
+        later = ranks[ranks > self.top.step] if delta > 0 else ranks[ranks < self.top.step][::-1]
         if not len(later):
             return False
-        self._go_to(int(later[0]), rows)
+        self.levels = [steps]
+        steps.cursor = steps.listing.place_of(int(later[0])) or 0
+        for old in opened[1:]:
+            if not self.open():
+                break
+            self.sort(old.listing.by, descending=old.listing.descending)
+            self.top.cursor = max(0, min(old.cursor, len(self.top.listing) - 1))
+            if old.level == "groups" and group is not None:
+                code = int(self.index.group[rows[self.index.step_rank[rows] == later[0]][0]])
+                self.top.cursor = self.top.listing.place_of(code) or 0
         return True
-
-    def _tokens_of_step(self, delta: int) -> bool:
-        """Open the response at the same position of the group in the next step."""
-        kept = self.levels.pop()
-        place = self.top.cursor
-        if self.top.of is None or not self.step(delta):
-            self.levels.append(kept)
-            return False
-        self.top.cursor = min(place, len(self.top.listing) - 1)
-        return self.open()
-
-    def _go_to(self, step: int, rows: NDArray[np.int64]) -> None:
-        """Replace the levels of a step by those of another step."""
-        level = self.levels.pop()
-        by, descending = level.listing.by, level.listing.descending
-        group = None
-        if level.of is not None:
-            group = int(self.index.group[rows[self.index.step_rank[rows] == step][0]])
-            if self.top.level == "groups" and self.top.step is not None:
-                self.top.step = step
-                self.top.listing = self._shelf("groups", None, step).listing.sorted_by(
-                    self.top.listing.by, descending=self.top.listing.descending
-                )
-            if self.top.level == "groups":
-                self.top.cursor = self.top.listing.place_of(group) or 0
-        steps = self.levels[0]
-        if steps.level == "steps":
-            steps.cursor = steps.listing.place_of(step) or 0
-        self.levels.append(self._shelf(level.level, group, step))
-        self.sort(by, descending=descending)
-        self.top.cursor = min(level.cursor, max(0, len(self.top.listing) - 1))
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
         """List only these rows, at the same position as far as it still exists."""

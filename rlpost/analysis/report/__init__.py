@@ -1,6 +1,6 @@
 """The HTML report about rollout files: one page that opens from disk without a network.
 
-Statistics (`analysis.inspect`), clip counts and examples become sections of plain data, and charts
-become SVG. The page has its own style and script. Text of the data is part of the page as JSON and
-is inserted as text, never as HTML.
+Its sections are the pages of `rlpost inspect` and `rlpost replay`, with charts as SVG. The page
+has its own style and script. Texts of findings and examples are part of the page as JSON, and are
+inserted as text, never as HTML.
 """

@@ -15,10 +15,10 @@ import altair as alt
 
 from rlpost.analysis.inspect.model import Histogram
 from rlpost.display.tables import html_line
-from rlpost.display.text import aligned, number, percent
+from rlpost.display.text import number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rlpost.analysis.inspect.model import Label
 
@@ -29,7 +29,6 @@ MOST_POINTS = 120
 _SHOWN_POINTS = 32  # up to so many points have visible dots
 _MOST_LABEL = 24
 _TICKS = 4
-_ROW = 18  # pixels of a row of text
 _COUNTS = "format(datum.value, '~s')"  # 600k, and a plain 0
 _SHARES = "format(100 * datum.value, '.1~f') + ' %'"
 _ZERO_WIDTH = 0.5  # of a bin
@@ -217,40 +216,6 @@ def bars(
     return Chart(title, _whole(drawn), note)
 
 
-def shares(
-    title: str, labels: Sequence[str], columns: Mapping[str, Sequence[float | None]], axis: str,
-    *, plain: Collection[str] = (), note: str = "",
-) -> Chart:  # fmt: skip
-    """Return a chart with a row for each label and a column for each share; more is darker.
-
-    Args:
-        title: of the chart.
-        labels: [n].
-        columns: [n] each, at most 1, by name; None is blank.
-        axis: what the labels are.
-        plain: columns whose numbers are no percentages.
-        note: a line below the title.
-    """
-    short = [label_of(label) for label in labels]
-    texts = {
-        name: aligned(values) if name in plain else [*map(percent, values)]
-        for name, values in columns.items()
-    }
-    values = [
-        {"x": name, "y": y, "share": max(share, 0.0), "text": text, "label": f"{y}: {name} {text}"}
-        for name, shares in columns.items()
-        for y, share, text in zip(short, shares, texts[name], strict=True)
-        if share is not None
-    ]
-    x = alt.X("x:O", title=None, sort=None, axis=alt.Axis(labelAngle=0, orient="top"))
-    base = alt.Chart({"values": values}).encode(x=x, y=alt.Y("y:O", title=axis, sort=None))
-    darker = alt.Opacity("share:Q", legend=None, scale=alt.Scale(domain=[0, 1], range=[0, 0.6]))
-    cells = base.mark_rect(color=_ACCENT).encode(opacity=darker, description="label:N")
-    written = base.mark_text(color=_SOFT, fontSize=11).encode(text="text:N")
-    height = max(HEIGHT, _ROW * (len(labels) + 2))
-    return Chart(title, _whole(alt.layer(cells, written), height), note)
-
-
 def _bars(values: list[Json]) -> Any:
     drawn = alt.Chart({"values": values}).mark_bar(color=_ACCENT, binSpacing=1)
     return drawn.encode(description="label:N")
@@ -337,14 +302,14 @@ def thinned(
     return points, each
 
 
-def _whole(drawn: Any, height: int = HEIGHT) -> Json:
+def _whole(drawn: Any) -> Json:
     """Return the specification of a chart in the page's size and colours, checked by its schema.
 
     Raises:
         altair.SchemaValidationError: the specification is invalid.
     """
     sized = drawn.properties(
-        width=WIDTH, height=height, autosize=alt.AutoSizeParams(type="fit", contains="padding")
+        width=WIDTH, height=HEIGHT, autosize=alt.AutoSizeParams(type="fit", contains="padding")
     )
     spec: dict[str, Any] = sized.configure(**CONFIG).to_dict()
     return spec

@@ -10,7 +10,6 @@ from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report.charts import plain
-from rlpost.analysis.report.clipping import ClipCounter
 from rlpost.analysis.report.examples import (
     REASONS,
     chosen,
@@ -95,7 +94,6 @@ def build(
         source, every, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
     )
     builder = IndexBuilder(source, columns_map)
-    clips = ClipCounter(source, builder.columns)
     facts = inspect_source(
         source,
         inputs,
@@ -105,14 +103,14 @@ def build(
         rollout_reward=rollout_reward,
         reward_components=reward_components or {},
         partial=partial,
-        beside=(builder, clips),
+        beside=(builder,),
         reporter=reporter,
     )
     if not facts.responses:
         raise DataError(f"{source.name}: the input has no rows")
     index, names = builder.finish(), shown(facts)
     index = index if made_of is None else replace(index, made_of=made_of)
-    parts = [signal(names), overview(names), *topics(names), clips.section(), section(found, names)]
+    parts = [signal(names), overview(names), *topics(names), section(found, names)]
     return names, html_of(
         [part for part in parts if part is not None],
         _data(facts, names, index, count=examples, seed=seed),

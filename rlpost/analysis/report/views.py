@@ -62,33 +62,6 @@ def _number_at(step: Any, keys: Sequence[str]) -> float | None:
     return None if step is None or not whole else float(step / whole)
 
 
-def charts_of_sweep(summary: dict[str, Any]) -> str:
-    """Return what settings of a loss do to the gradient, as HTML; empty if there is one setting."""
-    settings = summary["settings"]
-    labels = [", ".join(map(_word, one["swept"].values())) for one in settings]
-    columns = {
-        "clipped": [one["clip"]["any"]["fraction"] for one in settings],
-        "zero grad": [one["no_gradient"]["fraction"] for one in settings],
-    }
-
-    def charts() -> Iterator[Chart]:
-        from rlpost.analysis.report.charts import shares  # noqa: PLC0415 - altair is an extra
-
-        gradients = [one["gradient"] for one in settings]
-        of_gradient = {name: [one[key] for one in gradients] for name, key in _OF_GRADIENT.items()}
-        axis = ", ".join(settings[0]["swept"])
-        yield shares("Gradients of settings", labels, columns | of_gradient, axis, plain=["cosine"])
-
-    return _html(charts) if len(settings) > 1 else ""
-
-
-_OF_GRADIENT = {"ESS": "ess", "cosine": "cosine"}
-
-
-def _word(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _html(charts: Callable[[], Iterable[Chart]]) -> str:
     """Return charts side by side, in the colours of the notebook; without the extra, a hint."""
     try:

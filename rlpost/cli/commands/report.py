@@ -84,7 +84,7 @@ def report(
     """Write an HTML report about rollout files, one file that needs no network.
 
     It has an overview, findings, trends over steps, distributions, groups, engine against trainer,
-    clipping, and example responses with their tokens. Numbers that a trainer recorded are compared
+    and example responses with their tokens. Numbers that a trainer recorded are compared
     with the recipe of --preset or --config, or with that in the metadata of an enriched file.
     """
     paths, output = _output_of(paths, output)

@@ -137,6 +137,24 @@ def test_sorting_by_columns_keys_and_clicks():
     asyncio.run(drive())
 
 
+def test_a_step_has_the_same_prompt_and_the_same_place():
+    frame = pl.read_parquet(ARITHMETIC).with_row_index("row")
+    steps = frame.group_by("prompt_id").agg(pl.col("step").unique().sort()).sort("prompt_id")
+    name, (first, second, *_) = steps.filter(pl.col("step").list.len() > 1).row(0)
+    rows = frame.filter(pl.col("prompt_id") == name, pl.col("step") == second)["row"].to_list()
+
+    async def drive():
+        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
+            await press(app, pilot, *["j"] * first, "enter")
+            place = [row["prompt"] for row in cells(app)].index(name)
+            await press(app, pilot, *["j"] * place, "enter", "j", "enter", "right_square_bracket")
+            assert f"step {second} › {name} › row {rows[1]}  tokens" in where(app)
+            await press(app, pilot, "left_square_bracket", "h", "h")
+            assert f"step {first}  groups {place + 1} of" in where(app)
+
+    asyncio.run(drive())
+
+
 def test_searching_lists_the_hits_and_clearing_lists_all():
     frame = pl.read_parquet(CALCULATOR)
     hits = frame["response"].str.contains("234", literal=True)

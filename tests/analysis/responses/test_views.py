@@ -217,7 +217,7 @@ def test_long_responses_are_cut_among_others_and_whole_alone(monkeypatch, tmp_pa
     assert " 999 " not in both
     alone = drawn(monkeypatch, 100, tmp_path / "a.parquet", rows=(0,), color_system=None)
     assert " 999 " in alone
-    assert " 0 1 2 3 " in alone
+    assert "\n0 1 2 3 " in alone
 
 
 def test_a_strip_shows_what_cannot_be_seen_and_where_it_begins(tmp_path):
