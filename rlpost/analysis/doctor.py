@@ -234,8 +234,8 @@ def _compared(computed: pa.Table, reference: pa.Table, *, exact: bool) -> Json:
     columns = [ColumnDifference(name) for name in ("advantages", "returns")]
     for column in columns:
         column.add(*(one[column.name].combine_chunks() for one in (computed, reference)))
-    largest = max(column.largest for column in columns)
-    differing = sum(column.differing for column in columns)
+    largest = max(column.totals.largest for column in columns)
+    differing = sum(column.totals.rows_differing for column in columns)
     same = not differing and not any(column.rounded for column in columns)
     verdict = "identical" if same else "differs" if differing else "equal to rounding"
     wrong = differing or (exact and not same)

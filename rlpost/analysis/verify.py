@@ -22,6 +22,13 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost._version import __version__
+from rlpost.analysis.difference import (
+    Difference,
+    DifferenceTotals,
+    align,
+    finite,
+    recomputed,
+)
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list
 from rlpost.io.parquet.inputs import find_inputs
@@ -41,7 +48,7 @@ from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -66,62 +73,62 @@ class ColumnDifference:
     """The difference of a stored column from the recomputed one."""
 
     name: str
-    rows: int = 0
-    differing: int = 0
-    first: int | None = None
-    largest: float = 0.0
-    """Largest absolute difference."""
+    totals: DifferenceTotals = field(default_factory=DifferenceTotals)
     rounded: bool = False
     """Some numbers differ within rounding."""
     types: list[str] = field(default_factory=list)
 
     def add(self, stored: pa.Array, computed: pa.Array) -> None:
         """Compare the next rows."""
-        start, self.rows = self.rows, self.rows + len(computed)
+        count = len(computed)
         if stored.type != computed.type or stored.null_count:
             self.types = [str(stored.type), str(computed.type)]
-            self._count(start, np.ones(len(computed), np.bool_))
-            return
-        if stored.equals(computed):
-            return
-        if is_list(computed.type):
+            self._add_rows(np.ones(count, np.bool_))
+        elif stored.equals(computed):
+            self._add_rows(np.zeros(count, np.bool_))
+        elif not is_list(computed.type):
+            self._add_numbers(stored, computed, count)
+        else:
             lengths = _numbers(computed.value_lengths())
             wrong = _numbers(stored.value_lengths()) != lengths
             if wrong.any():
-                self._count(start, wrong)
+                self._add_rows(wrong)
                 return
-            rows = np.repeat(np.arange(len(computed)), lengths.astype(int))
-            differ = self._differ(_numbers(stored.flatten()), _numbers(computed.flatten()))
-            self._count(start, np.bincount(rows[differ], minlength=len(computed)) > 0)
-        else:
-            self._count(start, self._differ(_numbers(stored), _numbers(computed)))
+            rows = np.repeat(np.arange(count), lengths.astype(int))
+            self._add_numbers(stored.flatten(), computed.flatten(), count, rows)
 
-    def _differ(self, stored: NDArray[Any], computed: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which numbers differ by more than rounding."""
-        differences = np.abs(stored - computed)
-        self.largest = max(self.largest, float(differences.max(initial=0.0)))
+    def _add_rows(self, wrong: NDArray[np.bool_]) -> None:
+        """Add rows of which no number is compared."""
+        rows = np.flatnonzero(wrong)
+        first = (self.totals.rows + rows[:1]).tolist()
+        part = DifferenceTotals(rows=len(wrong), rows_differing=len(rows), first_rows=first)
+        self.totals.add(part)
+
+    def _add_numbers(
+        self, stored: pa.Array, computed: pa.Array, count: int, rows: Any = None
+    ) -> None:
+        """Add the numbers of so many rows; `rows` are those of the numbers of lists."""
+        pair, chosen = (_numbers(stored), _numbers(computed)), np.ones(len(computed), np.bool_)
+        difference = Difference(*pair, chosen, ABSOLUTE, RELATIVE)
         self.rounded = True
-        near: NDArray[np.bool_] = differences <= ABSOLUTE + RELATIVE * np.abs(computed)
-        return ~near  # NaN differs from everything
-
-    def _count(self, start: int, wrong: NDArray[np.bool_]) -> None:
-        if wrong.any():
-            self.differing += int(wrong.sum())
-            if self.first is None:
-                self.first = start + int(np.flatnonzero(wrong)[0])
+        self.totals.add(difference.totals(self.totals.rows + np.arange(count), rows))
 
     def facts(self) -> Json:
         """Return the verdict (`identical`, `equal to rounding` or `differs`) and the rows."""
+        totals = self.totals
         verdict = (
-            "differs" if self.differing else "equal to rounding" if self.rounded else "identical"
+            "differs"
+            if totals.rows_differing
+            else "equal to rounding"
+            if self.rounded
+            else "identical"
         )
-        largest = self.largest if math.isfinite(self.largest) else None
         return {
             "column": self.name,
             "verdict": verdict,
-            "rows": self.differing,
-            "first_row": self.first,
-            "largest_difference": largest,
+            "rows": totals.rows_differing,
+            "first_row": next(iter(totals.first_rows), None),
+            "largest_difference": finite(totals.largest),
             **({"types": self.types} if self.types else {}),
         }
 
@@ -398,28 +405,27 @@ def _verdict(
     missing = [name for name in names if name not in stored.schemas[index].names]
     present = [name for name in names if name not in missing and name not in damaged]
     differences = {name: ColumnDifference(name) for name in present}
-    chunks = stored.read_file(index, present, engine.chunk_tokens, plan.sized_by)
-    rows = prefetch(chunks if present else iter(()), 1)
-    own = pa.record_batch({})
     totals = ExactTotals()
-    for result in engine.last_pass(index, responses, names, lambda columns: columns):
-        totals += result.totals
-        for _, columns in result.parts:
-            computed = columns
-            while computed.num_rows and present:
-                own = own if own.num_rows else next(rows).table
-                count = min(own.num_rows, computed.num_rows)
-                for name, difference in differences.items():
-                    difference.add(own.column(name)[:count], computed.column(name)[:count])
-                own, computed = own.slice(count), computed.slice(count)
-    next(rows, None)  # a row group may have more rows than its footer, which is an error
+
+    def count(part: ExactTotals) -> None:
+        nonlocal totals
+        totals += part
+
+    computed = recomputed(engine, index, responses, names, count=count)
+    if present:
+        # The stored rows are first: a row group may have more than its footer, which is an error.
+        for pair in align([_stored(engine, stored, index, present), computed]):
+            for name, difference in differences.items():
+                difference.add(*(columns.column(name) for columns in pair))
+    for _ in computed:
+        pass
     first, last = source.first_rows[index : index + 2]
-    recomputed = json.loads(json.dumps(summarise(plan, responses.rows(first, last), totals)))
+    again = json.loads(json.dumps(summarise(plan, responses.rows(first, last), totals)))
     columns = [_facts(difference, enriched) for difference in differences.values()]
     columns += [{"column": name, "verdict": "missing", "rows": last - first} for name in missing]
     same = enriched.metadata.semantics == SEMANTICS
     stored_summary = enriched.metadata.summary if same else None
-    summary = summary_differences(stored_summary, recomputed) if stored_summary else []
+    summary = summary_differences(stored_summary, again) if stored_summary else []
     return {
         "file": str(enriched.file.path),
         "ok": not summary and all(column["verdict"] in GOOD for column in columns),
@@ -432,6 +438,14 @@ def _verdict(
         "summary": summary[:_MOST_DIFFERENCES],
         "notes": enriched.metadata.notes,
     }
+
+
+def _stored(
+    engine: Engine, source: Source, index: int, names: Sequence[str]
+) -> Generator[pa.RecordBatch]:
+    """Yield stored columns of a file, read ahead in a thread."""
+    chunks = source.read_file(index, names, engine.chunk_tokens, engine.plan.sized_by)
+    yield from (chunk.table for chunk in prefetch(chunks, 1))
 
 
 def _facts(difference: ColumnDifference, enriched: EnrichedFile) -> Json:

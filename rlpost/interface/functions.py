@@ -341,8 +341,8 @@ def compare(
         the sides and can change the compared numbers, with the `values` of the sides; None if the
         recipe of a side is unknown. `rows`: how they were matched. `population`: the tokens that
         count, policy tokens of kept responses; in a pair, those that both sides keep; kept
-        responses if a side has one advantage per response. `sides`: statistics of the advantages,
-        clip and mask rates. `pairs`: for responses (their mean advantage) and for tokens (None if a
+        responses if a side has one advantage per response. `sides`: statistics of the advantages.
+        `pairs`: for responses (their mean advantage) and for tokens (None if a
         side has none) Pearson's correlation, signs and differences, for responses Spearman's, too;
         and the responses that
         differ the most after each side is divided by its root mean square over the responses that

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlpost.analysis.difference import DifferenceTotals
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -64,11 +66,9 @@ class Agreement:
     left_squares: float = 0.0
     right_squares: float = 0.0
     products: float = 0.0
-    identical: int = 0
     distance: float = 0.0
     """Sum of absolute differences."""
-    largest: float = 0.0
-    """Largest absolute difference."""
+    difference: DifferenceTotals = field(default_factory=DifferenceTotals)
 
     @classmethod
     def of(cls, left: Numbers, right: Numbers) -> Agreement:
@@ -88,7 +88,8 @@ class Agreement:
         apart = int(np.count_nonzero(np.abs(differences, out=differences)))
         distance, largest = float(differences.sum()), float(differences.max())
         signs = SignCounts.of(left, right)
-        return cls(signs, count, *means, *squares, products, count - apart, distance, largest)
+        difference = DifferenceTotals(count, apart, count - apart, largest)
+        return cls(signs, count, *means, *squares, products, distance, difference)
 
     def add(self, part: Agreement) -> None:
         """Add the agreement of more pairs."""
@@ -103,9 +104,8 @@ class Agreement:
         self.left += off[0] * part.count / total
         self.right += off[1] * part.count / total
         self.count = total
-        self.identical += part.identical
         self.distance += part.distance
-        self.largest = max(self.largest, part.largest)
+        self.difference.add(part.difference)
         self.signs.add(part.signs)
 
     @property
@@ -120,10 +120,10 @@ class Agreement:
             "count": self.count,
             "pearson": self.pearson,
             "sign": self.signs.facts(),
-            "identical": self.identical,
+            "identical": self.difference.identical,
             "difference": {
                 "mean": self.distance / self.count if self.count else None,
-                "max": self.largest if self.count else None,
+                "max": self.difference.largest if self.count else None,
             },
         }
 

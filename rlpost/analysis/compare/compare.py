@@ -21,6 +21,7 @@ from rlpost.analysis.compare.sides import (
     RecipeSide,
     file_side,
 )
+from rlpost.analysis.difference import align
 from rlpost.analysis.responses import columns as lists
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
@@ -147,7 +148,7 @@ def compare(
     keep_freed_memory()
     matched = matching.match(inputs) if len(inputs) > 1 else None
     totals, by_response = _ComparisonTotals(len(sides)), any(side.by_response for side in sides)
-    chunks = matching.align(_advantage_columns(sides, inputs, matched, mask))
+    chunks = align(_advantage_columns(sides, inputs, matched, mask))
     of_chunk = partial(_ComparisonTotals.of, masked=mask is not None, by_response=by_response)
     reporter = reporter or SilentReporter()
     reporter.start("compare", len(matched.rows[0]) if matched else inputs[0].count)
@@ -167,12 +168,7 @@ def compare(
         "warnings": [text for side in sides for text in side.warnings()],
         "population": RESPONSES if by_response else POPULATION,
         "sides": [
-            {
-                "name": side.name,
-                "advantage": stats.facts(),
-                "rates": side.rates(),
-                "components": side.components(),
-            }
+            {"name": side.name, "advantage": stats.facts()}
             for side, stats in zip(sides, totals.stats, strict=True)
         ],
         "pairs": [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,7 @@ from rlpost.io.threads import prefetch
 from rlpost.kernels.codes import joint_codes, ordinals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from numpy.typing import NDArray
 
@@ -164,10 +163,16 @@ class ColumnChunk(NamedTuple):
         """[n+1], from 0."""
         return np.concatenate([[0], self.lengths.cumsum()])
 
-    def slice(self, start: int, stop: int) -> ColumnChunk:
-        """Return the rows from start to stop."""
-        first, last = self.lengths[:start].sum(), self.lengths[:stop].sum()
-        return ColumnChunk(self.lengths[start:stop], self.values[first:last])
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self.lengths)
+
+    def slice(self, offset: int, length: int | None = None) -> ColumnChunk:
+        """Return some rows, as pyarrow does."""
+        lengths = self.lengths[offset:][:length]
+        first = self.lengths[:offset].sum()
+        return ColumnChunk(lengths, self.values[first : first + lengths.sum()])
 
 
 def column_chunk(array: pa.Array) -> ColumnChunk:
@@ -233,29 +238,3 @@ def _reorder_rows(
             own = lengths[part]
             tokens = np.arange(own.sum()) + np.repeat(starts[part] - (own.cumsum() - own), own)
             yield ColumnChunk(own, stored[tokens].astype(np.float64))
-
-
-def align(streams: Sequence[Generator[ColumnChunk]]) -> Iterator[tuple[ColumnChunk, ...]]:
-    """Yield the same rows of every stream, whatever their chunks, until the shortest ends."""
-    with ExitStack() as stack:
-        for stream in streams:
-            stack.enter_context(closing(stream))
-        pending: list[ColumnChunk | None] = [None] * len(streams)
-        while True:
-            for i, stream in enumerate(streams):
-                pending[i] = _next_rows(pending[i], stream)
-            chunks = [chunk for chunk in pending if chunk is not None]
-            if len(chunks) < len(streams):
-                return
-            rows = min(len(chunk.lengths) for chunk in chunks)
-            yield tuple(chunk.slice(0, rows) for chunk in chunks)
-            pending = [chunk.slice(rows, len(chunk.lengths)) for chunk in chunks]
-
-
-def _next_rows(chunk: ColumnChunk | None, stream: Iterator[ColumnChunk]) -> ColumnChunk | None:
-    """Return the chunk if it has rows, else the next one with rows; None at the end."""
-    while chunk is None or not len(chunk.lengths):
-        chunk = next(stream, None)
-        if chunk is None:
-            return None
-    return chunk

@@ -24,12 +24,6 @@ _BY_RESPONSE = (
     "Tokens are not compared: a side has one advantage per response. A side with tokens has their "
     "mean."
 )
-_RATE_NAMES = {
-    "masked_all": "masked responses",
-    "reward_clip": "clipped rewards",
-    "token_reward_clip": "clipped token rewards",
-    "advantage_clip": "clipped advantages",
-}
 
 
 def show(comparison: Json, how: str, out: Console | None = None) -> None:
@@ -54,7 +48,6 @@ def page(comparison: Json) -> Page:
     parts = [
         *_recipes(comparison),
         _sides(comparison),
-        *_components(comparison),
         *(_pair(comparison) if len(pairs) == 1 else [_matrix(comparison)]),
         *(table for pair in pairs for table in _most_different(pair)),
     ]
@@ -197,63 +190,19 @@ def _by_response(comparison: Json) -> bool:
 
 
 def _sides(comparison: Json) -> TextTable:
-    """Return the statistics of each side's advantages, and its clip and mask rates."""
+    """Return the statistics of each side's advantages."""
     sides = comparison["sides"]
     facts = [side["advantage"] for side in sides]
     means = [mean_beside(one["mean"], one["std"]) for one in facts]
     rows = [["mean", *aligned(means)]]
     rows += [[part, *aligned([one[part] for one in facts])] for part in ("std", "min", "max")]
     rows.append(["A = 0", *(_share(one, "zeros") for one in facts)])
-    for name in dict.fromkeys(name for side in sides for name in side["rates"] or {}):
-        rates = [(side["rates"] or {}).get(name) for side in sides]
-        if not any(rate and rate["count"] for rate in rates):
-            continue
-        label = _RATE_NAMES.get(name, name.replace("_", " "))
-        rows.append([label, *(_rate(rate) for rate in rates)])
     headings = ("advantage", *(side["name"] for side in sides))
     return TextTable(headings, rows, lines=[f"of {comparison['population']}"])
 
 
-def _components(comparison: Json) -> Iterator[TextTable]:
-    """Yield the table of the reward components of each side, if any side has some."""
-    components = [side["components"] or {} for side in comparison["sides"]]
-    names = dict.fromkeys(name for own in components for name in own)
-    parts = {
-        "mean": "mean",
-        "no_signal": "no signal",
-        "reward_correlation": "reward correlation",
-        "advantage_share": "advantage share",
-    }
-    rows = [
-        [f"{name}: {label}", *(_part(own.get(name), part) for own in components)]
-        for name in names
-        for part, label in parts.items()
-    ]
-    if rows:
-        sides = (side["name"] for side in comparison["sides"])
-        note = "no signal: groups with one value; share: of the advantage, adds up to 100 %"
-        headings = ("component", *sides)
-        yield TextTable(headings, rows, title="Reward components", notes=[note])
-
-
-def _part(facts: Json | None, part: str) -> str:
-    """Return a number of a reward component."""
-    value = (facts or {}).get(part)
-    if not isinstance(value, int | float):  # not known, or metadata that is damaged
-        return "–"
-    if part == "no_signal":
-        return f"{value:,}"
-    return percent(value) if part == "advantage_share" else number(value)
-
-
 def _share(facts: Json, part: str) -> str:
     return percent(facts[part] / facts["count"]) if facts["count"] else "–"
-
-
-def _rate(facts: Json | None) -> str:
-    if facts is None:
-        return "–"
-    return f"{facts['count']:,}" if facts["rate"] is None else percent(facts["rate"])
 
 
 def _pair(comparison: Json) -> Iterator[TextTable]:

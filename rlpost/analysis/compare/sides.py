@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from rlpost.analysis.compare.matching import CHUNK_TOKENS, column_chunk
+from rlpost.analysis.difference import recomputed, without_totals
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import NAMES
-from rlpost.errors import DataError, UsageError, closest
+from rlpost.errors import DataError, closest
 from rlpost.io.arrow import is_list, is_number
-from rlpost.io.own_files import parse, stored_object
-from rlpost.io.parquet.inputs import RECIPE_KEY
 from rlpost.io.threads import prefetch
 from rlpost.recipe.input_columns import resolve_input
-from rlpost.recipe.named import NamedByUser
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -32,13 +30,11 @@ if TYPE_CHECKING:
     from rlpost.recipe.roles import ColumnMap
 
 
-Json = dict[str, Any]
 KEPT = ("final_response_mask", "sample_mask")
 """Columns of which tokens, or responses, a run kept; the first one that a file has counts."""
 POPULATION = "policy tokens of kept responses"
 RESPONSES = "kept responses"
 """The population if a side has one advantage per response; others have the mean of their tokens."""
-_CLIPS = ("reward_clip", "token_reward_clip", "advantage_clip")
 
 
 def readable(schema: pa.Schema, name: str) -> bool:
@@ -99,42 +95,17 @@ class FileSide:
         mask = [table.column(name) for name in masks if readable(table.schema, name)]
         return kept_chunk(table.column(self.column), mask[0] if mask else None)
 
-    def rates(self) -> Json | None:
-        """Return the clip and mask rates in the metadata of the files; None if any has none."""
-        stored = [(f.metadata or {}).get(b"rlpost.summary") for f in self.source.footers]
-        if not all(stored):
-            return None
-        try:
-            return _merged([_rates(parse(text)) for text in stored if text])
-        except (ValueError, LookupError, TypeError, AttributeError):
-            return None  # `rlpost verify` reports metadata that is damaged
-
-    def components(self) -> Json | None:
-        """Return the reward components in the metadata of a file; None of several files."""
-        text = (self.source.footers[0].metadata or {}).get(b"rlpost.summary")
-        if text is None or len(self.source.files) > 1:
-            return None
-        found = stored_object(self.source.footers[0].metadata or {}, b"rlpost.summary")
-        components = found.get("components")
-        parts = components.values() if isinstance(components, dict) else [None]
-        return components if all(isinstance(one, dict) for one in parts) else None
-
     def effective_recipe(self, column: str) -> EffectiveRecipe | None:
         """Return the recipe in the metadata of the files; None without one, or of several."""
-        from rlpost.pipeline.output.metadata import FileMetadata  # noqa: PLC0415 - torch
+        from rlpost.analysis.stored_recipe import recipe_of_files  # noqa: PLC0415 - torch
         from rlpost.pipeline.resolved import resolve_recipe  # noqa: PLC0415
         from rlpost.pipeline.running_state import RunState  # noqa: PLC0415
         from rlpost.pipeline.stages import fields_behind, stages_of  # noqa: PLC0415
 
-        texts = {(footer.metadata or {}).get(RECIPE_KEY) for footer in self.source.footers}
-        if len(texts) != 1 or texts == {None}:
+        recipe = recipe_of_files(self.source).without_names(self.name).recipe
+        if recipe is None:
             return None
-        try:
-            metadata = FileMetadata.read(self.name, self.source.footers[0].metadata or {})
-            recipe = NamedByUser().completed(metadata.recipe, self.name)
-            resolved = resolve_recipe(recipe, self.columns)
-        except (DataError, UsageError):
-            return None  # damaged, of another version, or with the name of code or of a tokenizer
+        resolved = resolve_recipe(recipe, self.columns)
         fields = fields_behind(stages_of(resolved, RunState()), column)
         return EffectiveRecipe(resolved.recipe, fields)
 
@@ -152,7 +123,6 @@ class RecipeSide:
     name: str
     plan: Plan
     options: Options
-    summary: Json = field(default_factory=dict)
 
     @property
     def by_response(self) -> bool:
@@ -160,32 +130,14 @@ class RecipeSide:
         return self.plan.columns.rows_only
 
     def chunks(self) -> Generator[ColumnChunk]:
-        """Yield the advantages in the order of the input; NaN if the recipe drops them.
+        """Yield the advantages in the order of the input; NaN if the recipe drops them."""
+        from rlpost.pipeline.run import engine_for  # noqa: PLC0415 - slow to import
 
-        Sets the summary at the end.
-        """
-        from rlpost.pipeline import run  # noqa: PLC0415 - slow to import
-        from rlpost.pipeline.summary import summarise  # noqa: PLC0415
-        from rlpost.pipeline.totals import ExactTotals  # noqa: PLC0415
-
-        plan = self.plan
-        engine = run.engine_for(plan, self.options)
+        engine = engine_for(without_totals(self.plan), self.options)
         names = ("response_advantage", KEPT[1]) if self.by_response else ("advantages", KEPT[0])
         responses = engine.responses(names)
-        totals = ExactTotals()
-        for file in range(len(plan.source.files)):
-            for result in engine.last_pass(file, responses, names, _kept_tokens):
-                totals += result.totals
-                yield from (chunk for _, chunk in result.parts)
-        self.summary = summarise(plan, responses, totals)
-
-    def rates(self) -> Json | None:
-        """Return the clip and mask rates of the run; call `chunks` first."""
-        return _rates(self.summary)
-
-    def components(self) -> Json | None:
-        """Return the reward components of the run; call `chunks` first."""
-        return self.summary.get("components")
+        for file in range(len(self.plan.source.files)):
+            yield from recomputed(engine, file, responses, names, _kept_tokens)
 
     def effective_recipe(self, column: str) -> EffectiveRecipe:
         """Return the recipe of the run."""
@@ -235,32 +187,3 @@ def file_side(source: Source, columns_map: Mapping[str, str], column: str | None
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to compare")
     return FileSide(source.name, source, columns, chosen)
-
-
-def _rates(summary: Json) -> Json:
-    """Return the mask and clip rates of a run by name."""
-    rates = {
-        f"masked_{name}": {"count": int(facts["responses"]), "rate": float(facts["rate"])}
-        for name, facts in summary["masked"].items()
-    }
-    for name in _CLIPS:
-        clip = summary.get(name)
-        if clip is not None:
-            rates[name] = {
-                "count": int(clip["count"]), "rate": float(clip["fraction"]),
-                "bound": float(clip["bound"]),
-            }  # fmt: skip
-    return rates
-
-
-def _merged(parts: list[Json]) -> Json:
-    """Return the rates of several files: counts added, rates weighted by their denominators."""
-    rates: Json = {}
-    for name in dict.fromkeys(name for part in parts for name in part):
-        own = [part[name] for part in parts if name in part]
-        count = sum(facts["count"] for facts in own)
-        totals = [facts["count"] / facts["rate"] for facts in own if facts["rate"]]
-        known = len(totals) == len(own)
-        rate = own[0]["rate"] if len(own) == 1 else count / sum(totals) if known else None
-        rates[name] = {**own[0], "count": count, "rate": 0.0 if not count else rate}
-    return rates

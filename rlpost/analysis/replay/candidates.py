@@ -29,7 +29,7 @@ from rlpost.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from rlpost.analysis.replay.stored_recipe import StoredRecipe
+    from rlpost.analysis.stored_recipe import StoredRecipe
     from rlpost.pipeline.resolved import ResolvedRecipe
 
 Values = dict[str, Any]

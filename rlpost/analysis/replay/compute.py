@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.differences import TOLERANCE, ExpectedNumbers
+from rlpost.analysis.difference import Difference, recomputed, without_totals
 from rlpost.analysis.replay.rollouts import NumberColumn
 from rlpost.analysis.replay.stages import (
     STAGE_COLUMNS,
@@ -34,23 +34,27 @@ from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import fields_of, stages_behind, stages_of
-from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.differences import Difference
+    from rlpost.analysis.difference import DifferenceTotals
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.pipeline.data import Batch, Responses
-    from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.stages import Stage
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+
+TOLERANCE = 1e-4
+"""Relative difference that float32 arithmetic in another order can make."""
+_ABSOLUTE = 1e-2
+"""The absolute tolerance is this share of the relative one, of numbers near 1."""
 
 
 class RowSubset(NamedTuple):
@@ -89,11 +93,10 @@ def computed(
     if part is not None and coupling_of(resolved).scope in ("response", "group"):
         part = None
     table = table if part is None else part.table
-    bound = run.bind(TableSource(table), own, recorded=recorded)
-    plan = replace(bound, count=_uncounted, observe=lambda _: {})
+    plan = without_totals(run.bind(TableSource(table), own, recorded=recorded))
     engine = run.engine_for(plan, Options(device="cpu", workers=1))
     with single_threaded():
-        batches = [*new_columns(engine, 0, engine.responses(emit), emit)]
+        batches = [*recomputed(engine, 0, engine.responses(emit), emit)]
     columns = pa.Table.from_batches(batches)
     if part is not None:
         columns = columns.take(pa.array(part.rows))
@@ -111,19 +114,6 @@ def resolved_for(
     return resolve_recipe(recipe, columns)
 
 
-def new_columns(
-    engine: Engine, file: int, responses: Responses, names: tuple[str, ...]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the columns that the last pass computes for a file, in the order of its rows."""
-    for result in engine.last_pass(file, responses, names, lambda columns: columns):
-        yield from (columns for _, columns in result.parts)
-
-
-def _uncounted(_: Batch) -> Counted:
-    """Return no totals: a replay prints no summary of a run."""
-    return Counted({}, lambda _: ExactTotals())
-
-
 @dataclass(frozen=True)
 class Replayed:
     """A recorded stage and what a recipe computes for it."""
@@ -139,10 +129,15 @@ class Replayed:
     rounding: int = 0
     """Elements of groups of equal rewards that differ within float32 rounding divided by ε."""
 
-    @property
-    def tokens(self) -> bool:
-        """Whether the elements are tokens."""
-        return STAGES[self.name].level == "tokens"
+    def by_token(self, rollouts: Rollouts) -> bool:
+        """Return whether the elements are tokens of the rollouts."""
+        count = 0 if rollouts.columns.rows_only else int(rollouts.offsets[-1])
+        return STAGES[self.name].level == "tokens" and len(self.difference.recorded) == count
+
+    def totals(self, rollouts: Rollouts) -> DifferenceTotals:
+        """Return what differs in the rollouts that it was computed of."""
+        rows = rollouts.of_tokens if self.by_token(rollouts) else None
+        return self.difference.totals(rollouts.rows, rows)
 
 
 def _differing(stage: Replayed) -> tuple[int, float]:
@@ -312,6 +307,43 @@ class Replayer:
     ) -> Replayed:
         slack = equal_reward_slack(self.rollouts, resolved)
         return compared(self.rollouts, name, column, slack, self.tolerance, used)
+
+
+@dataclass(frozen=True)
+class ExpectedNumbers:
+    """The recorded numbers of a stage, which those of recipes are compared with."""
+
+    recorded: Numbers
+    """[T] of tokens or [N] of responses, float64."""
+    chosen: Mask
+    """The elements that count; what is not finite is not compared."""
+    outside: Mask
+    """The other elements that are finite."""
+    slack: Numbers
+    """Absolute tolerance of each element."""
+    relative: float
+    """Relative tolerance."""
+
+    @classmethod
+    def of(
+        cls, recorded: Numbers, chosen: Mask, size: Numbers, tolerance: float
+    ) -> ExpectedNumbers:
+        """Return recorded numbers with their tolerance.
+
+        Args:
+            recorded: [T] or [N].
+            chosen: the elements that count, of the same shape.
+            size: magnitude of the inputs, whose float32 rounding is an absolute error.
+            tolerance: relative tolerance; one percent of it is the absolute one.
+        """
+        finite = np.isfinite(recorded)
+        near = tolerance * _ABSOLUTE * (1.0 + size)
+        return cls(recorded, chosen & finite, ~chosen & finite, near, tolerance)
+
+    def against(self, computed: Numbers, slack: Numbers | None = None) -> Difference:
+        """Return the difference from computed numbers, with more absolute tolerance."""
+        near = self.slack if slack is None else self.slack + slack
+        return Difference(self.recorded, computed, self.chosen, near, self.relative)
 
 
 def compared(

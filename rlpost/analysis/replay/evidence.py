@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.differences import TOLERANCE
+from rlpost.analysis.replay.compute import TOLERANCE, Replayer
 from rlpost.errors import DataError, UsageError
 from rlpost.pipeline.coupling import coupling_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rlpost.analysis.difference import Difference
     from rlpost.analysis.replay.compute import Replayed
-    from rlpost.analysis.replay.differences import Difference
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
@@ -82,8 +81,7 @@ class Evidence:
     @cached_property
     def by_token(self) -> bool:
         """Whether the elements are tokens."""
-        tokens = int(self.rollouts.offsets[-1])
-        return self.stage.tokens and len(self.recorded) == tokens != len(self.rollouts)
+        return self.stage.by_token(self.rollouts)
 
     def on_elements(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return a value of each response for each element."""

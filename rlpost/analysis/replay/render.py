@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _STYLES = {"equal": "green", "follows": "yellow", "differs": "red"}
-_MOST_ULPS = 1e6
 
 
 def page(result: Json, *, verbose: bool = False) -> Page:
@@ -27,7 +26,7 @@ def page(result: Json, *, verbose: bool = False) -> Page:
 
     Args:
         result: of `replay`.
-        verbose: also stages that are equal, medians, ulps, all recipes and examples, and times.
+        verbose: also stages that are equal, all recipes and examples, and times.
     """
     return Page(
         f"rlpost replay · {result['input']}",
@@ -156,7 +155,7 @@ def stage_table(result: Json, *, verbose: bool) -> TextTable:
 
     Args:
         result: of `replay`.
-        verbose: with counts, medians and ulps, and the definition of equal.
+        verbose: with counts, and the definition of equal.
     """
     stages = result["stages"]
     columns = {
@@ -165,11 +164,9 @@ def stage_table(result: Json, *, verbose: bool) -> TextTable:
         "compared": [counted(one["compared"], _unit(one, result)) for one in stages],
         "equal": [percent(one["share_equal"]) for one in stages],
         "max |Δ|": aligned([one["largest"] for one in stages]),
-        "median": aligned([one.get("median") for one in stages]),
-        "ulps": [_ulps(one.get("median_ulps")) for one in stages],
         "verdict": [Text(_verdict_of(one), _STYLES[one["verdict"]]) for one in stages],
     }
-    left_out = () if verbose else ("stage", "compared", "median", "ulps")
+    left_out = () if verbose else ("stage", "compared")
     shown = {name: cells for name, cells in columns.items() if name not in left_out}
     rows = [*zip(*shown.values(), strict=True)]
     text = [i for i, name in enumerate(shown) if name in ("stage", "recorded column", "verdict")]
@@ -182,12 +179,6 @@ def _verdict_of(stage: Json) -> str:
     return "equal, given the stage before" if stage["verdict"] == "follows" else stage["verdict"]
 
 
-def _ulps(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value <= _MOST_ULPS else f"> {_MOST_ULPS:.0e}".replace("+0", "")
-
-
 def _notes(result: Json, *, verbose: bool) -> Iterator[str]:
     """Yield what the numbers of the stages mean, as far as they occur."""
     tolerance = result["tolerance"]
@@ -196,7 +187,7 @@ def _notes(result: Json, *, verbose: bool) -> Iterator[str]:
         value = " + max |value|" if "token" in units and "values" in result["roles"] else ""
         slack = f"{tolerance / 100:g}·(1 + |raw reward|{value})"
         yield f"equal: |Δ| ≤ {tolerance:g}·|computed| + {slack}"
-        yield "only policy tokens count; median: of |Δ|; ulps: float32 numbers between both"
+        yield "only policy tokens count"
         for one in result["stages"]:
             before = _names(one["from_recorded"])
             if before:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost._version import __version__
-from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.differences import TOLERANCE, finite
+from rlpost.analysis.difference import finite
+from rlpost.analysis.replay.compute import TOLERANCE, Replayer
 from rlpost.analysis.replay.findings import findings
 from rlpost.analysis.replay.stages import STAGES, is_recorded_elsewhere
 from rlpost.analysis.segments import segment_reduce
@@ -196,8 +196,6 @@ def stage_facts(
 
     `verdict` is `equal`, `differs` (its own arithmetic differs), `follows` (its inputs differ).
     """
-    rows = rollouts.of_tokens
-    tokens = len(one.difference.recorded) == len(rows) and one.tokens
     inherited = one.difference.equal and start is not None and not start.difference.equal
     verdict = "follows" if inherited else "equal" if one.difference.equal else "differs"
     return {
@@ -205,10 +203,10 @@ def stage_facts(
         "title": STAGES[one.name].title,
         "column": one.column,
         "from_recorded": list(one.used),
-        "unit": "tokens" if tokens else "responses",
+        "unit": "tokens" if one.by_token(rollouts) else "responses",
         "verdict": verdict,
         "first": one is first,
-        **one.difference.facts(rows if tokens else None, len(rollouts)),
+        **one.totals(rollouts).facts(),
         "from_start_equal": None if start is None else start.difference.equal,
         "outside_differing": one.outside,
         "rounding": one.rounding,
@@ -222,7 +220,7 @@ def examples(one: Replayed, rollouts: Rollouts, count: int = _EXAMPLES) -> list[
     """
     difference = one.difference
     wrong = np.where(difference.wrong, np.nan_to_num(difference.distance, nan=np.inf), 0.0)
-    if len(wrong) == len(rollouts) and not _is_tokens(one, rollouts):
+    if not one.by_token(rollouts):
         order = _of_groups(np.argsort(-wrong, kind="stable"), wrong, rollouts)[:count]
         return [_example(one, rollouts, int(row), slice(row, row + 1)) for row in order]
     starts = rollouts.offsets
@@ -247,12 +245,8 @@ def _of_groups(
     return np.concatenate([order[first], order[~first]])
 
 
-def _is_tokens(one: Replayed, rollouts: Rollouts) -> bool:
-    return one.tokens and not rollouts.columns.rows_only
-
-
 def _example(one: Replayed, rollouts: Rollouts, row: int, part: slice) -> Json:
-    difference, tokens = one.difference, _is_tokens(one, rollouts)
+    difference, tokens = one.difference, one.by_token(rollouts)
     first = part.start - int(rollouts.offsets[row]) if tokens else 0
     return {
         "row": int(rollouts.rows[row]),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.differences import TOLERANCE, check_tolerance
+from rlpost.analysis.replay.compute import TOLERANCE, Replayer
 from rlpost.analysis.replay.input_columns import NamedColumns, column_warnings
 from rlpost.analysis.replay.parts import compare_parts
 from rlpost.analysis.replay.replay import (
@@ -62,7 +62,8 @@ class ReplayRequest:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a tolerance or a sample that is out of range."""
-        check_tolerance(self.tolerance)
+        if not 0 <= self.tolerance < math.inf:
+            raise UsageError(f"--tolerance {self.tolerance}: a number from 0 on is needed")
         if self.sample_tokens < 1:
             raise UsageError(f"--sample {self.sample_tokens}: at least 1 token is needed")
 
@@ -178,7 +179,7 @@ def _searched(source: Source, sample: Rollouts, request: ReplayRequest) -> Neare
     """Return the recipe of a search."""
     from rlpost.analysis.replay.candidates import candidate_of  # noqa: PLC0415 - as search
     from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only it needs presets
-    from rlpost.analysis.replay.stored_recipe import recipe_of_files  # noqa: PLC0415
+    from rlpost.analysis.stored_recipe import recipe_of_files  # noqa: PLC0415
 
     return search(
         sample,

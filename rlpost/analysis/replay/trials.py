@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlpost.analysis.difference import finite
 from rlpost.analysis.replay.candidates import key_of, values_read
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.differences import finite
 from rlpost.analysis.replay.stages import STAGES, ordered
 from rlpost.errors import DataError, UsageError
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.analysis.difference import Difference
     from rlpost.analysis.replay.candidates import Candidate
-    from rlpost.analysis.replay.differences import Difference
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.pipeline.resolved import ResolvedRecipe
 

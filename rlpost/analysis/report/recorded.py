@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.input_columns import NamedColumns, columns_of
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.analysis.replay.stored_recipe import StoredRecipe, recipe_of_files
 from rlpost.analysis.report.page import Section
+from rlpost.analysis.stored_recipe import StoredRecipe, recipe_of_files
 from rlpost.display.page import Page
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted

@@ -69,8 +69,8 @@ def compare(
 ) -> None:
     """Compare the advantages of files, or of one input under several recipes.
 
-    Prints correlations and sign agreement of each pair, over responses and tokens, the largest
-    differences, and what each side clips and masks. Responses of files are matched by their keys.
+    Prints why they differ, correlations and sign agreement of each pair, over responses and tokens,
+    and the largest differences. Responses of files are matched by their keys.
     """
     recipes = variants(config, preset, estimator, {"columns": roles, "assigned": assigned})
     columns_map = name_values(roles or [], "--map")

@@ -10,6 +10,7 @@ import pytest
 from compared_files import ARITHMETIC, compared, enriched, kept_by_both, plain
 
 from rlpost.analysis.compare import matching
+from rlpost.analysis.difference import align
 from rlpost.errors import DataError
 
 
@@ -128,7 +129,7 @@ def test_streams_are_cut_alike_and_rows_come_in_any_order(monkeypatch):
     straight = chunked(values, [3, 3, 20])
     reordered = matching.select_rows(chunked(values, [11]), order, 40)
     back = [[], []]
-    for pair in matching.align([straight, reordered]):
+    for pair in align([straight, reordered]):
         for rows, chunk in zip(back, pair, strict=True):
             rows += [part.tolist() for part in np.split(chunk.values, chunk.lengths.cumsum()[:-1])]
     assert back[0] == values

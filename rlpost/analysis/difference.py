@@ -1,0 +1,201 @@
+"""Two columns of the same rows: what differs, and both read side by side.
+
+`verify`, `compare` and `replay` compare columns so.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.engine import Engine
+    from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.totals import ExactTotals
+
+    Codes = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+    Numbers = NDArray[np.float64]
+
+Json = dict[str, Any]
+_FIRST = 10
+"""Rows that are listed."""
+
+
+def finite(value: Any) -> float | None:
+    """Return a number as JSON has it; None if it is NaN or infinite."""
+    return float(value) if np.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Recorded and computed numbers of the same rows, element by element."""
+
+    recorded: Numbers
+    """[T] of tokens or [N] of responses, float64."""
+    computed: Numbers
+    """Of the same shape."""
+    chosen: Mask
+    """The elements that count: policy tokens, or responses, that both sides have."""
+    slack: Numbers | float
+    """Absolute tolerance of each element."""
+    relative: float
+    """Relative tolerance."""
+
+    @property
+    def distance(self) -> Numbers:
+        """Absolute differences of all elements."""
+        return np.abs(self.recorded - self.computed)
+
+    @cached_property
+    def wrong(self) -> Mask:
+        """The elements that count and differ by more than the tolerance; NaN differs from all."""
+        near = self.distance <= self.slack + self.relative * np.abs(self.computed)
+        return self.chosen & ~near
+
+    @property
+    def equal(self) -> bool:
+        """Whether no element differs by more than the tolerance."""
+        return not bool(self.wrong.any())
+
+    def totals(self, numbers: Codes, rows: Codes | None = None) -> DifferenceTotals:
+        """Return what differs.
+
+        Args:
+            numbers: [N] of the rows in their input.
+            rows: [T] position of the row of each element; None: an element is a row.
+        """
+        distance, wrong = self.distance[self.chosen], np.flatnonzero(self.wrong)
+        differing = wrong if rows is None else np.unique(rows[wrong])
+        return DifferenceTotals(
+            len(distance),
+            len(wrong),
+            len(distance) - int(np.count_nonzero(distance)),
+            float(distance.max(initial=0.0)),
+            len(numbers),
+            len(differing),
+            numbers[differing[:_FIRST]].tolist(),
+        )
+
+
+@dataclass
+class DifferenceTotals:
+    """What differs between two columns of the same rows, added up part by part."""
+
+    compared: int = 0
+    differing: int = 0
+    """Numbers that differ by more than the tolerance."""
+    identical: int = 0
+    largest: float = 0.0
+    """Largest absolute difference."""
+    rows: int = 0
+    rows_differing: int = 0
+    first_rows: list[int] = field(default_factory=list)
+    """The first rows that differ."""
+
+    def add(self, part: DifferenceTotals) -> None:
+        """Add the next rows."""
+        self.compared += part.compared
+        self.differing += part.differing
+        self.identical += part.identical
+        self.largest = float(np.maximum(self.largest, part.largest))
+        self.rows += part.rows
+        self.rows_differing += part.rows_differing
+        self.first_rows += part.first_rows[: _FIRST - len(self.first_rows)]
+
+    def facts(self) -> Json:
+        """Return counts of numbers and responses, and the share of numbers that are equal."""
+        return {
+            "compared": self.compared,
+            "differing": self.differing,
+            "share_equal": 1.0 - self.differing / self.compared if self.compared else None,
+            "identical": self.identical,
+            "largest": finite(self.largest),
+            "responses": self.rows,
+            "responses_differing": self.rows_differing,
+            "first_rows": self.first_rows,
+        }
+
+
+# ---- both columns, row by row ----
+
+
+class Rows(Protocol):
+    """Consecutive rows of columns."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many they are."""
+
+    def slice(self, offset: int, length: int | None = None) -> Any:
+        """Return some of them."""
+
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
+
+
+def without_totals(plan: Plan) -> Plan:
+    """Return a plan that computes columns alone, and no summary."""
+    from rlpost.pipeline.totals import Counted, ExactTotals  # noqa: PLC0415 - slow to import
+
+    nothing = Counted({}, lambda _: ExactTotals())
+    return replace(plan, count=lambda _: nothing, observe=lambda _: {})
+
+
+def recomputed(
+    engine: Engine,
+    file: int,
+    responses: Responses,
+    names: tuple[str, ...],
+    convert: Callable[[pa.RecordBatch], Any] = lambda columns: columns,
+    count: Callable[[ExactTotals], None] = lambda _: None,
+) -> Generator[Any]:
+    """Yield the columns that the last pass computes for a file, in the order of its rows.
+
+    Args:
+        engine: of the recipe.
+        file: index of the file.
+        responses: of the engine.
+        names: the columns.
+        convert: called with the rows of each row group, in threads.
+        count: called with the totals of each chunk.
+    """
+    for result in engine.last_pass(file, responses, names, convert):
+        count(result.totals)
+        yield from (columns for _, columns in result.parts)
+
+
+def align(streams: Sequence[Generator[AnyRows]]) -> Iterator[tuple[AnyRows, ...]]:
+    """Yield the same rows of every stream, whatever their chunks, until the shortest ends."""
+    with ExitStack() as stack:
+        for stream in streams:
+            stack.enter_context(closing(stream))
+        pending: list[AnyRows | None] = [None] * len(streams)
+        while True:
+            for i, stream in enumerate(streams):
+                pending[i] = _next_rows(pending[i], stream)
+            chunks = [chunk for chunk in pending if chunk is not None]
+            if len(chunks) < len(streams):
+                return
+            rows = min(chunk.num_rows for chunk in chunks)
+            yield tuple(chunk.slice(0, rows) for chunk in chunks)
+            pending = [chunk.slice(rows) for chunk in chunks]
+
+
+def _next_rows(chunk: AnyRows | None, stream: Iterator[AnyRows]) -> AnyRows | None:
+    """Return the chunk if it has rows, else the next one with rows; None at the end."""
+    while chunk is None or not chunk.num_rows:
+        chunk = next(stream, None)
+        if chunk is None:
+            return None
+    return chunk
