@@ -15,7 +15,7 @@ from runs import strict_json
 import rlpost
 from rlpost import manual
 from rlpost.analysis.replay import render
-from rlpost.analysis.replay.render_examples import digits_of
+from rlpost.analysis.replay.render import digits_of
 from rlpost.display.console import console
 from rlpost.errors import DataError, UsageError
 

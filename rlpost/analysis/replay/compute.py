@@ -235,8 +235,7 @@ class Replayer:
         """Return the same as `from_start`, and the recipe resolved for the rollouts."""
         whole, resolved = self.bound(recipe), None
         out: dict[str, Replayed] = {}
-        written = self.rollouts.written_by_rlpost
-        for own, stages in runs_of(whole, self._recorded(names), of_rlpost=written):
+        for own, stages in runs_of(whole, self._recorded(names)):
             missing = [name for name in stages if name not in out or not out[name].difference.equal]
             if not missing:
                 continue
@@ -291,8 +290,17 @@ class Replayer:
         return other
 
     def _in_place(self, recipe: Recipe, name: str) -> bool:
-        """Return whether a stage that frameworks record elsewhere is that of rlpost."""
-        return self.rollouts.written_by_rlpost is True and is_recorded_elsewhere(recipe, name)
+        """Return whether a stage that frameworks record elsewhere is that of rlpost: the nearer."""
+        rollouts = self.rollouts
+        if name not in rollouts.recorded or not is_recorded_elsewhere(recipe, name):
+            return False
+        if rollouts.in_place is None:
+            near = []
+            for own, _ in runs_of(recipe, [name]):
+                columns, resolved = computed(self.inputs, own, [name], self.part)
+                near += [_differing(self._compared(name, x, resolved)) for x in columns.values()]
+            rollouts.in_place = len(near) > 1 and near[0] < near[1]
+        return rollouts.in_place
 
     def _input_column(self, name: str) -> pa.Array:
         """Return a recorded column: a number per response, or lists without null."""

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from rlpost.analysis.replay.render_examples import examples
-from rlpost.analysis.replay.render_search import search_lines, search_parts, search_verdict
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
@@ -19,6 +17,10 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _STYLES = {"equal": "green", "follows": "yellow", "differs": "red"}
+_MOST_RECIPES = 5
+_WIDTH, _LABEL, _GAP = 80, 10, 2
+"""Columns of a table of tokens, of its labels with the gap after them, and of the other gaps."""
+_DIGITS = range(4, 10)
 
 
 def page(result: Json, *, verbose: bool = False) -> Page:
@@ -32,28 +34,10 @@ def page(result: Json, *, verbose: bool = False) -> Page:
         f"rlpost replay · {result['input']}",
         lines=[_input_line(result), *_differences(result), *_equal_line(result)],
         parts=[*_parts(result, verbose=verbose)],
-        notices=[Notice("warning", text) for text in warning_texts(result)],
+        notices=[Notice("warning", text) for text in result["warnings"]],
         verdict=verdict(result),
         next_steps=[*_next_steps(result)],
     )
-
-
-def warning_texts(result: Json) -> list[str]:
-    """Return what was not compared, or is not as usual, a sentence each."""
-    texts = list(result["warnings"])
-    if result["not_computed"]:
-        names = _names(result["not_computed"])
-        texts.append(f"not compared, since the recipe computes none: {names}")
-    order = [one["stage"] for one in result["stages"]]
-    elsewhere = [one["stage"] for one in result.get("whole_input", ()) if not one["equal"]]
-    if elsewhere and order.index(elsewhere[0]) < _place(order, result["first"]):
-        title = STAGES[elsewhere[0]].title
-        texts.append(f"beyond these rows {title} differs, too (last table): --sample compares more")
-    return texts
-
-
-def _place(order: list[str], first: str | None) -> int:
-    return len(order) if first is None else order.index(first)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -75,53 +59,74 @@ def _input_line(result: Json) -> str:
 
 def _differences(result: Json) -> Iterator[str]:
     """Yield what the difference is, the best explanation first, and what a search found."""
-    own = [one for one in result["findings"] if not one["note"]]
-    for i, one in enumerate(own):
-        explains = "" if one["explains"] >= 1 else f" ({percent(one['explains'])} of these)"
-        yield f"{'and' if i else 'The difference is'} in {one['text']}{explains}"
-    if "search" in result:
-        yield from search_lines(result)
+    for i, finding in enumerate(x for x in result["findings"] if not x["note"]):
+        share = finding["explains"]
+        explains = "" if share >= 1 else f" ({percent(share)} of these)"
+        yield f"{'and' if i else 'The difference is'} in {finding['text']}{explains}"
+    if "search" not in result:
+        return
+    search, metadata = result["search"], result["search"]["metadata"]
+    if not result["reproduced"]:
+        # Not its share of equal numbers: a single option, on the line above, may reproduce all.
+        share = "" if result["findings"] else f"; {percent(search['share_equal'])} of its numbers"
+        best = f"`{search['best']['named']}`"
+        yield f"the nearest recipe: {best}{f'{share} are equal' if share else ''}"
+    if metadata is not None and not metadata["reproduces"]:
+        yield f"not reproduced by the recipe in the metadata of the file, `{metadata['named']}`"
 
 
 def _equal_line(result: Json) -> Iterator[str]:
     """Yield the names of the columns that are equal, if no table of stages has them."""
     if result["reproduced"]:
-        yield f"equal: {_names([one['column'] for one in result['stages']])}"
+        yield f"equal: {_names([stage['column'] for stage in result['stages']])}"
+
+
+# ---- the verdict ----
 
 
 def verdict(result: Json) -> Notice:
     """Return whether the recipe reproduces the input, else the first stage that differs."""
     stages = result["stages"]
-    within = f"within {result['tolerance']:g}"
     if result["reproduced"]:
-        columns = f"{counted(len(stages), 'recorded column')} equal {within}"
-        by = search_verdict(result) if "search" in result else ""
-        return Notice("ok", f"Reproduced{by}: {columns}")
-    first = next((one for one in stages if one["stage"] == result["first"]), None)
-    if first is None and any(not one["note"] for one in result["findings"]):
+        columns = f"{counted(len(stages), 'recorded column')} equal within"
+        return Notice("ok", f"Reproduced{_by(result)}: {columns} {result['tolerance']:g}")
+    first = next((stage for stage in stages if stage["stage"] == result["first"]), None)
+    if first is None and any(not finding["note"] for finding in result["findings"]):
         return Notice(
             "error", "Differs: recorded numbers are NaN, null or infinite; others are equal"
         )
     if first is None:
         text = "Differs, but not in the rows compared stage by stage (last table)"
         return Notice("error", text)
-    unit = _unit(first, result)
-    differ = f"{first['differing']:,} of {counted(first['compared'], unit)}"
+    differ = f"{first['differing']:,} of {counted(first['compared'], _unit(first))}"
     before = _names(first["from_recorded"])
     source = f", computed from the recorded {before}" if before else ""
-    by = search_verdict(result) if "search" in result else "Differs"
-    text = f"{by} at {first['title']}: {differ}, by {number(first['largest'])} at most"
+    text = f"{_by(result)} at {first['title']}: {differ}, by {number(first['largest'])} at most"
     return Notice("error", f"{text} (`{first['column']}`{source})", advice=_advice(result))
+
+
+def _by(result: Json) -> str:
+    """Return by which recipe the columns were reproduced, or that none was found."""
+    reproduced, search = result["reproduced"], result.get("search")
+    if search is None:
+        return "" if reproduced else "Differs"
+    if not reproduced:
+        near = "found" if search["near"] else "is near"
+        return f"No recipe {near}: the nearest differs"
+    others = len(search["same_numbers"])
+    if others:
+        return f" by {others + 1} recipes with the same numbers on this file"
+    return f" by `{search['best']['named']}`"
 
 
 def _advice(result: Json) -> str:
     """Return what to do about a difference."""
-    found = [one for one in result["findings"] if not one["note"]]
-    if found:
-        return str(found[0]["advice"])
+    explained = [finding for finding in result["findings"] if not finding["note"]]
+    if explained:
+        return str(explained[0]["advice"])
     if "search" not in result:
         return "No single change explains it: without --preset, replay searches for the recipe."
-    roles = {role: one["column"] for role, one in result["roles"].items()}
+    roles = {role: facts["column"] for role, facts in result["roles"].items()}
     columns = _names(
         [roles[role] for role in ("reward", "group", "batch", "mask") if role in roles]
     )
@@ -134,44 +139,63 @@ def _advice(result: Json) -> str:
     )
 
 
-def _unit(stage: Json, result: Json) -> str:
-    """Return what the elements of a stage are: `token` or `response`."""
-    level = STAGES[stage["stage"]].level if result["tokens"] is not None else "responses"
-    return str(stage.get("unit", level)).removesuffix("s")
+def _next_steps(result: Json) -> Iterator[str]:
+    if "search" in result and result["reproduced"]:
+        yield "next: --save-config PATH writes the first recipe as a file for --config"
+
+
+# ---- tables ----
 
 
 def _parts(result: Json, *, verbose: bool) -> Iterator[TextTable]:
-    if "search" in result:
-        yield from search_parts(result, verbose=verbose)
+    search = result.get("search")
+    if search and result["reproduced"] and search["same_numbers"]:
+        yield _same_numbers(search, verbose=verbose)
+    if search and verbose:
+        tried = f"{search['tried']:,} tried in {search['seconds']:.1f} s"
+        yield TextTable((), [("recipes", tried)], "Search", notes=[search["best"]["toml"]])
     if verbose or not result["reproduced"]:
         yield stage_table(result, verbose=verbose)
-    yield from examples(result, verbose=verbose)
+    yield from _examples(result, verbose=verbose)
     if "whole_input" in result:
         yield _whole_input(result)
 
 
-def stage_table(result: Json, *, verbose: bool) -> TextTable:
-    """Return the table of the recorded stages.
+def _same_numbers(search: Json, *, verbose: bool) -> TextTable:
+    """Return the recipes with the same numbers."""
+    others = search["same_numbers"]
+    listed = others[: None if verbose else _MOST_RECIPES]
+    by_metadata = search["best"]["by_metadata"]
+    mark = "← in the metadata of the file" if by_metadata else "the fewest options"
+    rows = [(search["best"]["named"], mark), *((recipe["named"], "") for recipe in listed)]
+    more = len(others) - len(listed)
+    title = "Recipes with the same numbers on this file"
+    notes = [f"… {more} more: --verbose prints them"] if more else []
+    return TextTable((), rows, title=title, text=(0, 1), notes=notes)
 
-    Args:
-        result: of `replay`.
-        verbose: with counts, and the definition of equal.
-    """
+
+def stage_table(result: Json, *, verbose: bool) -> TextTable:
+    """Return the table of the recorded stages; verbose with counts."""
     stages = result["stages"]
     columns = {
-        "stage": [one["title"] for one in stages],
-        "recorded column": [one["column"] for one in stages],
-        "compared": [counted(one["compared"], _unit(one, result)) for one in stages],
-        "equal": [percent(one["share_equal"]) for one in stages],
-        "max |Δ|": aligned([one["largest"] for one in stages]),
-        "verdict": [Text(_verdict_of(one), _STYLES[one["verdict"]]) for one in stages],
+        "stage": [stage["title"] for stage in stages],
+        "recorded column": [stage["column"] for stage in stages],
+        "compared": [counted(stage["compared"], _unit(stage)) for stage in stages],
+        "equal": [percent(stage["share_equal"]) for stage in stages],
+        "max |Δ|": aligned([stage["largest"] for stage in stages]),
+        "verdict": [Text(_verdict_of(stage), _STYLES[stage["verdict"]]) for stage in stages],
     }
     left_out = () if verbose else ("stage", "compared")
-    shown = {name: cells for name, cells in columns.items() if name not in left_out}
-    rows = [*zip(*shown.values(), strict=True)]
-    text = [i for i, name in enumerate(shown) if name in ("stage", "recorded column", "verdict")]
-    notes = [*_notes(result, verbose=verbose)]
-    return TextTable([*shown], rows, "Stages", text=text, notes=notes)
+    kept = {name: cells for name, cells in columns.items() if name not in left_out}
+    rows = [*zip(*kept.values(), strict=True)]
+    text = [i for i, name in enumerate(kept) if name in ("stage", "recorded column", "verdict")]
+    notes = [*_notes(stages, verbose=verbose)]
+    return TextTable([*kept], rows, "Stages", text=text, notes=notes)
+
+
+def _unit(stage: Json) -> str:
+    """Return what the elements of a stage are: `token` or `response`."""
+    return str(stage["unit"]).removesuffix("s")
 
 
 def _verdict_of(stage: Json) -> str:
@@ -179,54 +203,134 @@ def _verdict_of(stage: Json) -> str:
     return "equal, given the stage before" if stage["verdict"] == "follows" else stage["verdict"]
 
 
-def _notes(result: Json, *, verbose: bool) -> Iterator[str]:
-    """Yield what the numbers of the stages mean, as far as they occur."""
-    tolerance = result["tolerance"]
-    if verbose:
-        units = {_unit(one, result) for one in result["stages"]}
-        value = " + max |value|" if "token" in units and "values" in result["roles"] else ""
-        slack = f"{tolerance / 100:g}·(1 + |raw reward|{value})"
-        yield f"equal: |Δ| ≤ {tolerance:g}·|computed| + {slack}"
-        yield "only policy tokens count"
-        for one in result["stages"]:
-            before = _names(one["from_recorded"])
-            if before:
-                yield f"{one['title']}: computed from the recorded {before}"
-    outside = [one for one in result["stages"] if one.get("outside_differing")]
-    if outside:
-        counts = {one["outside_differing"] for one in outside}
-        most = f"{'up to ' if len(counts) > 1 else ''}{counted(max(counts), 'token')}"
-        titles = ", ".join(one["title"] for one in outside)
-        yield f"{titles}: {most} outside the mask differ; they do not count"
-    for one in result["stages"]:
-        if one.get("rounding"):
+def _notes(stages: Sequence[Json], *, verbose: bool) -> Iterator[str]:
+    """Yield what the stages were computed from, and what differs in them and does not count."""
+    for stage in stages:
+        title = stage["title"]
+        if verbose and stage["from_recorded"]:
+            yield f"{title}: computed from the recorded {_names(stage['from_recorded'])}"
+        if stage["outside_differing"]:
+            tokens = counted(stage["outside_differing"], "token")
+            yield f"{title}: {tokens} outside the mask differ; they do not count"
+        if stage["rounding"]:
             yield (
-                f"{one['title']}: in groups of equal rewards, "
-                f"{counted(one['rounding'], _unit(one, result))} within the float32 rounding of "
-                "the mean divided by ε: equal"
+                f"{title}: in groups of equal rewards, {counted(stage['rounding'], _unit(stage))} "
+                "within the float32 rounding of the mean divided by ε: equal"
             )
 
 
 def _whole_input(result: Json) -> TextTable:
     """Return the table of the whole input, from the start of the recipe."""
-    every = result["whole_input"]
-    largest = aligned([one["largest"] for one in every])
+    stages = result["whole_input"]
+    largest = aligned([stage["largest"] for stage in stages])
     rows = [
         (
-            STAGES[one["stage"]].title,
-            counted(one["compared"], _unit(one, result)),
-            percent(one["share_equal"]),
+            STAGES[stage["stage"]].title,
+            counted(stage["compared"], _unit(stage)),
+            percent(stage["share_equal"]),
             most,
-            f"{one['responses_differing']:,}",
-            ", ".join(map(str, one["first_rows"][:3])),
+            f"{stage['responses_differing']:,}",
+            ", ".join(map(str, stage["first_rows"][:3])),
         )
-        for one, most in zip(every, largest, strict=True)
+        for stage, most in zip(stages, largest, strict=True)
     ]
     headings = ("stage", "compared", "equal", "max |Δ|", "responses that differ", "first rows")
     title = f"The whole input: {counted(result['of_responses'], 'response')}, from the start"
     return TextTable(headings, rows, title=title)
 
 
-def _next_steps(result: Json) -> Iterator[str]:
-    if "search" in result and result["reproduced"]:
-        yield "next: --save-config PATH writes the first recipe as a file for --config"
+# ---- examples ----
+
+
+def _examples(result: Json, *, verbose: bool) -> Iterator[TextTable]:
+    """Yield tables of responses that differ the most; of tokens the first alone, unless verbose."""
+    examples = result["examples"]
+    if not examples:
+        return
+    title = next(x["title"] for x in result["stages"] if x["stage"] == result["first"])
+    title = f"Largest differences of {title}"
+    if examples[0]["first_token"] is None or all(map(_is_constant, examples)):
+        yield _of_responses(examples, title)
+        return
+    for i, example in enumerate(examples if verbose else examples[:1]):
+        yield _of_tokens(example, "" if i else f"{title}: ")
+
+
+def _is_constant(example: Json) -> bool:
+    """Return whether the tokens of an example have the same numbers."""
+    pairs = {*zip(example["recorded"], example["computed"], strict=True)}
+    return all(example["policy"]) and len(pairs) == 1
+
+
+def _of_responses(examples: Sequence[Json], title: str) -> TextTable:
+    """Return one table of responses with a number each."""
+    keys = {name: key for name, key in (("step", "step"), ("prompt", "group"))
+            if examples[0][key] is not None}  # fmt: skip
+    digits = digits_of([(x["recorded"][0], x["computed"][0]) for x in examples])
+    rows = [
+        (
+            str(example["row"]),
+            *(str(example[key]) for key in keys.values()),
+            number(example["reward"]),
+            shown(example["recorded"][0], digits),
+            shown(example["computed"][0], digits),
+        )
+        for example in examples
+    ]
+    headings = ("row", *keys, "reward", "recorded", "computed")
+    text = [i for i, heading in enumerate(headings) if heading == "prompt"]
+    return TextTable(headings, rows, title=title, text=text)
+
+
+def _of_tokens(example: Json, before: str) -> TextTable:
+    """Return the tokens of a response from the first that differs, as many as 80 columns hold."""
+    pairs = list(zip(example["recorded"], example["computed"], strict=True))
+    differs, policy = example["differs"], example["policy"]
+    digits = digits_of([pair for pair, wrong in zip(pairs, differs, strict=True) if wrong])
+    names = [str(example["first_token"] + i) for i in range(len(pairs))]
+    names = [name if own else f"({name})" for name, own in zip(names, policy, strict=True)]
+    cells = [[shown(pair[side], digits) for pair in pairs] for side in (0, 1)]
+    widest = max(len(text) for texts in (*cells, names) for text in texts)
+    count = max(1, (_WIDTH - _LABEL) // (widest + _GAP))
+    first = max(0, min(differs.index(True) - 1, len(pairs) - count))
+    part = range(first, min(first + count, len(pairs)))
+    styles = ["dim" if not own else "bold red" if wrong else ""
+              for own, wrong in zip(policy, differs, strict=True)]  # fmt: skip
+    rows: list[tuple[str | Text, ...]] = [
+        (label, *(Text(texts[i], styles[i]) for i in part))
+        for label, texts in zip(("recorded", "computed"), cells, strict=True)
+    ]
+    if not all(differs):
+        rows.append(("", *("≠" if differs[i] else "" for i in part)))
+    headings = ("token", *(names[i] for i in part))
+    return TextTable(headings, rows, title=f"{before}{_heading(example)}")
+
+
+def _heading(example: Json) -> str:
+    parts = [f"row {example['row']}"]
+    parts += [f"step {example['step']}"] if example["step"] is not None else []
+    parts += [str(example["group"])] if example["group"] is not None else []
+    parts += [f"reward {number(example['reward'])}", counted(example["tokens"], "token")]
+    observed = "" if all(example["policy"]) else "; observation tokens in parentheses"
+    return " · ".join(parts) + observed
+
+
+def digits_of(pairs: Sequence[tuple[float | None, float | None]]) -> int:
+    """Return the fewest significant digits with which the numbers of each pair look different.
+
+    >>> digits_of([(0.5, 0.7), (-2.47480, -2.47481)])
+    6
+    """
+    for digits in _DIGITS:
+        if all(shown(left, digits) != shown(right, digits) for left, right in pairs):
+            return digits
+    return _DIGITS[-1]
+
+
+def shown(value: float | None, digits: int) -> str:
+    """Return a number with so many significant digits; `–` for what is no number.
+
+    >>> shown(-2.474803, 4), shown(-0.0, 4), shown(None, 4)
+    ('-2.475', '0', '–')
+    """
+    return "–" if value is None else f"{value or 0.0:.{digits}g}"  # 0.0 has no sign, -0.0 has

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost._version import __version__
-from rlpost.analysis.difference import finite
+from rlpost.analysis.difference import DifferenceTotals, finite
 from rlpost.analysis.replay.compute import TOLERANCE, Replayer
 from rlpost.analysis.replay.findings import findings
-from rlpost.analysis.replay.stages import STAGES, is_recorded_elsewhere
+from rlpost.analysis.replay.stages import STAGES, ordered
 from rlpost.analysis.segments import segment_reduce
 from rlpost.display.text import counted
 from rlpost.errors import DataError
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.compute import Replayed
-    from rlpost.analysis.replay.rollouts import Rollouts
+    from rlpost.analysis.replay.rollouts import RolloutReader, Rollouts
+    from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
@@ -65,7 +66,11 @@ def replay_recipe(
             f"{rollouts.name}: {named} computes none of the recorded columns ({names}); choose "
             "another preset or estimator, or leave both out to search for the recipe"
         )
-    missing = _unrecorded(rollouts, stages)
+    warnings = [*rollouts.warnings, *_unrecorded(rollouts, stages)]
+    others = not_computed(rollouts, {stage.name for stage in stages})
+    if others:
+        names = ", ".join(f"`{name}`" for name in others)
+        warnings.append(f"not compared, since the recipe computes none: {names}")
     start = {one.name: one for one in replayer.from_start(recipe, rollouts.recorded)}
     first = next((one for one in stages if not one.difference.equal), None)
     found = findings(stages, recipe, replayer)
@@ -74,45 +79,55 @@ def replay_recipe(
         "recipe": recipe_facts(recipe, named, replayer),
         "reproduced": first is None and all(one.note for one in found),
         "stages": [stage_facts(one, start.get(one.name), first, rollouts) for one in stages],
-        "not_computed": not_computed(rollouts, {one.name for one in stages}),
+        "not_computed": others,
         "first": None if first is None else first.name,
         "findings": [one.as_json() for one in found],
         "examples": [] if first is None else examples(first, rollouts),
-        "warnings": [*rollouts.warnings, *missing],
+        "warnings": warnings,
     }
 
 
-def with_origin(
-    rollouts: Rollouts, recipe: Recipe, tolerance: float, *, normalised_after_kl: bool
-) -> Rollouts:
-    """Return rollouts whose recorded token rewards are either a framework's or rlpost's.
-
-    With a normalisation after KL a framework records token rewards before it, and rlpost after it.
-    The numbers decide.
+def compare_parts(
+    reader: RolloutReader, sample: Rollouts, recipe: Recipe, tolerance: float, reporter: Reporter
+) -> list[Json]:
+    """Compare the recorded columns of all parts of an input with those of a recipe.
 
     Args:
-        rollouts: the input.
-        recipe: as the user sets it.
+        reader: of the input.
+        sample: its first part.
+        recipe: with all options.
         tolerance: relative tolerance.
-        normalised_after_kl: rlpost wrote the input with such a recipe. If it is another recipe,
-            whose numbers differ, the token rewards are left out, with a warning.
+        reporter: receives the rows.
+
+    Returns:
+        For each stage that the recipe computes from the start, what differs.
     """
-    name = "token_level_rewards"
-    if name not in rollouts.recorded or not is_recorded_elsewhere(recipe, name):
-        return rollouts
-    for origin in (False, True):
-        own = replace(rollouts, written_by_rlpost=origin)
-        found = Replayer(own, tolerance).from_start(recipe, [name])
-        if all(one.difference.equal for one in found):
-            return own
-    if not normalised_after_kl:
-        return rollouts
-    text = (
-        f"not compared: `{rollouts.recorded[name]}` of rlpost, which are after normalisation; "
-        "those of the framework are before it"
-    )
-    recorded = {stage: column for stage, column in rollouts.recorded.items() if stage != name}
-    return replace(rollouts, recorded=recorded, warnings=[*rollouts.warnings, text])
+    totals: dict[str, DifferenceTotals] = {}
+    units: dict[str, str] = {}
+    reporter.start("compare", sample.total)
+    for number in range(len(reader.parts)):
+        part = sample
+        if number:
+            read = reader.rollouts(number)
+            part = replace(sample, table=read.table, rows=read.rows)
+        for stage in Replayer(part, tolerance).from_start(recipe, sample.recorded):
+            totals.setdefault(stage.name, DifferenceTotals()).add(stage.totals(part))
+            units[stage.name] = _unit(stage, part)
+        reporter.advance(len(part))
+    return [
+        {
+            "stage": name,
+            "unit": units[name],
+            "equal": not totals[name].differing,
+            **totals[name].facts(),
+        }
+        for name in ordered(recipe, totals)
+    ]
+
+
+def _unit(stage: Replayed, rollouts: Rollouts) -> str:
+    """Return what the elements of a stage are."""
+    return "tokens" if stage.by_token(rollouts) else "responses"
 
 
 _NEUTRAL = ("sample_mask", "sample_weight", "is_weight")
@@ -203,7 +218,7 @@ def stage_facts(
         "title": STAGES[one.name].title,
         "column": one.column,
         "from_recorded": list(one.used),
-        "unit": "tokens" if one.by_token(rollouts) else "responses",
+        "unit": _unit(one, rollouts),
         "verdict": verdict,
         "first": one is first,
         **one.totals(rollouts).facts(),

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlpost.analysis.replay.compute import TOLERANCE, Replayer
 from rlpost.analysis.replay.input_columns import NamedColumns, column_warnings
-from rlpost.analysis.replay.parts import compare_parts
 from rlpost.analysis.replay.replay import (
     SAMPLE_TOKENS,
     check_recorded,
+    compare_parts,
     replay_recipe,
-    with_origin,
 )
 from rlpost.analysis.replay.rollouts import RolloutReader
+from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.estimators import completed, estimator_named
-from rlpost.io.own_files import stored_object
 from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.columns import TEXT
@@ -91,14 +90,24 @@ def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
         if unit is not None:
             reader = reader.with_whole(unit)
             sample = _sample(reader, request)
-        after_kl = _normalised_after_kl(source)
-        sample = with_origin(sample, recipe, request.tolerance, normalised_after_kl=after_kl)
         result = replay_recipe(sample, recipe, name, request.tolerance)
         if len(reader.parts) > 1:
             whole = compare_parts(reader, sample, recipe, request.tolerance, request.reporter)
             result["whole_input"] = whole
             result["reproduced"] &= all(stage["equal"] for stage in whole)
+            result["warnings"] += _beyond(result)
     return result if search_facts is None else {**result, "search": search_facts}
+
+
+def _beyond(result: Json) -> Iterator[str]:
+    """Yield a warning if a stage before the first one that differs does so beyond its rows."""
+    stages, first = result["stages"], result["first"]
+    order = [stage["stage"] for stage in stages]
+    before = order if first is None else order[: order.index(first)]
+    elsewhere = [stage["stage"] for stage in result["whole_input"] if not stage["equal"]]
+    if elsewhere and elsewhere[0] in before:
+        title = STAGES[elsewhere[0]].title
+        yield f"beyond these rows {title} differs, too (last table): --sample compares more"
 
 
 def replay_sample(source: Source, request: ReplayRequest) -> Json | None:
@@ -114,8 +123,6 @@ def replay_sample(source: Source, request: ReplayRequest) -> Json | None:
     recipe = completed(request.recipe)
     sample = _sample(_reader(source, request), request)
     with _named(source):
-        after_kl = _normalised_after_kl(source)
-        sample = with_origin(sample, recipe, request.tolerance, normalised_after_kl=after_kl)
         if coupled_beyond(sample, recipe) is not None:
             return None
         return replay_recipe(sample, recipe, request.named, request.tolerance)
@@ -189,14 +196,6 @@ def _searched(source: Source, sample: Rollouts, request: ReplayRequest) -> Neare
         framework=_framework(source),
         reporter=request.reporter,
     )
-
-
-def _normalised_after_kl(source: Source) -> bool:
-    """Return whether rlpost wrote an input with a normalisation that came after KL."""
-    with suppress(ValueError, AttributeError):  # damaged metadata
-        recipe = stored_object(source.metadata, b"rlpost.recipe")
-        return bool(recipe.get("numerics", {}).get("kl_credit") == "response")
-    return False
 
 
 def coupled_beyond(sample: Rollouts, recipe: Recipe) -> Literal["batch", "run"] | None:

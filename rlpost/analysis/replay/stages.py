@@ -106,22 +106,16 @@ def recipe_as_recorded(recipe: Recipe, stage: str) -> Recipe:
     )
 
 
-def runs_of(
-    recipe: Recipe, names: Collection[str], *, of_rlpost: bool | None
-) -> list[tuple[Recipe, list[str]]]:
+def runs_of(recipe: Recipe, names: Collection[str]) -> list[tuple[Recipe, list[str]]]:
     """Return the recipes that compute some stages from the start, each with its stages.
 
-    Args:
-        recipe: of the whole pipeline.
-        names: stages.
-        of_rlpost: whether the stages that frameworks record elsewhere are those of rlpost; None:
-            unknown, so they are in two runs. The last one counts unless an earlier one is equal.
+    Stages that frameworks record elsewhere than rlpost are in two runs.
     """
     elsewhere = [name for name in names if is_recorded_elsewhere(recipe, name)]
-    own = [name for name in names if of_rlpost is not False or name not in elsewhere]
-    others = [] if of_rlpost else elsewhere
-    runs = [(recipe, own), *((recipe_as_recorded(recipe, name), [name]) for name in others)]
-    return [(one, stages) for one, stages in runs if stages]
+    return [
+        (recipe, [*names]),
+        *((recipe_as_recorded(recipe, name), [name]) for name in elsewhere),
+    ]
 
 
 def inputs_of(stage: str, resolved: ResolvedRecipe, recorded: Collection[str]) -> tuple[str, ...]:
