@@ -289,18 +289,24 @@ class Replayer:
         other.inputs, other.part = inputs, None
         return other
 
+    def decide_place(self, recipe: Recipe) -> None:
+        """Decide whether stages that frameworks record elsewhere are those of rlpost: the nearer.
+
+        Of recipes without such stages, they are those of frameworks.
+        """
+        own, near = self.bound(recipe), []
+        for name in self.rollouts.recorded:
+            if is_recorded_elsewhere(own, name):
+                for other, _ in runs_of(own, [name]):
+                    columns, resolved = computed(self.inputs, other, [name], self.part)
+                    near += [
+                        _differing(self._compared(name, x, resolved)) for x in columns.values()
+                    ]
+        self.rollouts.in_place = len(near) > 1 and near[0] < near[1]
+
     def _in_place(self, recipe: Recipe, name: str) -> bool:
-        """Return whether a stage that frameworks record elsewhere is that of rlpost: the nearer."""
-        rollouts = self.rollouts
-        if name not in rollouts.recorded or not is_recorded_elsewhere(recipe, name):
-            return False
-        if rollouts.in_place is None:
-            near = []
-            for own, _ in runs_of(recipe, [name]):
-                columns, resolved = computed(self.inputs, own, [name], self.part)
-                near += [_differing(self._compared(name, x, resolved)) for x in columns.values()]
-            rollouts.in_place = len(near) > 1 and near[0] < near[1]
-        return rollouts.in_place
+        """Return whether a stage that frameworks record elsewhere is that of rlpost."""
+        return self.rollouts.in_place and is_recorded_elsewhere(recipe, name)
 
     def _input_column(self, name: str) -> pa.Array:
         """Return a recorded column: a number per response, or lists without null."""

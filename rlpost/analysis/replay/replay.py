@@ -59,6 +59,7 @@ def replay_recipe(
     """
     check_recorded(rollouts)
     replayer = Replayer(rollouts, tolerance)
+    replayer.decide_place(recipe)
     stages = replayer.from_recorded(recipe)
     if not stages:
         names = ", ".join(f"`{name}`" for name in rollouts.recorded.values())

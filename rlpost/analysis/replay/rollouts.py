@@ -91,8 +91,8 @@ class Rollouts:
     scope: str = "everything"
     """What the rows are: everything, whole steps, or whole prompt groups."""
     warnings: list[str] = field(default_factory=list)
-    in_place: bool | None = None
-    """Whether stages that frameworks record elsewhere are those of rlpost; None: undecided."""
+    in_place: bool = False
+    """Whether stages that frameworks record elsewhere are those of rlpost."""
     unread: frozenset[str] = frozenset()
     """Columns of whole numbers that no recipe reads, such as the rank of each response."""
     around: Rollouts | None = None
