@@ -18,7 +18,7 @@ from test_golden import defect_of
 
 from rlpost.analysis.replay.candidates import base_recipe
 from rlpost.analysis.replay.input_columns import NamedColumns
-from rlpost.analysis.replay.rollouts import read
+from rlpost.analysis.replay.rollouts import RolloutReader
 from rlpost.analysis.replay.search import search
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.io.parquet.source import TableSource
@@ -58,7 +58,9 @@ def recorded(entry, one) -> pa.Table:
 
 
 def searched(entry, one, **options):
-    rollouts = read(TableSource(recorded(entry, one)), NamedColumns.of({}), None, 4_000_000)
+    rollouts = RolloutReader.of(
+        TableSource(recorded(entry, one)), NamedColumns.of({}), None, 4_000_000
+    ).rollouts(0)
     return search(rollouts, tolerance=options.pop("tolerance", 1e-4), **options)
 
 

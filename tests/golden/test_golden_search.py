@@ -10,7 +10,7 @@ from golden_search import entries, recorded, searched, verdict
 
 from rlpost import Recipe, enrich
 from rlpost.analysis.replay.input_columns import NamedColumns
-from rlpost.analysis.replay.rollouts import read
+from rlpost.analysis.replay.rollouts import RolloutReader
 from rlpost.analysis.replay.search import search
 from rlpost.io.parquet.source import TableSource
 
@@ -54,7 +54,7 @@ def rollouts_of(recipe: Recipe):
     written, _ = enrich(table, recipe.model_copy(update={"unit": "row"}))
     for name in ("advantages", "returns"):
         table = table.append_column(name, pa.chunked_array(written[name]))
-    return read(TableSource(table), NamedColumns.of({}), None, 4_000_000)
+    return RolloutReader.of(TableSource(table), NamedColumns.of({}), None, 4_000_000).rollouts(0)
 
 
 @pytest.mark.nightly

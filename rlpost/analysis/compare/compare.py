@@ -13,7 +13,6 @@ import numpy as np
 
 from rlpost.analysis.compare import matching
 from rlpost.analysis.compare.agreement import Agreement, ValueStats, spearman
-from rlpost.analysis.compare.recipes import recipe_differences
 from rlpost.analysis.compare.sides import (
     POPULATION,
     RESPONSES,
@@ -30,6 +29,7 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS, map_ordered
 from rlpost.recipe.input_columns import resolve_input
+from rlpost.recipe.presets import differences
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.compare.matching import ColumnChunk, Match, RowKeys
-    from rlpost.analysis.compare.sides import Side
+    from rlpost.analysis.compare.sides import EffectiveRecipe, Side
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import TableSource
     from rlpost.io.paths import PathText
@@ -321,3 +321,38 @@ def _divided_by_rms(values: Numbers, chosen: NDArray[np.bool_]) -> Numbers:
 
 def _finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def recipe_differences(sides: Sequence[Side], column: str) -> list[Json] | None:
+    """Return the fields in which recipes differ, of those that can change the compared column.
+
+    Args:
+        sides: at least two.
+        column: the written column that is compared.
+
+    Returns:
+        `field` (of the recipe, of its numerics, or `options.NAME`) and `values`, of each side, in
+        the order of fields; None if the recipe of a side is unknown.
+    """
+    recipes = [side.effective_recipe(column) for side in sides]
+    known = [one for one in recipes if one is not None]
+    if len(known) < len(recipes):
+        return None
+    fields = frozenset(name for one in known for name in one.fields)
+    first = known[0].recipe
+    names = {
+        name: None
+        for other in known[1:]
+        for name in [one.field for one in differences(first, other.recipe)]
+        if name in fields or f"numerics.{name}" in fields
+    }
+    return [{"field": name, "values": [_value(one, name) for one in known]} for name in names]
+
+
+def _value(one: EffectiveRecipe, name: str) -> Any:
+    """Return the value of a field, as plain data."""
+    plain = one.recipe.model_dump(mode="json")
+    table, dot, key = name.partition(".")
+    if dot:
+        return plain[table].get(key)
+    return plain[name] if name in plain else plain["numerics"][name]

@@ -260,17 +260,6 @@ class Replayer:
 
         None: the recipe does not compute the stage.
         """
-        found = self.column_of(recipe, name)
-        return None if found is None else self._compared(name, *found)
-
-    def column_of(
-        self, recipe: Recipe, name: str
-    ) -> tuple[NumberColumn, ResolvedRecipe, tuple[str, ...]] | None:
-        """Return what a recipe makes of the recorded stages before a stage, recorded or not.
-
-        Returns:
-            The column, the resolved recipe, and the recorded stages that were used.
-        """
         own = self.bound(recipe)
         resolved = self.resolved(own)
         if not reachable([name], resolved):
@@ -281,7 +270,7 @@ class Replayer:
             table = with_column(table, f"recorded.{one}", self._input_column(one))
         recorded = {one: f"recorded.{one}" for one in used}
         found, last = computed(table, own, [name], recorded=recorded)
-        return (found[name], last, used) if name in found else None
+        return self._compared(name, found[name], last, used) if name in found else None
 
     def reading(self, inputs: pa.Table) -> Replayer:
         """Return a replayer of other inputs, against the same recorded columns."""

@@ -15,7 +15,14 @@ from rlpost.analysis.findings import Check, Finding, Registry
 from rlpost.analysis.replay.candidates import nested, value_of
 from rlpost.analysis.replay.evidence import Evidence
 from rlpost.analysis.replay.rollouts import NumberColumn
-from rlpost.analysis.replay.search import SOLVED, number_of, single_changes, with_numbers
+from rlpost.analysis.replay.search import (
+    SOLVED,
+    least_squares_step,
+    number_of,
+    probe,
+    single_changes,
+    with_numbers,
+)
 from rlpost.analysis.replay.stages import with_column
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
@@ -334,24 +341,16 @@ def _solution(seen: Evidence, names: Sequence[str]) -> dict[str, float]:
         distance = float(np.nanmean(np.abs(base - recorded)))
         if not distance < before:
             break
-        before, columns = distance, []
-        for name in names:
-            step = max(abs(values[name]) * 0.01, 1e-3)
-            step = -step if values[name] + step > SOLVED[name][1] else step
-            moved = numbers({**values, name: values[name] + step})
-            if moved is None:
-                return {}
-            columns.append((moved - base) / step)
-        slopes, apart = np.column_stack(columns), recorded - base
-        use = np.isfinite(apart) & np.isfinite(slopes).all(axis=1) & slopes.any(axis=1)
-        if not use.any():
+        before = distance
+        steps = {name: probe(x, SOLVED[name][1]) for name, x in values.items()}
+        tried = (numbers({**values, name: values[name] + step}) for name, step in steps.items())
+        moved = [x for x in tried if x is not None]
+        if len(moved) < len(names):
             return {}
-        near = use & (np.abs(apart) <= np.quantile(np.abs(apart[use]), 0.9))
-        by = np.linalg.lstsq(slopes[near], apart[near], rcond=1e-8)[0]
-        values = {
-            name: float(np.clip(values[name] + step, *SOLVED[name]))
-            for name, step in zip(names, by, strict=True)
-        }
+        use = np.ones(len(base), np.bool_)
+        values = least_squares_step(values, steps, recorded, [base, *moved], use) or {}
+        if not values:
+            return {}
     return values
 
 

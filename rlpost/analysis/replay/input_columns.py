@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -149,43 +148,21 @@ def roles_of(source: Source | TableSource, named: NamedColumns) -> ColumnMap:
     return resolve_input(source, named.roles, results=False, hidden=hidden)
 
 
-def _has_numbers(source: Source | TableSource, name: str) -> bool:
-    """Return whether a column has numbers, or lists of them; names of folders have none."""
-    schema = common_schema(source)
-    if name not in schema.names:
-        return False
-    kind = schema.field(name).type
-    return is_number(kind) or holds_numbers(kind)
-
-
-def column_warnings(
-    source: Source | TableSource, named: NamedColumns, found: InputColumns
-) -> list[str]:
-    """Return warnings of recorded columns without numbers, and of columns of some files only.
+def lacking_warnings(source: Source | TableSource, recorded: Mapping[str, str]) -> list[str]:
+    """Return warnings of columns that some files of an input lack.
 
     Raises:
-        DataError: the user named one of them, or there is no other; or every recorded column is one
-            of some files only.
+        DataError: every recorded column is one of some files only.
     """
     names = {name for role in ROLES.values() if role.kind != "text" for name in role.aliases}
     names |= {*STAGE_COLUMNS}
-    texts, lacking = [], {name: file for name, file in source.lacking.items() if name in names}
-    if not found.recorded and not found.others:
-        for name in (name for name in STAGE_COLUMNS if name in lacking):
-            raise DataError(
-                f"{lacking[name]}: no column `{name}`, which other files have; a recorded column "
-                "of all files is needed: add it, or leave this file out"
-            )
-    for stage, name in found.others.items():
-        kind = type_in_first_file(source, name)
-        what = "text" if is_string(kind) else f"of type {kind}"
-        text = f"`{name}` is {what}; a number, or a list of numbers, is needed"
-        if not found.recorded or stage in named.recorded:
-            hint = f"choose the recorded column with --map {stage}=COLUMN"
-            raise DataError(f"{source.name}: {text}: {hint}")
-        texts.append(f"not compared: {text}")
-    texts += [f"not read: `{name}`, which {file} lacks" for name, file in lacking.items()]
-    return texts
+    lacking = {name: file for name, file in source.lacking.items() if name in names}
+    for name in (name for name in STAGE_COLUMNS if name in lacking and not recorded):
+        raise DataError(
+            f"{lacking[name]}: no column `{name}`, which other files have; a recorded column "
+            "of all files is needed: add it, or leave this file out"
+        )
+    return [f"not read: `{name}`, which {file} lacks" for name, file in lacking.items()]
 
 
 class InputColumns(NamedTuple):
@@ -194,8 +171,6 @@ class InputColumns(NamedTuple):
     roles: ColumnMap
     recorded: dict[str, str]
     """Stage to column."""
-    others: Mapping[str, str] = MappingProxyType({})
-    """Stage to a column of its name that has no numbers."""
 
     @property
     def used(self) -> list[str]:
@@ -244,9 +219,19 @@ def columns_of(source: Source | TableSource, named: NamedColumns) -> InputColumn
     used = {roles.column(role) for role in roles.columns}
     recorded = recorded_columns(source.columns, named, source.name, used)
     check_types(source, {*used, *recorded.values()})
-    own = {stage: name for stage, name in recorded.items() if _has_numbers(source, name)}
-    others = {stage: name for stage, name in recorded.items() if stage not in own}
-    return InputColumns(roles, own, others)
+    schema = common_schema(source)
+    for stage, name in [*recorded.items()]:
+        kind = schema.field(name).type if name in schema.names else pa.string()  # of a folder
+        if is_number(kind) or holds_numbers(kind):
+            continue
+        if stage in named.recorded:
+            what = "text" if is_string(kind) else f"of type {kind}"
+            raise DataError(
+                f"{source.name}: `{name}` is {what}; a number, or a list of numbers, is needed: "
+                f"choose the recorded column with --map {stage}=COLUMN"
+            )
+        del recorded[stage]
+    return InputColumns(roles, recorded)
 
 
 def _may_matter(schema: pa.Schema, name: str) -> bool:

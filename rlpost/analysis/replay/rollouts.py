@@ -14,10 +14,10 @@ from rlpost.analysis.compare.matching import CHUNK_TOKENS, read_keys
 from rlpost.analysis.replay.input_columns import (
     InputColumns,
     check_types,
-    column_warnings,
     columns_of,
     common_schema,
     joined,
+    lacking_warnings,
     type_in_first_file,
 )
 from rlpost.analysis.responses import columns as lists
@@ -287,6 +287,7 @@ class RolloutReader:
     parts: tuple[NDArray[np.int64], ...]
     """The rows of each part."""
     scope: str
+    warnings: list[str]
 
     @classmethod
     def of(
@@ -317,7 +318,8 @@ class RolloutReader:
             read = {*found.used, *found.recorded.values(), *needed}
             unread = frozenset(found.whole_numbers(schema)) - read
         parts, scope = parts_of(source, found, most_tokens)
-        return cls(source, found, tuple(names), unread, parts, scope)
+        warnings = lacking_warnings(source, found.recorded)
+        return cls(source, found, tuple(names), unread, parts, scope, warnings)
 
     def with_whole(self, unit: Literal["batch", "run"]) -> RolloutReader:
         """Return a reader whose parts are whole steps of any size, or the whole input."""
@@ -338,20 +340,9 @@ class RolloutReader:
             rows,
             self.source.rows,
             self.scope,
+            [*self.warnings],
             unread=self.unread,
         )
-
-
-def read(
-    source: Source | TableSource,
-    named: NamedColumns,
-    needed: Collection[str] | None,
-    most_tokens: int,
-    also: Collection[str] = (),
-) -> Rollouts:
-    """Return the first part of an input, with the warnings of its columns; see `RolloutReader`."""
-    reader = RolloutReader.of(source, named, needed, most_tokens, also)
-    return replace(reader.rollouts(0), warnings=column_warnings(source, named, reader.found))
 
 
 def parts_of(

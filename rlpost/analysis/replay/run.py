@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlpost.analysis.replay.compute import TOLERANCE, Replayer
-from rlpost.analysis.replay.input_columns import NamedColumns, column_warnings
+from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import (
     SAMPLE_TOKENS,
     check_recorded,
@@ -151,9 +151,7 @@ def _reader(source: Source, request: ReplayRequest) -> RolloutReader:
 
 def _sample(reader: RolloutReader, request: ReplayRequest) -> Rollouts:
     """Return the first part, which is compared stage by stage."""
-    named = NamedColumns.of(request.columns_map)
-    warnings = column_warnings(reader.source, named, reader.found)
-    sample = replace(reader.rollouts(0), warnings=warnings)
+    sample = reader.rollouts(0)
     check_recorded(sample)
     return _without_zero_kl(sample, request)
 

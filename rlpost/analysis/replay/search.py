@@ -28,7 +28,7 @@ from rlpost.recipe.numerics import EstimateClamp
 from rlpost.recipe.recipe import WeightBounds, WeightLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -338,32 +338,17 @@ class _Search:
         """Return the values after a step of least squares in the numbers of a stage."""
         recipe = trial.resolved.recipe
         values = {name: number_of(recipe, name) or 0.0 for name in names}
-        steps = {n: _probe(x, SOLVED[n][1]) for n, x in values.items()}
+        steps = {n: probe(x, SOLVED[n][1]) for n, x in values.items()}
         probes = (with_numbers(recipe, {n: values[n] + steps[n]}) for n in names)
         moved = [self.trials.of(trial.candidate.changed(changes)) for changes in probes]
         tried = [self.trials.difference(x, stage) for x in (trial, *moved) if x is not None]
         differences = [difference for difference in tried if difference is not None]
         if len(differences) <= len(names):
             return None
-        base = differences[0]
-        columns = [
-            (other.computed - base.computed) / step
-            for other, step in zip(differences[1:], steps.values(), strict=True)
-        ]
-        slopes, apart = np.column_stack(columns), base.recorded - base.computed
-        use = base.chosen & np.isfinite(apart) & np.isfinite(slopes).all(axis=1)
-        use &= slopes.any(axis=1)
-        use &= ~saturated(base.recorded, base.chosen)
-        rows = np.flatnonzero(use)
-        rows = rows[:: max(1, len(rows) // _SOLVED_ELEMENTS)]
-        if not len(rows):
-            return None
-        near = rows[np.abs(apart[rows]) <= np.quantile(np.abs(apart[rows]), 1 - _WORST)]
-        by = np.linalg.lstsq(slopes[near], apart[near], rcond=1e-8)[0]
-        return {
-            name: min(max(values[name] + float(step), SOLVED[name][0]), SOLVED[name][1])
-            for name, step in zip(names, by, strict=True)
-        }
+        base, *others = differences
+        use = base.chosen & ~saturated(base.recorded, base.chosen)
+        computed = [other.computed for other in others]
+        return least_squares_step(values, steps, base.recorded, [base.computed, *computed], use)
 
     def _rounded(self, trial: Trial, names: list[str], equal_stages: int) -> Trial:
         """Return a trial with the fewest digits that make more stages equal, or the trial."""
@@ -484,10 +469,43 @@ def with_numbers(recipe: Recipe, numbers: Mapping[str, float]) -> Changes:
     return changes
 
 
-def _probe(value: float, most: float) -> float:
+def probe(value: float, most: float) -> float:
     """Return the step with which the slope of a number is measured."""
     step = max(abs(value) * 0.01, 1e-3)
     return -step if value + step > most else step
+
+
+def least_squares_step(
+    values: Mapping[str, float],
+    steps: Mapping[str, float],
+    recorded: Numbers,
+    computed: Sequence[Numbers],
+    use: NDArray[np.bool_],
+) -> dict[str, float] | None:
+    """Return the values of numbers after a step of Gauss-Newton; None if they change nothing.
+
+    Args:
+        values: of numbers of SOLVED.
+        steps: by which each was moved.
+        recorded: [n].
+        computed: [n] each: with these values, then with each number a step further.
+        use: [n] which count.
+    """
+    base, *moved = computed
+    columns = [(other - base) / step for other, step in zip(moved, steps.values(), strict=True)]
+    slopes, apart = np.column_stack(columns), recorded - base
+    rows = np.flatnonzero(
+        use & np.isfinite(apart) & np.isfinite(slopes).all(axis=1) & slopes.any(axis=1)
+    )
+    rows = rows[:: max(1, len(rows) // _SOLVED_ELEMENTS)]
+    if not len(rows):
+        return None
+    near = rows[np.abs(apart[rows]) <= np.quantile(np.abs(apart[rows]), 1 - _WORST)]
+    by = np.linalg.lstsq(slopes[near], apart[near], rcond=1e-8)[0]
+    return {
+        name: float(np.clip(values[name] + step, *SOLVED[name]))
+        for name, step in zip(values, by, strict=True)
+    }
 
 
 def saturated(values: Numbers, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -93,17 +93,17 @@ def recipe_as_recorded(recipe: Recipe, stage: str) -> Recipe:
         recipe.reward_components and "reward" not in recipe.columns
     ):
         return recipe
-    return _with_fields(
-        recipe,
-        norm_mean="none",
-        norm_std="none",
-        reward_components=None,
-        component_weights=None,
-        estimator="reinforce",
-        options={},
-        whiten_advantages=False,
-        numerics={"kl_credit": "return"},
-    )
+    fields: dict[str, Any] = {
+        "norm_mean": "none",
+        "norm_std": "none",
+        "reward_components": None,
+        "component_weights": None,
+        "estimator": "reinforce",
+        "options": {},
+        "whiten_advantages": False,
+        "numerics": recipe.numerics.model_copy(update={"kl_credit": "return"}),
+    }
+    return recipe.model_copy(update=fields)
 
 
 def runs_of(recipe: Recipe, names: Collection[str]) -> list[tuple[Recipe, list[str]]]:
@@ -144,12 +144,6 @@ def inputs_of(stage: str, resolved: ResolvedRecipe, recorded: Collection[str]) -
         before = before or (*kl, *rewards)
     masks = ("sample_mask",) if before and recipe.has_masks else ()
     return tuple(name for name in (*before, *masks) if name in recorded)
-
-
-def _with_fields(recipe: Recipe, **fields: Any) -> Recipe:
-    """Return a recipe with other fields; `numerics` are merged."""
-    numerics = recipe.numerics.model_copy(update=fields.pop("numerics", {}))
-    return recipe.model_copy(update={**fields, "numerics": numerics})
 
 
 def with_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:

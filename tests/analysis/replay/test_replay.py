@@ -9,7 +9,7 @@ import rlpost
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import replay_recipe
-from rlpost.analysis.replay.rollouts import read
+from rlpost.analysis.replay.rollouts import RolloutReader
 from rlpost.analysis.replay.run import ReplayRequest, replay
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.source import TableSource
@@ -57,7 +57,9 @@ def recorded(rollouts: pa.Table, recipe: rlpost.Recipe) -> pa.Table:
 
 
 def replayer_of(table: pa.Table) -> Replayer:
-    return Replayer(read(TableSource(table), NamedColumns.of({}), None, 10**8))
+    return Replayer(
+        RolloutReader.of(TableSource(table), NamedColumns.of({}), None, 10**8).rollouts(0)
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -138,9 +140,9 @@ def test_numbers_per_response_and_other_names_are_recorded_columns(rollouts):
     table = recorded(rollouts, recipe)
     first = [row[0] for row in table["advantages"].to_pylist()]
     table = table.drop_columns([*STAGES]).append_column("their advantage", pa.array(first))
-    sample = read(
+    sample = RolloutReader.of(
         TableSource(table), NamedColumns.of({"advantages": "their advantage"}), None, 10**8
-    )
+    ).rollouts(0)
     (found,) = Replayer(sample).from_recorded(recipe)
     assert found.name == "advantages"
     assert found.difference.equal
@@ -181,7 +183,11 @@ def test_recorded_numbers_that_are_none_are_named(value, reproduced, text, rollo
     rows[7] = None if value is None else [value] * len(rows[7])
     table = table.select(["step", "prompt_id", "reward", "response_mask"])
     table = table.append_column("advantages", pa.array(rows))
-    found = replay_recipe(read(TableSource(table), NamedColumns.of({}), None, 10**8), recipe, "trl")
+    found = replay_recipe(
+        RolloutReader.of(TableSource(table), NamedColumns.of({}), None, 10**8).rollouts(0),
+        recipe,
+        "trl",
+    )
     assert found["reproduced"] == reproduced
     assert found["first"] is None
     assert text in " ".join([*found["warnings"], *(one["text"] for one in found["findings"])])

@@ -15,13 +15,15 @@ from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.findings import FINDINGS
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import replay_recipe
-from rlpost.analysis.replay.rollouts import read
+from rlpost.analysis.replay.rollouts import RolloutReader
 from rlpost.io.parquet.source import TableSource
 
 
 def findings(table, recipe):
     """The findings of a replay, best first, and whether the recipe reproduces the file."""
-    sample = read(TableSource(table), NamedColumns.of(recipe.columns), None, 10**8)
+    sample = RolloutReader.of(
+        TableSource(table), NamedColumns.of(recipe.columns), None, 10**8
+    ).rollouts(0)
     result = replay_recipe(sample, recipe, "a recipe")
     return result["findings"], result["reproduced"]
 
@@ -71,7 +73,9 @@ SAMPLED = ("eps-1e-4", "values-one-token-late", "gamma-and-lambda-exchanged", "k
 def test_a_sample_of_a_large_input_names_the_fault(fault, monkeypatch):
     monkeypatch.setattr(evidence, "_SAMPLE_TOKENS", 1_200)
     table, recipe = fault.file(), fault.recipe()
-    sample = read(TableSource(table), NamedColumns.of(recipe.columns), None, 10**8)
+    sample = RolloutReader.of(
+        TableSource(table), NamedColumns.of(recipe.columns), None, 10**8
+    ).rollouts(0)
     replayer = Replayer(sample)
     stage = next(x for x in replayer.from_recorded(recipe) if not x.difference.equal)
     seen = evidence.Evidence(stage, recipe, replayer)

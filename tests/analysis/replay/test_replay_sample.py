@@ -7,7 +7,7 @@ from replay_trainer import rollouts
 import rlpost
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.input_columns import NamedColumns
-from rlpost.analysis.replay.rollouts import Rollouts, read
+from rlpost.analysis.replay.rollouts import RolloutReader, Rollouts
 from rlpost.analysis.replay.sample import sampled
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.coupling import coupling_of
@@ -26,7 +26,9 @@ RECIPES = (
 
 def recorded(table: pa.Table, recipe: rlpost.Recipe) -> Rollouts:
     own = recipe.model_copy(update={"emit": ("advantages",)})
-    return read(TableSource(rlpost.enrich(table, own)[0]), NamedColumns.of({}), None, 10**8)
+    return RolloutReader.of(
+        TableSource(rlpost.enrich(table, own)[0]), NamedColumns.of({}), None, 10**8
+    ).rollouts(0)
 
 
 def test_groups_have_the_numbers_of_their_steps():
@@ -61,7 +63,7 @@ def test_sample_has_rows_of_every_kind():
 
 def test_part_of_a_step_has_a_warning():
     table = rlpost.enrich(rollouts(5, steps=1), rlpost.preset("verl", estimator="grpo"))[0]
-    part = read(TableSource(table), NamedColumns.of({}), None, TOKENS // 2)
+    part = RolloutReader.of(TableSource(table), NamedColumns.of({}), None, TOKENS // 2).rollouts(0)
     assert part.scope == "whole prompt groups"
     assert sampled(part, TOKENS // 4).around is None
     assert "statistics of a batch" in part.warnings[0]

@@ -12,7 +12,7 @@ from rlpost import Recipe, enrich
 from rlpost.analysis.replay.candidates import nested, value_of
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import replay_recipe
-from rlpost.analysis.replay.rollouts import read
+from rlpost.analysis.replay.rollouts import RolloutReader
 from rlpost.analysis.replay.search import GRID, search, single_changes
 from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.presets import merged, values_of
@@ -42,7 +42,9 @@ def table(*, outlier=0.0):
 
 def rollouts_of(recipe, **options):
     """The rollouts that a recipe enriches, as a replay reads them."""
-    return read(TableSource(enrich(table(**options), recipe)[0]), NamedColumns.of({}), None, 10**6)
+    return RolloutReader.of(
+        TableSource(enrich(table(**options), recipe)[0]), NamedColumns.of({}), None, 10**6
+    ).rollouts(0)
 
 
 def searched(recipe, given=None, **options):
@@ -85,7 +87,9 @@ def test_a_kl_penalty_before_the_normalisation_is_solved():
     """In groups of equal rewards, advantages depend on the shares of KL alone, not on its size."""
     recipe = Recipe.of(merged(values_of("verl"), {"kl_coef": 0.05}))
     source = TableSource(enrich(pq.read_table(SAMPLE), recipe)[0])
-    found = search(read(source, NamedColumns.of({}), None, 10**6), tolerance=1e-4)
+    found = search(
+        RolloutReader.of(source, NamedColumns.of({}), None, 10**6).rollouts(0), tolerance=1e-4
+    )
     assert found.facts["reproduces"]
     assert math.isclose(found.recipe.kl_coef, 0.05, rel_tol=0.05)
     assert found.recipe.numerics.kl_credit == "response"
@@ -113,7 +117,9 @@ def turns():
 def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
     of_rows, of_rollouts = Recipe(unit="row"), Recipe()
     for own, other in ((of_rows, of_rollouts), (of_rollouts, of_rows)):
-        rollouts = read(TableSource(enrich(turns(), own)[0]), NamedColumns.of({}), None, 10**6)
+        rollouts = RolloutReader.of(
+            TableSource(enrich(turns(), own)[0]), NamedColumns.of({}), None, 10**6
+        ).rollouts(0)
         found = search(rollouts, tolerance=1e-4, given={"estimator": own.estimator})
         assert found.facts["reproduces"]
         assert found.recipe.unit == own.unit
