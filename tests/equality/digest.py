@@ -42,6 +42,8 @@ ADDED = {
     "recipe.options",  # those of rlpost's estimators, which were fields
     "shown",  # sections of a report, which are the pages of `inspect` as HTML
     *("groups.line", "responses.line"),  # of a report's examples: those of `inspect --prompt`
+    # of `replay`: a stage and the whole input have the same facts
+    *("stages.first_rows", "whole_input.identical", "whole_input.unit"),
 }
 
 # Columns that were added on purpose, likewise.
@@ -98,6 +100,9 @@ REMOVED = {
     # of its examples: `inspect --prompt` counts a rollout once and no failure
     *("report.html.groups.text", "report.html.groups.responses.facts"),
     "report.html.groups.responses.rollout.line",  # the title of its table
+    *("sides.rates", "sides.components"),  # of `compare`: the summary of each run has them
+    # of `replay`: quantiles, which do not add up part by part
+    *("stages.median", "stages.largest_ulps", "stages.median_ulps"),
 }  # fmt: skip
 
 # Values that may differ between two runs of the same code. Their keys are still compared.
