@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -130,20 +130,6 @@ class DifferenceTotals:
 # ---- both columns, row by row ----
 
 
-class Rows(Protocol):
-    """Consecutive rows of columns."""
-
-    @property
-    def num_rows(self) -> int:
-        """How many they are."""
-
-    def slice(self, offset: int, length: int | None = None) -> Any:
-        """Return some of them."""
-
-
-AnyRows = TypeVar("AnyRows", bound=Rows)
-
-
 def without_totals(plan: Plan) -> Plan:
     """Return a plan that computes columns alone, and no summary."""
     from rlpost.pipeline.totals import Counted, ExactTotals  # noqa: PLC0415 - slow to import
@@ -175,12 +161,15 @@ def recomputed(
         yield from (columns for _, columns in result.parts)
 
 
-def align(streams: Sequence[Generator[AnyRows]]) -> Iterator[tuple[AnyRows, ...]]:
-    """Yield the same rows of every stream, whatever their chunks, until the shortest ends."""
+def align(streams: Sequence[Generator[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Yield the same rows of every stream, whatever their chunks, until the shortest ends.
+
+    A chunk has `num_rows` and `slice`, as those of pyarrow.
+    """
     with ExitStack() as stack:
         for stream in streams:
             stack.enter_context(closing(stream))
-        pending: list[AnyRows | None] = [None] * len(streams)
+        pending: list[Any] = [None] * len(streams)
         while True:
             for i, stream in enumerate(streams):
                 pending[i] = _next_rows(pending[i], stream)
@@ -192,7 +181,7 @@ def align(streams: Sequence[Generator[AnyRows]]) -> Iterator[tuple[AnyRows, ...]
             pending = [chunk.slice(rows) for chunk in chunks]
 
 
-def _next_rows(chunk: AnyRows | None, stream: Iterator[AnyRows]) -> AnyRows | None:
+def _next_rows(chunk: Any, stream: Iterator[Any]) -> Any:
     """Return the chunk if it has rows, else the next one with rows; None at the end."""
     while chunk is None or not chunk.num_rows:
         chunk = next(stream, None)
