@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.codes import joint_codes, ordinals_of
-from rlpost.kernels.moments import round_digits
 
 if TYPE_CHECKING:
     from rlpost.kernels.moments import Floats, Integers
@@ -64,46 +63,6 @@ def denominator(
     if length is not None:
         divisor = namespace(responses).full(responses.shape, length, responses)
     return divisor * responses if norm == "rows" else divisor
-
-
-class AggregateTotals(NamedTuple):
-    """Totals from which the losses of batches are aggregated, [batches] each."""
-
-    total: Integers
-    """[batches, digits]: exact sum over responses of their contribution: the sum of the losses of
-    the policy tokens, divided by the tokens of the response, prompt or rollout in its mean."""
-    tokens: Integers
-    """Number of policy tokens, or of those of a sign."""
-    valid: Integers
-    """Number of responses, prompts or rollouts with a policy token."""
-    rows: Integers
-    """Number of responses, prompts or rollouts."""
-    longest: Integers
-    """Length of the longest response, observation tokens included; 0 for no response."""
-
-    def loss(
-        self,
-        *,
-        how: str,
-        count_rows: str = "valid",
-        norm: str = "length",
-        length: int | None = None,
-    ) -> Floats:
-        """Return the loss of each batch, [batches] float64, rounded once; 0 without policy tokens.
-
-        The arguments are those of `denominator`; `how` is the one of the contributions.
-        """
-        below = denominator(
-            how=how,
-            tokens=self.tokens,
-            valid=self.valid,
-            rows=self.rows,
-            longest=self.longest,
-            count_rows=count_rows,
-            norm=norm,
-            length=length,
-        )
-        return np.where(below > 0, round_digits(self.total, below.clip(1)), 0.0)
 
 
 def weights_in(

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_DROPPED = 20  # bits of a float32, whose mantissa has 23
-_CODES = 1 << (32 - _DROPPED)
-_NEGATIVE = _CODES // 2  # codes from here are of negative numbers
+_BITS = 12  # of the 32 of a float32: sign, 8 of the exponent, 3 of the 23 of the mantissa
+_NEGATIVE = 1 << (_BITS - 1)  # codes from here are of negative numbers
 SMALLEST = 2.0**-126
 """Of float32, by size; smaller numbers count as 0, and have no column."""
 
@@ -34,26 +33,27 @@ class SignedHistogram(NamedTuple):
     counts: list[int]
 
 
-def tally(values: Array, counts: Array | None = None) -> Array:
+def tally(values: Array, counts: Array | None = None, bits: int = _BITS) -> Array:
     """Count numbers under their leading bits.
 
     Args:
         values: [T], finite.
         counts: [T] int64, how often each one counts; None: once.
+        bits: of a code.
 
     Returns:
-        [4096] int64.
+        [2^bits] int64.
     """
     xp = namespace(values)
-    bits = xp.reinterpreted(xp.astype(values, xp.float32), xp.int32)
-    return xp.count_codes((bits >> _DROPPED) & (_CODES - 1), _CODES, counts)
+    codes = xp.reinterpreted(xp.astype(values, xp.float32), xp.int32) >> (32 - bits)
+    return xp.count_codes(codes & ((1 << bits) - 1), 1 << bits, counts)
 
 
 def nonzero_tally(numbers: NDArray[np.int64]) -> dict[int, int]:
     """Return the counts of codes that occur, without that of 0."""
     codes = np.flatnonzero(numbers)
     pairs = zip(codes.tolist(), numbers[codes].tolist(), strict=True)
-    return {code: count for code, count in pairs if code % _NEGATIVE}
+    return {code: count for code, count in pairs if code % (len(numbers) // 2)}
 
 
 def histogram(counts: Mapping[int, int]) -> SignedHistogram:
@@ -65,7 +65,7 @@ def histogram(counts: Mapping[int, int]) -> SignedHistogram:
     if not counts:
         return SignedHistogram([], [])
     codes = np.array([*counts], dtype=np.int64)
-    bits = (codes % _NEGATIVE << _DROPPED).astype(np.int32)
+    bits = (codes % _NEGATIVE << (32 - _BITS)).astype(np.int32)
     sizes = bits.view(np.float32).astype(np.float64)  # the lower ends of the codes, without sign
     width = 2.0 ** (np.frexp(sizes.max())[1] - 4)  # the largest is below 16 widths
     column = (sizes / width).astype(np.int64)

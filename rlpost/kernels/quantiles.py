@@ -14,9 +14,7 @@ import numpy as np
 from rlpost.kernels.arrays import Array, namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Mapping, Sequence
 
 
 _FINEST, _COARSEST = -20, 6  # powers of two; smaller values count as 0, larger in the last bin
@@ -25,13 +23,15 @@ _SIDE = (_COARSEST - _FINEST) << _STEPS
 _BIAS = 127  # of a float32's exponent, whose mantissa has 23 bits
 _MANTISSA = 23
 BINS = 2 * _SIDE + 1
+BITS = 1 + 8 + _STEPS
+"""Of the codes of `kernels.histogram.tally` that quantiles are computed of."""
 
 
 def bins_of(values: Array) -> Array:
     """Return the bin of each number, [T] int64 in [0, BINS), in ascending order of the numbers.
 
-    >>> count_codes(bins_of(np.array([-1.0, 0.0, 1.0])), BINS).sum().item()
-    3
+    >>> bins_of(np.array([-1.0, 0.0, 1.0])) - BINS // 2
+    array([-641,    0,  641])
     """
     xp = namespace(values)
     bits = xp.reinterpreted(xp.astype(values, xp.float32), xp.int32)
@@ -40,33 +40,33 @@ def bins_of(values: Array) -> Array:
     return xp.astype(xp.where(bits >= 0, steps, -steps) + _SIDE, xp.int64)
 
 
-def count_codes(codes: Array, count: int) -> Array:
-    """Return how often each code occurs, [count] int64.
-
-    Args:
-        codes: [T] integers in [0, count).
-        count: the number of possible codes.
-    """
-    return namespace(codes).count_codes(codes, count)
-
-
-def quantiles(counts: NDArray[np.int64], shares: Sequence[float]) -> list[float]:
+def quantiles(counts: Mapping[int, int], number: int, shares: Sequence[float]) -> list[float]:
     """Return for each share the smallest number that at least this share of all does not exceed.
 
+    >>> quantiles({}, 3, [0.5])
+    [0.0]
+
     Args:
-        counts: [BINS] count of numbers by bin, with a sum of at least 1.
+        counts: of numbers other than 0, by code of `BITS` bits.
+        number: of all numbers, at least 1.
         shares: each 0 to 1.
 
     Returns:
         The middles of the numbers' bins; 0 for absolute values below 2^-20. The relative error is
         at most 1/64 for those up to 2^6.
     """
-    below = counts.cumsum(0)
-    count = float(below[-1])
+    codes = np.array([*counts], np.int64)
+    negative = 1 << (BITS - 1)
+    steps = (codes % negative - ((_BIAS + _FINEST) << _STEPS) + 1).clip(0, _SIDE)
+    bins = np.zeros(BINS, np.int64)
+    numbers = np.array([*counts.values()], np.int64)
+    bins[_SIDE] = number - numbers.sum()
+    np.add.at(bins, _SIDE + np.where(codes < negative, steps, -steps), numbers)
+    below, count = bins.cumsum(0), float(number)
     # 1 - 2^-40: rounding must not make 0.1 · 10 the second of ten numbers
     ranks = [max(1, int(-(-share * count * (1 - 2.0**-40) // 1))) for share in shares]
-    steps = np.searchsorted(below, ranks) - _SIDE
-    return [_middle(step) if step >= 0 else -_middle(-step) for step in steps.tolist()]
+    places = (np.searchsorted(below, ranks) - _SIDE).tolist()
+    return [_middle(step) if step >= 0 else -_middle(-step) for step in places]
 
 
 def _middle(step: int) -> float:

@@ -133,10 +133,14 @@ class Tokens:
         )
         return over * above
 
+    def inside(self, values: Array, outside: float = 0.0) -> Array:
+        """Return values [T] with another one for masked-out tokens."""
+        return values if self.all_policy else self.xp.where(self.mask, values, outside)
+
     @cached_property
     def masked_advantages(self) -> Array:
         """[T] advantages, 0 if masked out."""
-        return self.xp.where(self.mask, self.advantages, 0.0)
+        return self.inside(self.advantages)
 
     @cached_property
     def all_policy(self) -> bool:
@@ -161,28 +165,28 @@ class Tokens:
     @cached_property
     def masked_log_probs(self) -> Array:
         """[T] `new`, 0 if masked out."""
-        return self.xp.where(self.mask, self.new, 0.0)
+        return self.inside(self.new)
 
     @cached_property
     def old_log_probs(self) -> Array:
         """[T] `old`, 0 if masked out."""
-        return self.xp.where(self.mask, self.old, 0.0)
+        return self.inside(self.old)
 
     @cached_property
     def infer_log_probs(self) -> Array:
         """[T] `infer`, which there must be, 0 if masked out."""
-        return self.xp.where(self.mask, self.infer, 0.0)
+        return self.inside(self.infer)
 
     @cached_property
     def ref_log_probs(self) -> Array:
         """[T] `ref`, which there must be, 0 if masked out."""
         assert self.ref is not None, "tokens without log-probs of the reference policy"
-        return self.xp.where(self.mask, self.ref, 0.0)
+        return self.inside(self.ref)
 
     @cached_property
     def log_ratio(self) -> Array:
         """[T] new - old, 0 if masked out."""
-        return self.xp.where(self.mask, self.new - self.old, 0.0)
+        return self.inside(self.new - self.old)
 
     @cached_property
     def mean_log_ratio(self) -> Array:

@@ -18,13 +18,14 @@ from rlpost.pipeline.columns import (
     lacks_of,
     mask_is_result,
 )
-from rlpost.pipeline.loss_totals import count_losses, no_losses
+from rlpost.pipeline.loss_metrics import count_losses
 from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage, version_stage
 from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
+from rlpost.pipeline.totals import TotalsBy
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.input_columns import RESULTS, stored_components
 from rlpost.recipe.recipe import PROXIMAL
@@ -164,7 +165,7 @@ def loss_plan(
         tuple(dict.fromkeys(role for role in rows if role in columns)),
         partial(count_losses, configs=configs, rewarded=rewarded),
         whole_files=grouped,
-        no_totals=no_losses(variants),
+        no_totals=TotalsBy(),
     )
 
 

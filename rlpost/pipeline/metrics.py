@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -74,25 +74,48 @@ MOST_NATS = 300.0  # float64 can add up exp(2·300)
 class Numbers:
     """Numbers of each response of a batch, which are added to `ExactTotals`."""
 
-    sums: dict[str, Array]
-    spans: dict[str, tuple[Array, Array]]
-    tallies: list[Array]
+    sums: dict[str, Array] = field(default_factory=dict)
+    spans: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    tallies: list[Array] = field(default_factory=list)
     """Of all responses together, from `kernels.histogram.tally`."""
+    counts: dict[str, Array] = field(default_factory=dict)
+    """Of all responses of a key together, [k, ...] each; see `ExactTotals.of`."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Numbers]) -> Numbers:
+        """Return the numbers of consecutive parts of a batch, which have the same keys."""
+        if len(parts) == 1:  # one array under several names is copied to the host once
+            return parts[0]
+        first, concat, stack = parts[0], np.concatenate, np.stack
+        return cls(
+            {name: concat([part.sums[name] for part in parts]) for name in first.sums},
+            {
+                name: (
+                    concat([x.spans[name][0] for x in parts]),
+                    concat([x.spans[name][1] for x in parts]),
+                )
+                for name in first.spans
+            },
+            [stack(tallies).sum(0) for tallies in zip(*(x.tallies for x in parts), strict=True)],
+            {name: stack([part.counts[name] for part in parts]).sum(0) for name in first.counts},
+        )
 
     def counted(self, keys: Array) -> Counted:
         """Return what becomes the totals by key, [n] on the CPU."""
-        own = {f"sum {name}": value for name, value in self.sums.items()}
+        arrays = {f"sum {name}": value for name, value in self.sums.items()}
         for name, (low, high) in self.spans.items():
-            own |= {f"low {name}": low, f"high {name}": high}
-        own |= {f"tally {i}": one for i, one in enumerate(self.tallies)}
+            arrays |= {f"low {name}": low, f"high {name}": high}
+        arrays |= {f"tally {i}": numbers for i, numbers in enumerate(self.tallies)}
+        arrays |= {f"count {name}": numbers for name, numbers in self.counts.items()}
 
         def totals(fetched: Mapping[str, Array]) -> ExactTotals:
             sums = {name: fetched[f"sum {name}"] for name in self.sums}
             spans = {n: (fetched[f"low {n}"], fetched[f"high {n}"]) for n in self.spans}
+            counts = {name: fetched[f"count {name}"] for name in self.counts}
             tallies = [nonzero_tally(fetched[f"tally {i}"]) for i in range(len(self.tallies))]
-            return replace(ExactTotals.of(keys, sums, spans), tallies=tuple(tallies))
+            return replace(ExactTotals.of(keys, sums, spans, counts), tallies=tuple(tallies))
 
-        return Counted(own, totals)
+        return Counted(arrays, totals)
 
     def add_numbers(self, name: str, values: Array, counted: Array) -> None:
         """Add one number for each response that counts."""
@@ -147,7 +170,7 @@ class Metric(NamedTuple):
 def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> Counted:
     """Count what a batch adds to the totals by step and domain; all stages were applied to it."""
     batch = batch.with_responses(observed(batch, resolved))
-    numbers = Numbers({}, {}, [])
+    numbers = Numbers()
     for metric in METRICS:
         if metric.add is not None and metric.applies(resolved):
             metric.add(numbers, batch, resolved)

@@ -50,6 +50,9 @@ class Totals:
     lows: dict[str, float] = field(default_factory=dict)
     highs: dict[str, float] = field(default_factory=dict)
     scale: int = 0
+    counts: dict[str, Integers] = field(default_factory=dict)
+    tallies: tuple[Mapping[int, int], ...] | None = None
+    """Of all keys together; None for a set of keys."""
 
     def __contains__(self, name: object) -> bool:
         return name in self.sums or f"{name}.count" in self.sums
@@ -66,6 +69,11 @@ class Totals:
         """Return the ratio of two sums; 0 if the second is 0."""
         base = self.sums.get(whole, 0)
         return self.sums.get(part, 0) / base if base else 0.0
+
+    def mean(self, name: str, count: int, more: int = 0) -> float | None:
+        """Return (a sum + `more`) / count, rounded once; None if the count is 0."""
+        total = self.sums.get(name, 0) + (more << self.scale)
+        return total / (count << self.scale) if count else None
 
     def statistic(self, name: str) -> dict[str, float | None]:
         """Return mean, Bessel standard deviation, min and max; all None without numbers."""
@@ -144,6 +152,8 @@ class ExactTotals:
     """Names of the sums."""
     spans: tuple[str, ...] = ()
     """Names of the minima and maxima."""
+    counts: tuple[str, ...] = ()
+    """Names of other counts."""
     blocks: tuple[KeyBlock, ...] = ()
     """Not merged yet: each block has more than twice as many keys as the next one."""
     tallies: tuple[Mapping[int, int], ...] = ()
@@ -155,7 +165,7 @@ class ExactTotals:
         keys: Integers,
         sums: Mapping[str, NDArray[Any]],
         spans: Mapping[str, tuple[NDArray[Any], NDArray[Any]]],
-        counts: tuple[Integers, ...] = (),
+        counts: Mapping[str, Integers] | None = None,
     ) -> ExactTotals:
         """Return the totals of some responses.
 
@@ -163,7 +173,8 @@ class ExactTotals:
             keys: [n] the key of each response.
             sums: numbers to add up, [n] each.
             spans: the lowest and the highest value of each response, [n] each.
-            counts: whole numbers of any shape by key, [k, ...] each, for the k keys that occur.
+            counts: whole numbers of any shape by key, [k, ...] each, for the k keys that occur, in
+                their order; what follows is left out.
         """
         distinct, index = np.unique(keys, return_inverse=True)
         count = len(distinct)
@@ -174,8 +185,10 @@ class ExactTotals:
             _by_key([pair[end] for pair in spans.values()], index, count, least=end == 0)
             for end in (0, 1)
         )
-        block = KeyBlock(distinct, digits.reshape(len(sums), count, DIGITS), lows, highs, counts)
-        return cls(tuple(sums), tuple(spans), (block,))
+        counts = counts or {}
+        by_key = tuple(numbers[:count] for numbers in counts.values())
+        block = KeyBlock(distinct, digits.reshape(len(sums), count, DIGITS), lows, highs, by_key)
+        return cls(tuple(sums), tuple(spans), tuple(counts), (block,))
 
     def __add__(self, other: ExactTotals) -> ExactTotals:
         blocks = [*self.blocks]
@@ -187,7 +200,7 @@ class ExactTotals:
         none: dict[int, int] = {}
         tallies = zip_longest(self.tallies, other.tallies, fillvalue=none)
         added = tuple(Counter(a) + Counter(b) for a, b in tallies)
-        return ExactTotals(first.sums, first.spans, tuple(blocks), added)
+        return ExactTotals(first.sums, first.spans, first.counts, tuple(blocks), added)
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
@@ -234,7 +247,7 @@ class ExactTotals:
             sums, spans = (tuple(table[name].tolist()) for name in ("sums", "spans"))
             tallies = [table[name].tolist() for name in table.files if name.startswith("tally")]
         block = KeyBlock(keys, digits, lows, highs)
-        return cls(sums, spans, (block,), tuple(map(dict, tallies)))
+        return cls(sums, spans, (), (block,), tuple(map(dict, tallies)))
 
     @cached_property
     def joined(self) -> KeyBlock:
@@ -252,7 +265,7 @@ class ExactTotals:
 
     def total(self) -> Totals:
         """Return the totals over all keys."""
-        return self.over(self.keys)
+        return replace(self.over(self.keys), tallies=self.tallies)
 
     def over(self, chosen: Sequence[int]) -> Totals:
         """Return the totals over some keys, which need not occur."""
@@ -276,6 +289,9 @@ class ExactTotals:
         np.minimum.at(low, owner, block.lows.T[own])
         np.maximum.at(high, owner, block.highs.T[own])
         numbers = integers_of(sums.reshape(-1, sums.shape[-1]))
+        counts = [np.zeros((count, *x.shape[1:]), np.int64) for x in block.counts]
+        for total, part in zip(counts, block.counts, strict=True):
+            np.add.at(total, owner, part[own])
         begins = range(0, len(numbers), len(self.sums))
         return [
             Totals(
@@ -283,27 +299,30 @@ class ExactTotals:
                 dict(zip(self.spans, lows, strict=True)),
                 dict(zip(self.spans, highs, strict=True)),
                 scale_of(used),
+                dict(zip(self.counts, (total[index] for total in counts), strict=True)),
             )
-            for begin, lows, highs in zip(begins, low.tolist(), high.tolist(), strict=True)
+            for index, (begin, lows, highs) in enumerate(
+                zip(begins, low.tolist(), high.tolist(), strict=True)
+            )
         ]
 
-    def counted(self, chosen: Sequence[int]) -> list[Integers]:
-        """Return the other counts over some keys; only if there are responses."""
-        own, there = _places(self.joined.keys, np.array(chosen, np.int64))
-        own = own[there]
-        return [one[own].sum(0) for one in self.joined.counts]
 
-    def digits(self, name: str, count: int) -> Integers:
-        """Return a sum of each key in [0, count), [count, digits]; 0 for keys that do not occur."""
-        digits = zero_digits(count)
-        digits[self.joined.keys] = self.joined.digits[self.sums.index(name)]
-        return digits
+@dataclass(frozen=True)
+class TotalsBy:
+    """Totals by several keys, by the name of the key; they add with `+`."""
 
-    def highest(self, name: str, count: int) -> Floats:
-        """Return a maximum of each key in [0, count), [count]; -inf for keys that do not occur."""
-        highs = np.full(count, -np.inf)
-        highs[self.joined.keys] = self.joined.highs[self.spans.index(name)]
-        return highs
+    parts: Mapping[str, ExactTotals] = field(default_factory=dict)
+
+    def __add__(self, other: TotalsBy) -> TotalsBy:
+        names = dict.fromkeys([*self.parts, *other.parts])
+        return TotalsBy({name: self[name] + other[name] for name in names})
+
+    def __getitem__(self, name: str) -> ExactTotals:
+        return self.parts.get(name, ExactTotals())
+
+    def compact(self) -> TotalsBy:
+        """Return the same totals, faster to read."""
+        return TotalsBy({name: part.compact() for name, part in self.parts.items()})
 
 
 def _places(present: Integers, keys: Integers) -> tuple[Integers, NDArray[np.bool_]]:

@@ -66,6 +66,9 @@ REMOVED = {
             "kl_loss_clamp_at",
         )
     ),
+    "settings.source",  # of a loss: no screen shows it, and `rlpost losses` has it
+    # quantiles of a part of the tokens, which no screen shows; those of all tokens stay
+    *(f"settings.{part}.ratio.quantiles" for part in ("positions", "steps", "domains")),
     "settings.layout",  # of a loss: weights of tokens under micro-batches and ranks
     "settings.gradient.against",  # of a sweep: all settings are compared with the first
     "settings.gradient.groups",  # the prompt groups of the largest gradients

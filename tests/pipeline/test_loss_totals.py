@@ -8,6 +8,11 @@ import pyarrow as pa
 import pytest
 from loss_runs import dump, policy_tokens, ppo, save, summary_of
 
+from rlpost.losses.config import LossConfig
+from rlpost.pipeline.loss_metrics import LossSetting, report_batch
+from rlpost.pipeline.totals import Totals
+from rlpost.recipe.loss import LossOptions
+
 
 def test_clip_counts_and_shares_equal_a_plain_computation(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
@@ -167,3 +172,14 @@ def test_each_aggregation_equals_a_plain_computation(tmp_path, how):
         assert batch["total"] == pytest.approx(policy + 0.1 * kl)
     totals = [batch["total"] for batch in one["batches"]]
     assert one["loss"]["total"] == pytest.approx(sum(totals) / 3)
+
+
+@pytest.mark.parametrize(
+    "how", ["token-mean", "token-mean-by-sign", "seq-mean-token-sum-norm", "seq-mean-token-mean"]
+)
+@pytest.mark.parametrize("rows", [0, 2])
+def test_the_loss_of_a_batch_without_policy_tokens_is_0(how, rows):
+    totals = Totals({"rows": rows, "valid": 0, "tokens": 0, "0.policy": 0}, {}, {"length": 0.0})
+    setting = LossSetting(0, LossConfig(LossOptions(aggregation=how)))
+    want = {"batch": "a", "policy": 0.0, "kl": None, "total": 0.0}
+    assert report_batch("a", totals, setting) == want

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from rlpost.analysis.loss.log import TrainerLog
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.loss_totals import LossTotals
     from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.totals import TotalsBy
 
 
 Json = dict[str, Any]
@@ -135,7 +135,7 @@ def _metadata(
     plan: Plan,
     index: int,
     responses: Responses,
-    totals: LossTotals,
+    totals: TotalsBy,
     *,
     configs: Sequence[LossConfig],
     mask: dict[str, str],

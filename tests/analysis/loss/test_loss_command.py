@@ -16,7 +16,6 @@ from runs import Ran, run, strict_json
 
 import rlpost
 from rlpost.analysis.loss.run import loss
-from rlpost.kernels.quantiles import BINS, bins_of, quantiles
 from rlpost.kernels.segments import POSITION_RANGES, PositionSegments, offsets_of, position_range
 from rlpost.losses.config import LossConfig
 from rlpost.recipe.loss import LossOptions
@@ -554,26 +553,6 @@ def test_python_and_the_command_give_the_same(tmp_path):
     words = ("--sweep", "loss=pg,kimi15", "--sweep", "tau=0.1,0.2")
     assert swept["settings"] == summary_of(path, *words)["settings"]
     assert [x["swept"]["tau"] for x in swept["settings"]] == [None, 0.1, 0.2]
-
-
-# Histogram and stretches
-
-
-def test_bins_rise_with_the_numbers_and_bound_their_error():
-    numbers = np.array([-1e3, -64.0, -1.0, -1e-3, -1e-9, 0.0, 1e-9, 1e-3, 0.5, 1.0, 63.9, 1e3])
-    bins = bins_of(numbers)
-    assert bool((np.diff(bins) >= 0).all())
-    assert (int(bins.min()), int(bins.max())) == (0, BINS - 1)
-    for number in (-3.0, -0.01, 1e-5, 0.7, 40.0):
-        counts = np.bincount(bins_of(np.array([number])), minlength=BINS)
-        assert quantiles(counts, [0.5]) == [pytest.approx(number, rel=1 / 64)]
-
-
-def test_quantiles_count_from_the_lowest():
-    values = np.arange(1, 11, dtype=np.float64)
-    counts = np.bincount(bins_of(values), minlength=BINS)
-    for share, want in ((0.0, 1), (0.1, 1), (0.11, 2), (0.5, 5), (0.9, 9), (1.0, 10)):
-        assert quantiles(counts, [share]) == [pytest.approx(want, rel=1 / 64)]
 
 
 def test_stretches_cut_responses_at_fixed_positions():
