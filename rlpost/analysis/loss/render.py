@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.loss.log import log_tables
-from rlpost.analysis.loss.render_sweep import setting_name, sweep_table
 from rlpost.display.console import console
 from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
 from rlpost.display.text import aligned, counted, number, percent, role_columns, run_times
 from rlpost.display.trends import Trend, trend_table
-from rlpost.recipe.base import Offsets
-from rlpost.recipe.loss import ABOUT_AGGREGATIONS, KlClamp, behaviour_role, is_own, word
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, KlClamp, behaviour_role, word
 from rlpost.recipe.recipe import PROXIMAL
 from rlpost.render.summary import unit_line
 
@@ -25,29 +23,11 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-MASKING = ("dppo", "ipo", "ref_kl", "dppo_tv", "dppo_kl")
-TRUNCATING = ("dppo_tv", "dppo_kl")
-SELECTING = {"clip_cov": "selected: loss 0", "kl_cov": "selected: penalty on |log r|"}
-_CLIPS_NOTHING = {
-    "pg": "This loss uses no ratio and clips nothing.",
-    "gpg": "This loss uses no ratio and clips nothing.",
-    "kimi15": "This loss clips nothing; it penalises the squared log ratio.",
-    "dro": "This loss clips nothing; it penalises the squared log ratio.",
-    "kl_cov": "This loss clips nothing; it penalises |log r| of the selected tokens.",
-    "sapo": "This loss clips nothing; its gate reduces the gradient as the ratio leaves 1.",
-    "real": "This loss clips nothing; the gradient of a response falls as its score is right.",
-    "vespo": "This loss clips nothing; its weight falls as the ratio of the response leaves 1.",
-}
-_OWN_STATES = {
-    "low": "clipped, low",
-    "high": "clipped, high",
-    "dual": "clipped by the dual clip",
+_STATES = {
+    "low": "clipped or masked, low",
+    "high": "clipped or masked, high",
+    "dual": "above the dual clip or a cap",
     "selected": "selected",
-}
-_CLIP_NOTES = {
-    "oreal": "A clipped token has no policy gradient; if A > 0, it keeps that of -log π.",
-    "mask_pg": "A masked token has zero gradient; a clipped one keeps a bounded weight.",
-    "rollout_is": "A clipped token has zero gradient, for any sign of A.",
 }
 # The symbols of options in formulas; others have their names.
 _SYMBOLS = {
@@ -64,6 +44,7 @@ _SYMBOLS = {
     "coef": "β",
 }
 _UNLIMITED = 1_000_000
+_GAP = 2  # blanks between the columns of a table
 
 
 def show(summary: Json, how: str, out: Console | None = None, *, verbose: bool = False) -> None:
@@ -144,25 +125,22 @@ def header(summary: Json) -> Iterator[str]:
 
 def _answer(summary: Json) -> Iterator[str]:
     """Yield which share of the tokens is clipped, and which has no gradient."""
-    configs, tokens = summary["settings"], summary["tokens"]["policy"]
+    settings, tokens = summary["settings"], summary["tokens"]["policy"]
     of = f"of {counted(tokens, 'policy token')}"
-    if len(configs) == 1:
-        setting = configs[0]
-        zero = f"{percent(setting['no_gradient']['fraction'])} have no gradient"
-        name = setting["options"]["loss"]
-        if name in _CLIPS_NOTHING:
-            yield f"{name} clips nothing; {zero}, {of}"
-        else:
-            how = "masked" if name in MASKING else "clipped"
-            yield f"{percent(setting['clip']['any']['fraction'])} {of} are {how}; {zero}"
+    shares = {
+        "clipped or masked": [setting["clip"]["any"]["fraction"] for setting in settings],
+        "without gradient": [setting["no_gradient"]["fraction"] for setting in settings],
+    }
+    if len(settings) == 1:
+        (clipped,), (flat,) = shares.values()
+        yield f"{percent(clipped)} {of} are clipped or masked; {percent(flat)} have no gradient"
         return
-    clipped = [(setting["clip"]["any"]["fraction"], setting_name(setting)) for setting in configs]
-    flat = [(setting["no_gradient"]["fraction"], setting_name(setting)) for setting in configs]
-    for what, shares in (("clipped or masked", clipped), ("without gradient", flat)):
-        low, high = min(shares), max(shares)
-        span = f"{percent(low[0])} in all settings"
-        if low[0] != high[0]:
-            span = f"{percent(low[0])} ({low[1]}) to {percent(high[0])} ({high[1]})"
+    names = [setting_name(setting) for setting in settings]
+    for what, values in shares.items():
+        (low, first), *_, (high, last) = sorted(zip(values, names, strict=True))
+        span = f"{percent(low)} in all settings"
+        if low != high:
+            span = f"{percent(low)} ({first}) to {percent(high)} ({last})"
         yield f"{what}: {span}, {of}"
 
 
@@ -208,23 +186,12 @@ def _ratio_formula(summary: Json, behaviour: str) -> str:
 def parameters(options: Mapping[str, Any]) -> str:
     """Return the values of the options in a formula."""
     fields = {name: options[name] for name in ("pg_clip", "dual_clip") if name in options}
-    values = {x: y for x, y in {**fields, **_alone(options)}.items() if y != "never"}
+    values = {**fields, **options.get("loss_options", {})}
+    values = {name: value for name, value in values.items() if value != "never"}
     texts = [f"{_SYMBOLS.get(name, name)} = {word(value)}" for name, value in values.items()]
     if options.get("ratio_clamp", "never") != "never":
         texts.append(f"|log r| ≤ {word(options['ratio_clamp'])}")
     return ", ".join(texts)
-
-
-def _alone(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of the loss alone."""
-    alone: Mapping[str, Any] = options.get("loss_options", {})
-    return alone
-
-
-def _mask_bounds(options: Mapping[str, Any]) -> Offsets:
-    """Return the bounds of a masking loss for falling and for rising probabilities."""
-    alone = _alone(options)
-    return Offsets.of(alone.get("kl_mask", alone.get("prob_mask")))
 
 
 def _single(summary: Json) -> Iterator[TextTable]:
@@ -241,21 +208,23 @@ def _single(summary: Json) -> Iterator[TextTable]:
 
 def _outcomes(setting: Json, tokens: int) -> TextTable:
     clip, zero = setting["clip"], setting["no_gradient"]
-    branches = branch_labels(setting)
     rows: list[tuple[str, ...]]
-    rows = [(label, *_clipped(clip[side])) for side, label in branches.items()]
-    for name, label in reason_labels(setting).items():
-        rows.append(_share(label, zero[name], zero[name] / tokens if tokens else 0.0))
-    if sum(zero[name] > 0 for name in ("zero_advantage", "clipped", "other")) != 1:
+    rows = [(label, *_clipped(clip[side])) for side, label in branch_labels(setting).items()]
+    reasons = {name: zero[name] for name in ("zero_advantage", "clipped", "other") if zero[name]}
+    labels = {"zero_advantage": "A = 0", "clipped": "clipped or selected", "other": "other"}
+    for name, count in reasons.items():
+        rows.append(_share(f"zero gradient: {labels[name]}", count, count / tokens))
+    if len(reasons) != 1:
         rows.append(_share("zero gradient, total", zero["tokens"], zero["fraction"]))
-    responses = _share("responses with zero gradient", zero["responses"], zero["response_fraction"])
-    headings = ("token outcomes", "count", "share", "of A > 0", "of A < 0")
-    columns = len(headings) if branches else 3
-    return TextTable(
-        headings[:columns],
-        [row[:columns] for row in (*rows, responses)],
-        notes=list(outcome_notes(setting)),
+    rows.append(
+        _share("responses with zero gradient", zero["responses"], zero["response_fraction"])
     )
+    note = "A: advantage of the token"
+    if setting["options"]["loss"] == "ref_kl":
+        note = "A: log π_ref - log π of the token, which this loss uses as its advantage"
+    headings = ("token outcomes", "count", "share", "of A > 0", "of A < 0")
+    notes = [f"{note}. Zero gradient: the token does not update the policy."]
+    return TextTable(headings, rows, notes=notes)
 
 
 def _share(label: str, count: int, share: float) -> tuple[str, str, str, str, str]:
@@ -271,94 +240,15 @@ def _clipped(branch: Json) -> tuple[str, str, str, str]:
 
 
 def branch_labels(setting: Json) -> dict[str, str]:
-    """Return the clip states that the loss has, each with the label of its row."""
-    options, clip, bounds = setting["options"], setting["clip"], setting["bounds"]
-    name = options["loss"]
-    if is_own(name):
-        return {side: text for side, text in _OWN_STATES.items() if clip[side]["tokens"]}
-    if name in MASKING:
-        by = "with KL >" if name == "dppo_kl" else "by >"
-        low, high = _mask_bounds(options)
-        labels = {"low": f"masked, π fell {by} {word(low)}"}
-        if name != "ref_kl":
-            labels["high"] = f"masked, π rose {by} {word(high)}"
-        if name in TRUNCATING:
-            labels["dual"] = f"weight truncated to {word(_alone(options)['weight_cap'])}"
-        return labels
-    signs = {"low": "<", "high": ">"}
-    labels = {
-        side: f"clipped, ratio {sign} {bounds[side]:.5g}"
-        for side, sign in signs.items()
-        if bounds[side] is not None
-    }
-    if name in SELECTING:
-        labels["selected"] = SELECTING[name]
-    return labels | (
-        {"dual": "masked, ratio > c" if name == "mask_pg" else "clipped by the dual clip"}
-        if clip["dual"]["tokens"]
-        else {}
-    )
-
-
-def reason_labels(setting: Json) -> dict[str, str]:
-    """Return the reasons for a zero gradient that the loss has or that occur, with their labels."""
-    name, zero = setting["options"]["loss"], setting["no_gradient"]
-    no_advantage = "π = π_ref" if name == "ref_kl" else "A = 0"
-    labels = {"zero_advantage": f"zero gradient: {no_advantage}"}
-    if zero["clipped"] or name in ("ppo", "gspo", "geo_mean", "clip_cov", "fipo", "oreal"):
-        how = "masked" if name in MASKING else "clipped"
-        labels["clipped"] = f"zero gradient: {how}{' or selected' * (name == 'clip_cov')}"
-    return labels | ({"other": "zero gradient: other"} if zero["other"] else {})
-
-
-def outcome_notes(setting: Json) -> Iterator[str]:
-    """Yield what A is, and what clipping does to the gradient under this loss."""
-    options, name = setting["options"], setting["options"]["loss"]
-    if name == "ref_kl":
-        yield "A: log π_ref - log π of the token, which this loss uses as its advantage."
-    else:
-        yield "A: advantage of the token. Zero gradient: the token does not update the policy."
-    yield _clip_note(setting)
-    if name in SELECTING:
-        share = word(_alone(options)["share"])
-        yield (
-            f"Selected: {share} of the policy tokens of each batch, at least "
-            "1, by their covariance of advantage and log-prob."
-        )
-    if _alone(options).get("mask_clipped") and setting["clip"]["any"]["tokens"]:
-        yield "The other clipped tokens keep a gradient with a bounded weight."
-    if name in ("ppo", "gspo", "fipo", "oreal") and setting["clip"]["dual"]["tokens"]:
-        yield "The dual clip also stops the gradient if A < 0 and the ratio is above c."
-
-
-def _clip_note(setting: Json) -> str:
-    options, clip, clipped = setting["options"], setting["clip"], setting["no_gradient"]["clipped"]
-    name = options["loss"]
-    if name in _CLIPS_NOTHING:
-        text = _CLIPS_NOTHING[name]
-    elif is_own(name):
-        text = "This loss clips no token."
-        if clip["any"]["tokens"]:
-            text = (
-                "Clipped: zero gradient, but A is not 0; low if the ratio is below 1, else high; "
-                "or as the function returns it."
-            )
-    elif not clip["any"]["tokens"]:
-        moved = "probability changed by more than" if name in MASKING else "ratio is beyond"
-        text = f"No {'binary KL is above' if name == 'dppo_kl' else moved} a bound."
-    elif name in _CLIP_NOTES:
-        text = _CLIP_NOTES[name]
-    elif name in MASKING and _alone(options).get("square_coef"):
-        text = "A masked token loses -A·r and keeps the gradient of κ(log r)²."
-    elif name in MASKING:
-        text = "A masked token has zero gradient."
-    elif _alone(options).get("mask_clipped"):
-        text = "A clipped token has zero gradient if its ratio moved in the direction of A."
-    elif not clipped:
-        text = "A clipped token keeps its gradient; only its weight is bounded."
-    else:
-        text = "A clipped token has zero gradient: its ratio moved past the bound along A."
-    return text
+    """Return the clip states that the loss has, or that occur, each with the label of its row."""
+    bounds, labels = setting["bounds"], {}
+    for side, label in _STATES.items():
+        bound = bounds.get(side)
+        if bound is not None:
+            labels[side] = f"clipped, ratio {'<' if side == 'low' else '>'} {bound:.5g}"
+        elif setting["clip"][side]["tokens"]:
+            labels[side] = label
+    return labels
 
 
 def _ratios(summary: Json) -> TextTable:
@@ -396,19 +286,15 @@ def _losses(setting: Json) -> TextTable:
     if setting["loss"]["kl"] is not None:
         parts |= {"kl": "KL"}
         parts |= {"total": "total"} if setting["options"]["kl_loss_coef"] else {}
-    batches, notes = setting["batches"], list(loss_notes(setting))
+    batches = [*setting["batches"]]
+    labels, notes = [str(batch["batch"]) for batch in batches], list(loss_notes(setting))
     if len(batches) > MOST_ROWS:
         trends = [Trend(f"{name} loss", [b[part] for b in batches]) for part, name in parts.items()]
-        table = trend_table("batch", [batch["batch"] for batch in batches], trends)
-        return replace(table, notes=notes)
-    labels = [str(batch["batch"]) for batch in batches]
-    values = [[batch[part] for batch in batches] for part in parts]
+        return replace(trend_table("batch", labels, trends), notes=notes)
     if len(batches) > 1:
-        labels.append("mean")
-        values = [
-            [*losses, setting["loss"][part]] for losses, part in zip(values, parts, strict=True)
-        ]
-    rows = [*zip(labels, *map(aligned, values), strict=True)]
+        labels, batches = [*labels, "mean"], [*batches, setting["loss"]]
+    columns = [aligned([batch[part] for batch in batches]) for part in parts]
+    rows = [*zip(labels, *columns, strict=True)]
     return TextTable(("loss by batch", *parts.values()), rows, notes=notes)
 
 
@@ -451,3 +337,74 @@ def _run_lines(summary: Json) -> Iterator[str]:
     """Yield the columns that were read, and the times."""
     yield f"columns: {role_columns(summary['roles'])}"
     yield from run_times(summary)
+
+
+# ---- a sweep ----
+
+
+def setting_name(setting: Json) -> str:
+    """Return the swept options of a setting."""
+    return ", ".join(f"{name} {_value(value)}" for name, value in setting["swept"].items())
+
+
+def sweep_table(summary: Json, width: int) -> TextTable:
+    """Return the table of settings.
+
+    Args:
+        summary: of a sweep.
+        width: of the table; if it is wider, settings have numbers, and a column of names.
+    """
+    configs = summary["settings"]
+    columns, notes = _columns(configs), [*_notes(configs)]
+    headings, cells = [*columns], [*zip(*columns.values(), strict=True)]
+    names = list(configs[0]["swept"])
+    swept = [tuple(map(_value, setting["swept"].values())) for setting in configs]
+    rows = [(*values, *row) for values, row in zip(swept, cells, strict=True)]
+    text = tuple(range(len(names)))
+    table = TextTable((*names, *headings), rows, notes=notes, text=text)
+    if _width(table) > width:  # names may be below their rows
+        labels = ((f"{index}", setting_name(setting)) for index, setting in enumerate(configs, 1))
+        rows = [(*label, *row) for label, row in zip(labels, cells, strict=True)]
+        table = TextTable(("", "setting", *headings), rows, notes=notes, text=(0, 1))
+    return table
+
+
+def _columns(configs: Sequence[Json]) -> dict[str, list[str]]:
+    """Return the columns of numbers by heading."""
+    more = [
+        x for x in ("dual", "selected") if any(setting["clip"][x]["tokens"] for setting in configs)
+    ]
+    columns = {}
+    if len({setting["tokens"] for setting in configs}) > 1:
+        columns["tokens"] = [f"{setting['tokens']:,}" for setting in configs]
+    columns["zero grad"] = [percent(setting["no_gradient"]["fraction"]) for setting in configs]
+    for side in ("low", "high", *more):
+        columns[side] = [percent(setting["clip"][side]["fraction"]) for setting in configs]
+    columns["ESS"] = [_percent(setting["gradient"]["ess"]) for setting in configs]
+    columns["cosine"] = aligned([setting["gradient"]["cosine"] for setting in configs])
+    return columns | {"mean loss": aligned([setting["loss"]["total"] for setting in configs])}
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else percent(share)
+
+
+def _notes(configs: Sequence[Json]) -> Iterator[str]:
+    """Yield what the columns are."""
+    if len({setting["tokens"] for setting in configs}) > 1:
+        yield "tokens: policy tokens that the correction accepts, of which the shares are."
+    yield "low, high: tokens clipped or masked below or above a bound."
+    yield "zero grad: tokens with zero gradient. g: gradient ∂L/∂log π of a policy token."
+    yield "ESS: effective sample size of |g|, (Σ|g|)²/(nΣg²) of the n policy tokens."
+    yield f"cosine: between g and that of {setting_name(configs[0])}."
+
+
+def _width(table: TextTable) -> int:
+    columns = zip(table.headings, *table.rows, strict=True)
+    return sum(max(map(len, column)) + _GAP for column in columns) - _GAP
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:g}" if isinstance(value, float) else str(value)
