@@ -21,7 +21,7 @@ from rlpost.errors import (
     closest,
     series,
 )
-from rlpost.recipe.flags import SET
+from rlpost.recipe.flags import SET, field_of
 from rlpost.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -118,13 +118,34 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
         return ErrorPart(text, tip=f"`{context.command_path} --help` lists all options")
     if SET in known and (tip := assigning(flag)):
         return ErrorPart(text, tip=tip)
-    if candidates := closest(flag, known):
-        return ErrorPart(text, candidates)
+    if tip := _of_function(field_of(flag), known):
+        return ErrorPart(text, tip=tip)
     if owners := _commands_with(flag, context):
         return ErrorPart(
             text, tip=f"{series(owners, 'and')} {'has' if len(owners) == 1 else 'have'} it"
         )
+    if candidates := closest(flag, known):
+        return ErrorPart(text, candidates)
     return ErrorPart(text, tip=f"`{context.command_path} --help` lists the options")
+
+
+def _of_function(name: str, known: list[str]) -> str:
+    """Return how to set a choice of the numerics, or an option of estimators or losses."""
+    from rlpost.recipe.numerics import Numerics  # noqa: PLC0415 - only errors need them
+
+    if "--numerics" in known and name in Numerics.model_fields:
+        return f"--numerics {name}=VALUE sets it"
+    if "--option" in known:
+        from rlpost import estimators  # noqa: PLC0415
+
+        if owners := estimators.having(name):
+            return f"--option {name}=VALUE sets it: {owners}"
+    if "--loss-option" in known:
+        from rlpost import losses  # noqa: PLC0415
+
+        if owners := losses.having(name):
+            return f"--loss-option {name}=VALUE sets it: {owners}"
+    return ""
 
 
 def _commands_with(flag: str, context: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from rlpost.errors import OptionValueError, UsageError, series
@@ -75,7 +76,26 @@ def completed(recipe: Recipe, estimator: Estimator | None = None) -> Recipe:
         typed(recipe, estimator).options,
         fields=FIELDS,
     )
+    if estimator.of_user:
+        recipe = _of_signature(recipe, estimator)
     return recipe.model_copy(update={"options": options}) if options else recipe
+
+
+def _of_signature(recipe: Recipe, estimator: Estimator) -> Recipe:
+    """Return a recipe with a user's defaults of parameters that are fields, where none is set."""
+    none = (None, inspect.Parameter.empty)
+    mine = {x: y for x, y in estimator.keywords.items() if not any(y is z for z in none)}
+    unset = [{*type(model).model_fields} - model.model_fields_set for model in (recipe, recipe.numerics)]
+    fields, states = ({x: y for x, y in mine.items() if x in names} for names in unset)
+    if states:
+        fields["numerics"] = recipe.numerics.model_copy(update=states)
+    return recipe.model_copy(update=fields) if fields else recipe
+
+
+def having(name: str) -> str:
+    """Return the estimators that have an option, as the end of a sentence; empty: none has it."""
+    names = [entry.name for entry in ESTIMATORS.values() if name in entry.options]
+    return f"{series(names, 'and')} {'have' if names[1:] else 'has'} it" if names else ""
 
 
 def _elsewhere(name: str) -> str:
@@ -83,8 +103,7 @@ def _elsewhere(name: str) -> str:
     if name in FIELDS:
         flag = flag_of(name) if name in Recipe.model_fields else f"--numerics {name}=VALUE"
         return f"it is a field of the recipe: use {flag}"
-    names = [entry.name for entry in ESTIMATORS.values() if name in entry.options]
-    return f"{series(names, 'and')} {'have' if names[1:] else 'has'} it" if names else ""
+    return having(name)
 
 
-__all__ = ["ESTIMATORS", "Credit", "Estimator", "completed", "estimator_named", "typed"]
+__all__ = ["ESTIMATORS", "Credit", "Estimator", "completed", "estimator_named", "having", "typed"]

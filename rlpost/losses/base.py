@@ -113,7 +113,11 @@ class Loss:
         """
 
         def elsewhere(name: str) -> str:
-            return f"it is an option of rlpost: {flag_of(name)}" if name in self.fields else ""
+            if name in self.fields:
+                return f"it is an option of rlpost: {flag_of(name)}"
+            from rlpost.losses import having  # noqa: PLC0415 - the table is made of these
+
+            return having(name)
 
         return typed_options(
             f"loss {self.name}", self.options, values,
@@ -133,6 +137,9 @@ class Loss:
                 asked = 1 + 2 * (_USUAL_CLIP if options.pg_clip is None else options.pg_clip.low)
             if asked is not None:
                 values[name] = _as_parameter(option, asked)
+            elif option.required:
+                text = f"loss {self.name}: its option {name!r} has no default"
+                raise UsageError(text, tip=f"add {flag_of(name)} {option.type_name}")
         typed = self.typed(options.loss_options)
         typed = with_defaults(f"loss {self.name}", self.options, typed, field="loss_options")
         return values | {

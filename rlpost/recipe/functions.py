@@ -109,7 +109,7 @@ def options_of(functions: Iterable[Function], fields: Collection[str]) -> dict[s
     """Return the options of functions by name: keyword-only parameters that are none of `fields`.
 
     Raises:
-        UsageError: an annotation cannot be evaluated.
+        UsageError: an annotation cannot be evaluated, or there is neither a type nor a default.
     """
     options: dict[str, Option] = {}
     for function in functions:
@@ -119,6 +119,9 @@ def options_of(functions: Iterable[Function], fields: Collection[str]) -> dict[s
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind is parameter.KEYWORD_ONLY and name not in fields:
                 kind, text = _kind_of(parameter, function), texts.get(name, "")
+                if kind is None and parameter.default is parameter.empty:
+                    text = f"option {name!r}: has neither a type nor a default"
+                    raise UsageError(text, tip=_NO_TYPE)
                 options.setdefault(name, Option(name, kind, parameter.default, text))
     return options
 
@@ -181,8 +184,8 @@ def typed_options(
     """
     typed, flag = {}, flag_of(field)
     for name, value in values.items():
-        origin = (origins or {}).get(f"{field}.{name}", flag)
-        where = f"{'' if origin == flag else f'{origin}: '}{flag} {name}={text_of(value)}"
+        origin, text = (origins or {}).get(f"{field}.{name}", flag), f"{name}={text_of(value)}"
+        where = f"{flag} {text}" if origin == flag else f"{origin}: {field}.{text}"
         if name not in options:
             text = f"{where}: {owner} has no option {name!r}"
             tip = elsewhere(name)

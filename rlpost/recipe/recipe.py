@@ -537,7 +537,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         if name in OF_RUNS:
             ways = f"use {flag_of(name)} or {variable_of(name)} (Python: rlpost.Options)"
             return ErrorPart(f"{text}: it is no part of a recipe", tip=ways)
-        return super().no_option(text, name)
+        table = "an option of a single estimator is in the table [options]"
+        return no_such(text, str(name), cls.model_fields, table)
 
     @classmethod
     def from_toml(cls, path: Path) -> Recipe:

@@ -84,6 +84,8 @@ TWO = """
 --estimator grop | no estimator 'grop' tip: did you mean grpo?
 --estimator nosuchthing | no estimator 'nosuchthing' tip: there are gae,
 --preset verll | --preset: no preset 'verll' tip: did you mean verl?
+--step-gamma 1 | no option --step-gamma tip: --option step_gamma=VALUE sets it: gigpo,
+--pg-clip 1 | no option --pg-clip tip: `rlpost loss` has it
 --config gama.toml | gama.toml: no option 'gama' | did you mean gamma?
 --config broken.toml | broken.toml: not valid TOML
 --config device.toml | device.toml: no option 'device': it is no part | or RLPOST_DEVICE
@@ -139,7 +141,7 @@ convert in.parquet | OUT | --list
 convert in.parquet o --from verll | --from verll | did you mean verl
 export in.parquet | OUT | --to | jsonl
 loss in.parquet --loss pp | error: --loss: no policy loss 'pp'
-loss in.parquet --config tis.toml --loss tis | tis.toml, [loss]: --loss-option weight=3:1: must be
+loss in.parquet --config tis.toml --loss tis | tis.toml, [loss]: loss_options.weight=3:1: must be
 loss in.parquet --config preset.toml | preset.toml: no preset 'verll' tip: did you mean verl
 loss in.parquet --config preset3.toml | preset3.toml: preset is 3: a name is needed, see `rlpost
 loss in.parquet --config estimator.toml | estimator.toml: estimator is [1]: must be a valid string

@@ -271,6 +271,19 @@ def test_an_option_without_a_default_must_be_set(of):
     assert advantages(name, options={"gama": 2})[3] == [10]
 
 
+def test_an_option_without_a_type_and_a_default_is_an_error(of):
+    with pytest.raises(UsageError, match="option 'scale': has neither a type nor a default"):
+        enriched(of("def f(rewards, *, scale):\n    return rewards\n"))
+
+
+def test_a_default_of_a_field_of_the_recipe_is_the_recipes(of):
+    name = of("def f(rewards, *, gamma: float = 0.5):\n    return rewards * gamma\n")
+    out, summary = enriched(name)
+    assert out["advantages"].to_pylist()[3][0] == 2.5
+    assert summary["recipe"]["gamma"] == 0.5
+    assert advantages(name, gamma=1.0)[3] == [5]
+
+
 def test_a_default_that_is_not_of_its_type_is_an_error(of):
     with pytest.raises(UsageError, match="--option on=3: must be a valid boolean"):
         enriched(of("def f(rewards, *, on: bool = 3):\n    return rewards\n"))
@@ -331,7 +344,7 @@ def test_a_wrong_option_in_a_recipe_file_names_the_file(of, files, tmp_path):
     config.write_text(f'estimator = "{of(SCALED)}"\n[options]\nbeta = "x"\n')
     done = run("advantages", files, tmp_path / "out", "--config", config)
     assert done.code == 2
-    assert f"{config}: --option beta=x" in done.err
+    assert f"{config}: options.beta=x" in done.err
 
 
 def test_a_file_of_an_installed_estimator_is_verified_with_its_options(files, tmp_path):

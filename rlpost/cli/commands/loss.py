@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path  # noqa: TC003 - typer reads annotations
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
+_NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")  # a range that is typed in two words
 EPILOG = """Examples:
 
   rlpost loss in.parquet
@@ -88,6 +90,9 @@ def loss(
         )
     if verbose and (quiet or how == "json"):
         raise UsageError(f"--verbose and {'--quiet' if quiet else '--format json'}: one is enough")
+    if output is not None and _NUMBER.fullmatch(output):
+        tip = f"a range is one word, LOW:HIGH; ./{output} is a file"
+        raise UsageError(f"OUT is {output}: a number", tip=tip)
     if sweep and output is not None:
         raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
     settings, emit = settings.with_loss_columns()
