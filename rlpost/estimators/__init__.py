@@ -85,7 +85,9 @@ def _of_signature(recipe: Recipe, estimator: Estimator) -> Recipe:
     """Return a recipe with a user's defaults of parameters that are fields, where none is set."""
     none = (None, inspect.Parameter.empty)
     mine = {x: y for x, y in estimator.keywords.items() if not any(y is z for z in none)}
-    unset = [{*type(model).model_fields} - model.model_fields_set for model in (recipe, recipe.numerics)]
+    unset = [
+        {*type(model).model_fields} - model.model_fields_set for model in (recipe, recipe.numerics)
+    ]
     fields, states = ({x: y for x, y in mine.items() if x in names} for names in unset)
     if states:
         fields["numerics"] = recipe.numerics.model_copy(update=states)
