@@ -11,8 +11,8 @@ from rlpost.recipe.functions import from_entry_point, from_file
 from rlpost.recipe.loss import NAMES, installed
 
 __all__ = [
-    "DUAL", "HIGH", "LOSSES", "LOW", "NONE", "SELECTED", "Loss", "Surrogate", "Tokens", "having", "kl_loss",
-    "loss_named",
+    "DUAL", "HIGH", "LOSSES", "LOW", "NONE", "SELECTED", "Loss", "Surrogate", "Tokens", "having",
+    "kl_loss", "loss_named",
 ]  # fmt: skip
 LOSSES: dict[str, Loss] = {
     loss.name: loss
