@@ -100,24 +100,25 @@ class Loss:
         return {name: x for name, x in self.parameters.items() if name not in self.fields}
 
     def typed(
-        self, values: Mapping[str, Any], origins: Mapping[str, str] | None = None
+        self,
+        values: Mapping[str, Any],
+        origins: Mapping[str, str] | None = None,
+        having: Callable[[str], str] = lambda _: "",
     ) -> dict[str, Any]:
         """Return values of `loss_options`, checked and as a recipe file has them.
 
         Args:
             values: by name.
             origins: the source of `loss_options.NAME` if it is no flag, for errors.
+            having: returns which other losses have an option, for errors.
 
         Raises:
             UsageError: it has no such option, or a value has another type.
         """
 
         def elsewhere(name: str) -> str:
-            if name in self.fields:
-                return f"it is an option of rlpost: {flag_of(name)}"
-            from rlpost.losses import having  # noqa: PLC0415 - the table is made of these
-
-            return having(name)
+            named = f"it is an option of rlpost: {flag_of(name)}"
+            return named if name in self.fields else having(name)
 
         return typed_options(
             f"loss {self.name}", self.options, values,
