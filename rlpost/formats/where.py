@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Bounds = Mapping[str, tuple[pl.Series, pl.Series]]
 
 
+_OF_GROUPS = {"batch", "step", "group", "domain"}  # all responses of a group have the same
 _SMALL = (pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16, pl.UInt32)
 _TYPES: dict[str, Any] = {"number": pl.Float64, "text": pl.String, "bool": pl.Boolean}
 _KINDS: dict[str, Callable[[pl.DataType], bool]] = {
@@ -102,7 +103,8 @@ class Where:
         self.names = tuple(self.condition.names)
         if not self.names:
             raise self.error("names no column, so it is the same for all rows")
-        self.matches = SelectionCounts(f"{flag} {text}")
+        notes = [] if _OF_GROUPS.issuperset(self.names) else ["prompt groups may be incomplete"]
+        self.matches = SelectionCounts(f"{flag} {text}", notes=notes)
 
     def error(self, problem: str) -> UsageError:
         """Return an error that quotes the condition."""

@@ -276,7 +276,8 @@ def _critic(summary: Json) -> str:
         return ""
     share = facts["explained_variance"]
     explained = percent(share) if share >= 0 else f"-{percent(-share)}"
-    return f"critic: the values explain {explained} of the variance of the returns"
+    returns = "the returns that the estimator computes"
+    return f"critic: the values explain {explained} of the variance of {returns}"
 
 
 def _mean(facts: Json) -> float | None:

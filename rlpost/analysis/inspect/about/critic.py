@@ -50,7 +50,8 @@ def verdict(found: CriticFacts) -> Notice:
     explained = found.explained_variance
     if explained is None:
         return Notice("warning", "all returns are equal: there is nothing to explain")
-    text = f"the values explain {percent(explained)} of the variance of the returns"
+    returns = "the returns (sums of later rewards, γ = 1)"
+    text = f"the values explain {percent(explained)} of the variance of {returns}"
     if explained < 0:
         text += ": worse than a constant"
     return Notice("ok" if explained >= LEAST_EXPLAINED else "warning", text)
