@@ -26,11 +26,11 @@ from rlpost.analysis.difference import (
     Difference,
     DifferenceTotals,
     align,
-    column_chunk,
     finite,
     recomputed,
 )
 from rlpost.errors import DataError, UsageError
+from rlpost.io.arrow import is_list
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import damaged_columns
 from rlpost.io.parquet.source import Source
@@ -49,6 +49,8 @@ from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import PathText
@@ -79,24 +81,37 @@ class ColumnDifference:
     def add(self, stored: pa.Array, computed: pa.Array) -> None:
         """Compare the next rows."""
         count = len(computed)
-        numbers = self.totals.rows + np.arange(count)
         if stored.type != computed.type or stored.null_count:
             self.types = [str(stored.type), str(computed.type)]
-            wrong = numbers >= 0
+            self._add_rows(np.ones(count, np.bool_))
         elif stored.equals(computed):
-            wrong = numbers < 0
+            self._add_rows(np.zeros(count, np.bool_))
+        elif not is_list(computed.type):
+            self._add_numbers(stored, computed, count)
         else:
-            left, right = column_chunk(stored), column_chunk(computed)
-            wrong = left.lengths != right.lengths
-            if not wrong.any():
-                chosen, rows = np.ones(len(right.values), np.bool_), np.arange(count)
-                difference = Difference(left.values, right.values, chosen, ABSOLUTE, RELATIVE)
-                self.rounded = True
-                self.totals.add(difference.totals(numbers, np.repeat(rows, right.lengths)))
+            lengths = _numbers(computed.value_lengths())
+            wrong = _numbers(stored.value_lengths()) != lengths
+            if wrong.any():
+                self._add_rows(wrong)
                 return
-        differing = numbers[wrong].tolist()
-        part = DifferenceTotals(rows=count, rows_differing=len(differing), first_rows=differing[:1])
+            rows = np.repeat(np.arange(count), lengths.astype(int))
+            self._add_numbers(stored.flatten(), computed.flatten(), count, rows)
+
+    def _add_rows(self, wrong: NDArray[np.bool_]) -> None:
+        """Add rows of which no number is compared."""
+        rows = np.flatnonzero(wrong)
+        first = (self.totals.rows + rows[:1]).tolist()
+        part = DifferenceTotals(rows=len(wrong), rows_differing=len(rows), first_rows=first)
         self.totals.add(part)
+
+    def _add_numbers(
+        self, stored: pa.Array, computed: pa.Array, count: int, rows: Any = None
+    ) -> None:
+        """Add the numbers of so many rows; `rows` are those of the numbers of lists."""
+        pair, chosen = (_numbers(stored), _numbers(computed)), np.ones(len(computed), np.bool_)
+        difference = Difference(*pair, chosen, ABSOLUTE, RELATIVE)
+        self.rounded = True
+        self.totals.add(difference.totals(self.totals.rows + np.arange(count), rows))
 
     def facts(self) -> Json:
         """Return the verdict (`identical`, `equal to rounding` or `differs`) and the rows."""
@@ -118,6 +133,10 @@ class ColumnDifference:
         }
 
 
+def _numbers(array: pa.Array) -> NDArray[np.float64]:
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
 def summary_differences(stored: Json, computed: Json) -> list[str]:
     """Return the differences of two summaries, each with the path and both values."""
     differences = []
@@ -130,8 +149,8 @@ def summary_differences(stored: Json, computed: Json) -> list[str]:
         # These depend on the other columns of the input.
         others = path.endswith(".found_by") or ".ignored" in path or path.startswith("warnings")
         if not close and not others:
-            before, after = _short(left, right)
-            differences.append(f"{path}: {before} stored, {after} recomputed")
+            one, other = _short(left, right)
+            differences.append(f"{path}: {one} stored, {other} recomputed")
     return differences
 
 
@@ -140,11 +159,11 @@ def _short(left: Any, right: Any) -> tuple[str, str]:
     if isinstance(left, float) and isinstance(right, float):
         pairs = ((f"{left:.{digits}g}", f"{right:.{digits}g}") for digits in range(4, 18))
         return next((pair for pair in pairs if pair[0] != pair[1]), (str(left), str(right)))
-    before, after = (
+    one, other = (
         text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
         for text in map(str, (left, right))
     )
-    return before, after
+    return one, other
 
 
 def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -154,8 +173,8 @@ def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
             below = f"{path}.{key}".lstrip(".")
             yield from _pairs(left.get(key), right.get(key), below)
     elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        for i, (before, after) in enumerate(zip(left, right, strict=True)):
-            yield from _pairs(before, after, f"{path}[{i}]")
+        for i, (one, other) in enumerate(zip(left, right, strict=True)):
+            yield from _pairs(one, other, f"{path}[{i}]")
     else:
         yield path, left, right
 
@@ -171,7 +190,7 @@ def verify(
     """Run `rlpost.verify`; return the verdicts as a plain mapping."""
     source = Source(find_inputs(paths))
     footers = zip(source.files, source.footers, strict=True)
-    stored = [FileMetadata.read(str(file.path), footer.metadata or {}) for file, footer in footers]
+    stored = [FileMetadata.read(str(file.path), one.metadata or {}) for file, one in footers]
     named.check_effect(metadata.recipe for metadata in stored)
     files = [
         EnrichedFile(file, footer.num_rows, metadata.with_names(named, str(file.path)))
@@ -190,12 +209,12 @@ def _runs(files: Sequence[EnrichedFile]) -> dict[tuple[str, str, int], list[Enri
     """Return the files of each run: of one input, recipe and state, and of each copy of these."""
     runs: dict[tuple[str, str, int], list[EnrichedFile]] = defaultdict(list)
     seen: Counter[tuple[str, str, int]] = Counter()
-    for enriched in files:
-        metadata = enriched.metadata
+    for one in files:
+        metadata = one.metadata
         how = f"{metadata.recipe.model_dump_json()} {metadata.running} {metadata.semantics}"
         copy = seen[metadata.run, how, metadata.file]
         seen[metadata.run, how, metadata.file] += 1
-        runs[metadata.run, how, copy].append(enriched)
+        runs[metadata.run, how, copy].append(one)
     return runs
 
 

@@ -263,6 +263,14 @@ RolloutReward = Annotated[
     Literal["equal", "last", "sum", "mean"],
     option("--rollout-reward", "", "Reward of a rollout whose rows differ."),
 ]
+Failures = Annotated[
+    Literal["drop", "mask", "keep", "zero"],
+    option("--failures", "", "Failed responses: out, counted or 0."),
+]
+Attempts = Annotated[
+    Literal["all", "newest"],
+    option("--attempts", "", "Attempts of a run that count."),
+]
 PassThreshold = Annotated[
     float, option("--pass-threshold", "FLOAT", "Raw reward at which a response passes.")
 ]

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=ArrowStream)
 RolloutReward = Literal["equal", "last", "sum", "mean"]
+Failures = Literal["drop", "mask", "keep", "zero"]
+Attempts = Literal["all", "newest"]
 Unit = Literal["row", "rollout"]
 Progress = bool | Reporter | None
 
@@ -182,6 +184,8 @@ def inspect(
     pass_threshold: float = 1.0,
     unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal",
+    failures: Failures = "drop",
+    attempts: Attempts = "all",
     reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Sequence[str] = (),
     evidence: int = 5,
@@ -201,6 +205,9 @@ def inspect(
             if `columns_map` names their column, else rows.
         rollout_reward: the reward of a rollout whose rows differ; with `equal`, that is a finding,
             and their mean counts.
+        failures: failed responses, as of a recipe: left out (`drop`), counted (`mask`, which leaves
+            them out of training, and `keep`), or with reward 0 (`zero`).
+        attempts: rows of a step that several attempts of a run wrote: all, or the `newest`.
         reward_components: columns whose sum is the reward, in place of a reward column; a mapping
             has the weight of each.
         ignore: names of checks that are not run.
@@ -215,7 +222,8 @@ def inspect(
     Raises:
         UsageError: `columns_map` names an unknown role, `ignore` an unknown check;
             or `rollout_reward` is set, but rows count.
-        DataError: a file is not Parquet, or an argument names a column that does not exist.
+        DataError: a file is not Parquet, an argument names a column that does not exist, or no
+            column says what `failures` and `attempts` need.
         ReadWriteError: an input can't be read, or a glob matches nothing.
     """
     from rlpost.analysis.inspect import facts  # noqa: PLC0415 - polars takes a while to import
@@ -229,6 +237,8 @@ def inspect(
             pass_threshold=pass_threshold,
             unit=unit,
             rollout_reward=rollout_reward,
+            failures=failures,
+            attempts=attempts,
             reward_components=_weights(reward_components),
             ignore=ignore,
             evidence=evidence,
@@ -441,6 +451,8 @@ def report(
     pass_threshold: float = 1.0,
     unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal",
+    failures: Failures = "drop",
+    attempts: Attempts = "all",
     reward_components: Mapping[str, float] | Sequence[str] = (),
     examples: int = 6,
     seed: int = 0,
@@ -461,6 +473,8 @@ def report(
         pass_threshold: a response passes with at least this reward.
         unit: what statistics of groups count, as of `inspect`.
         rollout_reward: the reward of a rollout whose rows differ, as of `inspect`.
+        failures: failed responses, as of `inspect`.
+        attempts: rows that several attempts of a run wrote, as of `inspect`.
         reward_components: columns whose sum is the reward, as of `inspect`.
         examples: number of the best, of the worst and of random responses.
         seed: of the random responses.
@@ -498,6 +512,8 @@ def report(
             pass_threshold=pass_threshold,
             unit=unit,
             rollout_reward=rollout_reward,
+            failures=failures,
+            attempts=attempts,
             reward_components=_weights(reward_components),
             partial=kept is not None,
             examples=examples,

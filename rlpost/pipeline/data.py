@@ -338,7 +338,7 @@ def _finite(columns: Mapping[str, Column], count: int, *, skip: bool) -> NDArray
     for name, column in columns.items():
         if column.dtype.kind == "f" and not (skip and name.startswith("component:")):
             counted = ~np.isinf(column) if is_nullable(name) else np.isfinite(column)
-            finite &= counted.reshape(count, -1).all(1)
+            finite &= counted if counted.ndim == 1 else counted.all(1)
     return finite
 
 

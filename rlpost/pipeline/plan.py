@@ -19,8 +19,9 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
-from rlpost.pipeline.data import ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
+from rlpost.pipeline.data import NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
+from rlpost.pipeline.resolved import outcome_roles
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages import RATIO_ROLES, Stage, stages_of, token_roles
 from rlpost.pipeline.stages.ages import VERSION
@@ -389,7 +390,5 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("values", "--bootstrap last", recipe.bootstrap == "last"),
         (NEXT_VALUE, "--bootstrap column", recipe.bootstrap == "column"),
         ("infer_log_probs", "--option ratio_cap", _caps_weights(resolved)),
-        (FAILURE, "--failures zero", recipe.failures == "zero"),
-        (ATTEMPT, "--attempts newest", recipe.attempts == "newest"),
     )
-    return needed | {role: why for role, why, needs in asked if needs}
+    return needed | {role: why for role, why, needs in asked if needs} | outcome_roles(recipe)

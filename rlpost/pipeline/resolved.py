@@ -339,6 +339,15 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     )
 
 
+def outcome_roles(recipe: Recipe) -> dict[str, str]:
+    """Return the roles that a recipe needs to treat failures and attempts, with the reason."""
+    needed = {
+        "failure": ("--failures zero", recipe.failures == "zero"),
+        "run_attempt": ("--attempts newest", recipe.attempts == "newest"),
+    }
+    return {role: why for role, (why, needs) in needed.items() if needs}
+
+
 def estimator_of(recipe: Recipe) -> Estimator:
     """Return the estimator by the name that the user typed, with the numerics' `outcome`."""
     estimator = estimator_named(recipe.estimator)

@@ -5,13 +5,15 @@ An advantage smaller than float32's least normal number counts as 0.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.histogram import SMALLEST, tally
-from rlpost.kernels.segments import count_true, segment_min
+from rlpost.kernels.segments import count_true, offsets_of, segment_min
+from rlpost.pipeline.stages.rewards import group_statistics
 from rlpost.pipeline.totals import SPREADS
 
 if TYPE_CHECKING:
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.kernels.moments import Integers, Mask
+    from rlpost.kernels.moments import Floats, Integers, Mask
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import SummaryCells, Totals
+    from rlpost.recipe.recipe import Recipe
 
 
 Json = dict[str, Any]
@@ -165,41 +168,99 @@ def add_signals(parts: Iterable[Mapping[K, GroupSignal]]) -> dict[K, GroupSignal
     return total
 
 
-def group_signal(
-    responses: Responses, members: Integers, offsets: Integers, equal: Mask, passing: Mask
-) -> dict[Cell, GroupSignal]:
-    """Count the groups of a table by step and domain.
+class PromptGroups(NamedTuple):
+    """The prompt groups of a table, of the responses that count; [G] each but `members`."""
+
+    members: Integers
+    """Rows, group by group."""
+    offsets: Integers
+    """[G+1] of the groups in `members`."""
+    mean: Floats
+    """Of the rewards."""
+    equal: Mask
+    """Several responses with equal rewards."""
+    passing: Mask
+    """Those of equal rewards pass."""
+    cell: Integers
+    """The cell of a group whose rows are of several is the first: in step order, then by the name
+    of the domain."""
+
+    @property
+    def first(self) -> Integers:
+        """The first row of each group."""
+        return self.members[self.offsets[:-1]]
+
+    @property
+    def size(self) -> Integers:
+        """The responses of each group."""
+        return np.diff(self.offsets)
+
+
+def prompt_groups(
+    responses: Responses, rewards: Floats, rows: Mask, pass_threshold: float
+) -> PromptGroups:
+    """Return the prompt groups of a table with a row for each response or rollout.
 
     Args:
         responses: the table.
-        members: rows, group by group.
-        offsets: [G+1] of the groups in `members`.
-        equal: [G] groups of several responses with equal rewards.
-        passing: [G] groups that pass if their rewards are equal.
+        rewards: [N] raw rewards.
+        rows: [N] the rows that count.
+        pass_threshold: a response passes with at least this reward.
     """
-    signal = np.zeros_like(equal)
+    moments, constant = group_statistics(responses, rewards, rows=rows)
+    members, offsets = members_of(responses["group"], rows)
+    first, cell = members[offsets[:-1]], np.zeros(len(offsets) - 1, np.int64)
+    if len(responses.cells.pairs) > 1:
+        order = _in_order(responses.cells)
+        rank = np.argsort(order)[responses["cell"][members]].astype(np.float64)
+        cell = order[segment_min(rank, offsets).astype(np.int64)]
+    equal, passing = constant[first] & (np.diff(offsets) > 1), rewards[first] >= pass_threshold
+    return PromptGroups(members, offsets, moments.mean[first], equal, passing, cell)
+
+
+def members_of(codes: Integers, rows: Mask) -> tuple[Integers, Integers]:
+    """Return the chosen rows, those of a code together, and the offsets of the codes."""
+    chosen = np.flatnonzero(rows)
+    members = chosen[np.argsort(codes[chosen], kind="stable")]
+    counts = np.unique(codes[members], return_counts=True)[1]
+    return members, offsets_of(counts)
+
+
+def group_signal(responses: Responses, groups: PromptGroups) -> dict[Cell, GroupSignal]:
+    """Count the groups of a table by step and domain."""
+    equal, signal = groups.equal, np.zeros_like(groups.equal)
     if "credit" in responses:
         credited = abs(responses["credit"].astype(np.float32)) >= SMALLEST
         credited &= responses["kept"] & (responses["tokens"] > 0)
-        signal = count_true(credited[members], offsets) > 0
+        signal = count_true(credited[groups.members], groups.offsets) > 0
     cells = responses.cells
-    order = _in_order(cells)
-    rank = np.argsort(order)
-    first = segment_min(rank[responses["cell"][members]].astype(np.float64), offsets)
-    flags = np.stack([np.ones_like(equal), signal, equal, equal & passing], axis=1)
-    counts = np.zeros((len(order), flags.shape[1]), np.int64)
-    np.add.at(counts, order[first.astype(np.int64)], flags)
+    flags = np.stack([np.ones_like(equal), signal, equal, equal & groups.passing], axis=1)
+    counts = np.zeros((len(cells.pairs), flags.shape[1]), np.int64)
+    np.add.at(counts, groups.cell, flags)
     present = np.flatnonzero(counts[:, 0]).tolist()
     names = cells.names(present)
     numbers = counts[present].tolist()
     return {(s, d): GroupSignal(*n) for (s, d), n in zip(names, numbers, strict=True)}
 
 
-def _in_order(cells: SummaryCells) -> NDArray[np.int64]:
-    """Return the cells in step order, and by the name of the domain.
+def equal_components(responses: Responses, recipe: Recipe, rows: Mask) -> Counter[str]:
+    """Count the groups of several scored responses in which a reward component has one value.
 
-    A group whose rows are of several cells belongs to the first.
+    Args:
+        responses: with a row for each response or rollout.
+        recipe: names the components.
+        rows: [N] the rows that count.
     """
+    counts = Counter[str]()
+    for name in recipe.reward_components or ():
+        values = responses[f"component:{name}"]
+        scored = rows & np.isfinite(values)
+        counts[name] = int(prompt_groups(responses, values, scored, 0.0).equal.sum())
+    return counts
+
+
+def _in_order(cells: SummaryCells) -> NDArray[np.int64]:
+    """Return the cells in step order, and by the name of the domain."""
     by_name = sorted(range(len(cells.domains)), key=lambda place: str(cells.domains[place]))
     rank = {place: number for number, place in enumerate(by_name)}
     pairs = [(step, rank[domain], cell) for cell, (step, domain) in enumerate(cells.pairs)]

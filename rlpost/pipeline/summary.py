@@ -21,7 +21,6 @@ from rlpost.estimators.groups import raw
 from rlpost.io.keys import step_order
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.histogram import histogram
-from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import FailureCounts, failure_counts
@@ -29,10 +28,16 @@ from rlpost.pipeline.metrics import report_metrics
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.rollout_order import PLACE, SAME_TURN
-from rlpost.pipeline.signal import GroupSignal, add_signals, group_signal
+from rlpost.pipeline.signal import (
+    GroupSignal,
+    add_signals,
+    equal_components,
+    group_signal,
+    members_of,
+    prompt_groups,
+)
 from rlpost.pipeline.stages.rewards import (
     countable,
-    group_statistics,
     total_rewards,
 )
 from rlpost.pipeline.stages.tokens import reads_segment_ends
@@ -240,44 +245,18 @@ def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     recipe = plan.resolved.recipe
     responses = unit_table(responses).table
     rows, total = countable(responses, recipe), total_rewards(responses)
-    moments, constant = group_statistics(responses, total, rows=rows)
-    members, offsets = _by_code(responses["group"], rows)
-    first = members[offsets[:-1]]
-    size = moments.number[first].astype(np.int64)
-    equal, passing = constant[first] & (size > 1), total[first] >= recipe.pass_threshold
-    sizes, counts = (x.tolist() for x in np.unique(size, return_counts=True))
+    groups = prompt_groups(responses, total, rows, recipe.pass_threshold)
+    sizes, counts = (x.tolist() for x in np.unique(groups.size, return_counts=True))
     return GroupFacts(
         Counter(dict(zip(sizes, counts, strict=True))),
-        group_signal(responses, members, offsets, equal, passing),
-        _equal_components(plan, responses, rows),
+        group_signal(responses, groups),
+        equal_components(responses, recipe, rows),
     )
-
-
-def _equal_components(plan: Plan, responses: Responses, rows: NDArray[np.bool_]) -> Counter[str]:
-    """Count the groups of several scored responses in which a reward component has one value."""
-    recipe, counts = plan.resolved.recipe, Counter[str]()
-    for name in recipe.reward_components or ():
-        values = responses[f"component:{name}"]
-        scored = rows & np.isfinite(values)
-        moments, equal = group_statistics(responses, values, rows=scored)
-        first = _first_of_each(responses["group"], scored)
-        counts[name] = int((equal[first] & (moments.number[first] > 1)).sum())
-    return counts
-
-
-def _by_code(
-    codes: NDArray[np.int64], rows: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the chosen rows, those of a code together, and the offsets of the codes."""
-    chosen = np.flatnonzero(rows)
-    members = chosen[np.argsort(codes[chosen], kind="stable")]
-    counts = np.unique(codes[members], return_counts=True)[1]
-    return members, offsets_of(counts)
 
 
 def _first_of_each(codes: NDArray[np.int64], rows: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the first of the chosen rows of each code that occurs."""
-    members, offsets = _by_code(codes, rows)
+    members, offsets = members_of(codes, rows)
     return members[offsets[:-1]]
 
 

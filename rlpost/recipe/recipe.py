@@ -117,6 +117,8 @@ class EstimatorOptions(OptionModel):
 
 Scope = Literal["batch", "group", "others", "running", "none"]
 RolloutReward = Literal["equal", "last", "sum", "mean"]
+Failures = Literal["drop", "mask", "keep", "zero"]
+Attempts = Literal["all", "newest"]
 
 
 class RewardOptions(OptionModel):
@@ -425,10 +427,10 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Drop responses that stopped at the length limit."""
     mask_before_norm: bool = False
     """Leave dropped responses out of reward statistics."""
-    failures: Literal["drop", "mask", "keep", "zero"] = "drop"
+    failures: Failures = "drop"
     """Failed responses: out of statistics and training (drop), out of training alone (mask), as any
     other (keep), or reward 0."""
-    attempts: Literal["all", "newest"] = "all"
+    attempts: Attempts = "all"
     """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
 
     kl_coef: Annotated[NonNegative, COMMON] = 0.0

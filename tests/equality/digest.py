@@ -44,6 +44,9 @@ ADDED = {
     *("groups.line", "responses.line"),  # of a report's examples: those of `inspect --prompt`
     # of `replay`: a stage and the whole input have the same facts
     *("stages.first_rows", "whole_input.identical", "whole_input.unit"),
+    # of `inspect`: what it leaves out of statistics of responses, as `advantages` does, so that its
+    # numbers of an input with failures, attempts or a sample mask are others
+    *("uncounted", "failures.treatment"),
 }
 
 # Columns that were added on purpose, likewise.
@@ -106,10 +109,6 @@ REMOVED = {
     *("sides.rates", "sides.components"),  # of `compare`: the summary of each run has them
     # of `replay`: quantiles, which do not add up part by part
     *("stages.median", "stages.largest_ulps", "stages.median_ulps"),
-    "mismatch.corrections",  # what usual corrections would touch: `advantages` has it of all tokens
-    *("mismatch.ratio_edges", "mismatch.ratios"),  # histograms of log-ratios, by position and step
-    "mismatch.causes.options",  # of frameworks: `advice` names them
-    "mismatch.causes.estimate.first_tokens",  # `where` says it
 }  # fmt: skip
 
 # Values that may differ between two runs of the same code. Their keys are still compared.

@@ -78,6 +78,18 @@ def test_a_failed_response_needs_no_reward():
         centred(table([None, None, None, "judge"], [1.0, None, 2.0, 1.0]))
 
 
+def test_a_failed_rollout_has_reward_0_whatever_its_rows_hold():
+    """Of two rows, the failure stands in the last one, and neither has a reward."""
+    rows = table([None, None, None, "sandbox"], [1.0, 3.0, None, None])
+    rows = rows.append_column("rollout_id", pa.array(["a", "b", "c", "c"]))
+    rows = rows.append_column("turn", pa.array([0, 0, 0, 1]))
+    ids = {"columns": {"rollout": "rollout_id"}, "failures": "zero"}
+    for rule in ("equal", "last"):
+        third = 4 / 3
+        wanted = pytest.approx([1 - third, 3 - third, -third, -third])
+        assert centred(rows, rollout_reward=rule, **ids)[0] == wanted
+
+
 def test_an_object_with_a_type_is_a_reason_and_long_texts_are_cut():
     objects = [None, {"type": "SandboxError"}, None, {"type": "SandboxError"}]
     assert centred(table(objects))[2]["failures"]["reasons"] == {"SandboxError": 2}

@@ -5,28 +5,28 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlpost._version import __version__
 from rlpost.analysis.inspect.advantages import advantage_facts
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
-from rlpost.analysis.inspect.causes import causes_of, unexplained
 from rlpost.analysis.inspect.components import component_facts
 from rlpost.analysis.inspect.critic import critic_facts
 from rlpost.analysis.inspect.entropy import entropy_facts
 from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
+from rlpost.analysis.inspect.mismatch import with_causes
 from rlpost.analysis.inspect.model import Facts, Mismatch, TokenFacts
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
+    counted_table,
     group_facts,
     group_table,
     length_facts,
-    response_table,
     reward_facts,
     slices_of,
     token_counts,
@@ -47,18 +47,24 @@ from rlpost.errors import UsageError, no_such
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
-from rlpost.pipeline.columns import LENGTH, absent, lacks_of, without_effect
+from rlpost.pipeline.columns import LENGTH, absent, lacks_of, mask_is_result, without_effect
+from rlpost.pipeline.resolved import outcome_roles, resolve_recipe
 from rlpost.recipe.input_columns import resolve_input
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import polars as pl
+    from numpy.typing import NDArray
+
     from rlpost.analysis.inspect.model import FindingEvidence, InputFacts, RoleFacts
     from rlpost.analysis.inspect.reading import ChunkUser
+    from rlpost.analysis.inspect.responses import CountedTable
     from rlpost.analysis.inspect.selection import ColumnSelection, PassResult
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
-    from rlpost.recipe.recipe import RolloutReward
+    from rlpost.recipe.recipe import Attempts, Failures, RolloutReward
     from rlpost.recipe.roles import ColumnMap, Unit
 
 
@@ -77,53 +83,27 @@ def stored(
     return input_facts(source, columns), role_facts(source, columns)
 
 
-def inspect(
-    inputs: PathText | Sequence[PathText],
-    *,
-    columns_map: Mapping[str, str] | None = None,
-    tokens: bool = True,
-    pass_threshold: float = 1.0,
-    unit: Unit | None = None,
-    rollout_reward: RolloutReward = "equal",
-    reward_components: Mapping[str, float] = MappingProxyType({}),
-    ignore: Sequence[str] = (),
-    evidence: int = 5,
-    partial: bool = False,
-    critic_and_entropy: bool = True,
-    reporter: Reporter | None = None,
-) -> Facts:
-    """Return statistics and findings of rollout files; see `rlpost.inspect`.
+def inspect(inputs: PathText | Sequence[PathText], **options: Any) -> Facts:
+    """Return statistics and findings of rollout files; `options` as of `inspect_source`.
 
     The files are read once, in chunks of about half a million tokens. Only a few numbers per
     response stay in memory. Numbers that `rlpost advantages` also reports are the same.
     """
     inputs = [inputs] if isinstance(inputs, PathText) else inputs
-    return inspect_source(
-        Source(find_inputs(inputs)),
-        inputs,
-        columns_map=columns_map or {},
-        tokens=tokens,
-        pass_threshold=pass_threshold,
-        unit=unit,
-        rollout_reward=rollout_reward,
-        reward_components=reward_components,
-        ignore=ignore,
-        evidence=evidence,
-        partial=partial,
-        critic_and_entropy=critic_and_entropy,
-        reporter=reporter,
-    )
+    return inspect_source(Source(find_inputs(inputs)), inputs, **options)
 
 
 def inspect_source(
     source: Source,
     inputs: Sequence[PathText],
     *,
-    columns_map: Mapping[str, str],
-    pass_threshold: float,
-    unit: Unit | None,
-    rollout_reward: RolloutReward,
+    columns_map: Mapping[str, str] | None = None,
     tokens: bool = True,
+    pass_threshold: float = 1.0,
+    unit: Unit | None = None,
+    rollout_reward: RolloutReward = "equal",
+    failures: Failures = "drop",
+    attempts: Attempts = "all",
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
     evidence: int = 5,
@@ -132,55 +112,76 @@ def inspect_source(
     beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
 ) -> Facts:
-    """Return what `inspect` returns of an open source.
+    """Return statistics and findings of an open source.
 
     Args:
         source: the files of `inputs`.
         inputs: as typed.
-        columns_map: as in `inspect`.
-        pass_threshold: as in `inspect`.
-        unit: as in `inspect`.
-        rollout_reward: as in `inspect`.
-        tokens: as in `inspect`.
+        columns_map: this and the other options as of `rlpost.inspect`.
+        tokens: likewise.
+        pass_threshold: likewise.
+        unit: likewise.
+        rollout_reward: likewise.
+        failures: likewise.
+        attempts: likewise.
         reward_components: columns whose weighted sum is the reward, with their weights.
-        ignore: as in `inspect`.
-        evidence: as in `inspect`.
+        ignore: likewise.
+        evidence: likewise.
         partial: the source has the rows of a condition alone, so its groups may lack some.
-        critic_and_entropy: as in `inspect`.
+        critic_and_entropy: likewise.
         beside: get the chunks of the same pass.
         reporter: gets the progress.
 
     Raises:
-        UsageError, DataError, ReadWriteError: as `inspect`.
+        UsageError, DataError, ReadWriteError: as `rlpost.inspect`.
     """
     start = time.perf_counter()
     _check_names(ignore)
-    columns = _columns(source, columns_map, reward_components)
+    columns = _columns(source, columns_map or {}, reward_components)
     chosen = unit or ("rollout" if columns.is_mapped("rollout") else None)
-    unit = _unit(source, columns, unit, rollout_reward)
+    recipe = Recipe(
+        estimator="raw",
+        unit=_unit(source, columns, unit, rollout_reward),
+        rollout_reward=rollout_reward,
+        failures=failures,
+        attempts=attempts,
+        pass_threshold=pass_threshold,
+        reward_components=tuple(reward_components) or None,
+        component_weights=tuple(reward_components.values()) or None,
+    )
+    if lacking := {role: why for role, why in outcome_roles(recipe).items() if role not in columns}:
+        raise absent(source, columns, lacking, lacks_of(source))
     selection = select_columns(
-        source, columns, with_tokens=tokens, unit=unit, components=reward_components,
-        critic_and_entropy=critic_and_entropy,
+        source, columns, with_tokens=tokens, unit=recipe.unit or "row",
+        components=reward_components, critic_and_entropy=critic_and_entropy,
     )  # fmt: skip
     columns = _with_lengths(columns, selection)
     segments = None if selection.ids is None else SegmentReader(selection.ids)
     reading = read(source, selection, [*beside, *([segments] if segments else [])], reporter)
-    rows, of_rollout = reading.rows, rollout_reward if unit == "rollout" else None
-    responses = response_table(rows, of_rollout)
-    groups = group_table(responses, pass_threshold)
+    rows = reading.rows
+    resolved = resolve_recipe(recipe, selection.columns)
+    masked = selection.kept is not None and (
+        columns.is_mapped("sample_mask") or not mask_is_result(source)
+    )
+    table = counted_table(rows, resolved, masked=masked)
+    groups = group_table(rows, table)
+    rewarded = "reward" in rows
     data = CheckInput(
         reading=reading,
+        table=table,
         input=input_facts(source, columns),
         group_rows=groups,
-        groups=group_facts(groups, selection.columns, pass_threshold, unit),
-        lengths=length_facts(reading),
+        groups=group_facts(groups, selection.columns, resolved),
+        rewards=reward_facts(table, selection.reward_column if rewarded else None),
+        lengths=length_facts(reading, table.counted),
         masks=mask_facts(reading),
         tokens=_token_facts(reading),
         mismatch=_mismatch(reading),
-        repeated=segments.repeated(rows) if segments and len(rows) else None,
-        rollout_reward=rollout_reward,
+        repeated=_repeated(segments, rows, table) if segments and len(rows) else None,
         chosen_unit=chosen,
-        failures=failure_facts(reading, pass_threshold, of_rollout),
+        failures=failure_facts(
+            rows, table, selection.columns.columns.get("failure"), masked=masked
+        ),
         evidence=evidence,
         partial=partial,
     )
@@ -190,28 +191,37 @@ def inspect_source(
         input=data.input,
         roles=role_facts(source, columns),
         responses=len(rows),
-        rollouts=len(responses) if of_rollout else None,
+        rollouts=int(table.units["known"].sum()) if resolved.unit == "rollout" else None,
         tokens=token_counts(rows),
         groups=data.groups,
-        rewards=reward_facts(responses, selection.reward_column),
+        rewards=data.rewards,
         lengths=data.lengths,
         masks=data.masks,
         token_facts=data.tokens,
         mismatch=data.mismatch,
-        steps=slices_of(rows, responses, groups, "batch", pass_threshold),
-        domains=slices_of(rows, responses, groups, "domain", pass_threshold),
+        steps=slices_of(rows, table, groups, "batch"),
+        domains=slices_of(rows, table, groups, "domain"),
         findings=findings,
         checks=checks,
         seconds=time.perf_counter() - start,
         rlpost_version=__version__,
         advantages=advantage_facts(reading),
-        truncated=truncation(responses, selection.columns),
+        truncated=truncation(table, selection.columns),
         left_out=reading.totals.count("left_out"),
-        components=component_facts(reading, stored_shares(source, reward_components)),
+        uncounted=table.left_out,
+        components=component_facts(reading, table, stored_shares(source, reward_components)),
         failures=data.failures,
         critic=critic_facts(reading),
         entropy=entropy_facts(reading),
     )
+
+
+def _repeated(
+    segments: SegmentReader, rows: pl.DataFrame, table: CountedTable
+) -> tuple[NDArray[np.int64], int]:
+    """Return what `SegmentReader.repeated` returns of the rows that have a rollout id."""
+    trains = rows["rollout"].is_not_null().to_numpy()
+    return segments.repeated(table.rows, trains, grouped="group" in rows)
 
 
 def with_names(facts: Facts, inputs: Sequence[str], made_of: InputPaths) -> Facts:
@@ -283,19 +293,8 @@ def _with_lengths(columns: ColumnMap, selection: ColumnSelection) -> ColumnMap:
 
 def _mismatch(reading: PassResult) -> Mismatch | None:
     """Return engine against trainer, with the causes; None without both log-probs."""
-    gap, rows = mismatch_facts(reading.totals), reading.rows
-    tokens = reading.sample.compared(rows, reading.selection.machines)
-    if gap is None or tokens is None or not len(tokens):
-        return gap
-    causes = causes_of(tokens)
-    shares = any(cause.share for cause in causes)
-    return replace(
-        gap,
-        causes=causes,
-        unexplained=unexplained(causes) if shares else None,
-        sampled=len(tokens),
-        largest=reading.sample.largest_tokens(rows, reading.files),
-    )
+    gap = mismatch_facts(reading.totals)
+    return None if gap is None else with_causes(gap, reading)
 
 
 def _token_facts(reading: PassResult) -> TokenFacts | None:

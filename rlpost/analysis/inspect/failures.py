@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 
 from rlpost.analysis.inspect.model import Baselines, FailureFacts
-from rlpost.analysis.inspect.responses import codes_of, group_table, order_of, response_table
+from rlpost.analysis.inspect.responses import counted_table, group_table
 from rlpost.analysis.inspect.selection import LOG_PROBS
-from rlpost.kernels.rollouts import superseded
-from rlpost.pipeline.failures import failed_units
+from rlpost.pipeline.data import LEFT_OUT
+from rlpost.pipeline.failures import failure_counts
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.inspect.selection import PassResult
-    from rlpost.recipe.recipe import RolloutReward
+    from rlpost.analysis.inspect.responses import CountedTable
+    from rlpost.kernels.moments import Integers, Mask
+    from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.resolved import ResolvedRecipe
 
 MOST_STEPS = 5
 MOVED = 1e-9
 """The least difference of two means of rewards that is no rounding error."""
-
-
-def failed_rows(rows: pl.DataFrame, *, by_rollout: bool) -> pl.Series:
-    """Return which rows failed, [n]; by rollout, all rows of one that failed. None without a role.
-
-    The rule is that of `rlpost advantages`.
-    """
-    failed = (rows["failure"] != "").to_numpy()
-    if by_rollout:
-        places = (rows[x].to_numpy() if x in rows else None for x in ("turn", "agent_role"))
-        failed = failed_units(failed, order_of(rows), *places)
-    return pl.Series(failed)
-
-
-def replaced_rows(rows: pl.DataFrame) -> pl.Series:
-    """Return the rows of whose step a later attempt of the run has rows, [n]."""
-    attempt = rows["attempt"].fill_nan(-np.inf).to_numpy()
-    codes = np.unique(attempt, return_inverse=True)[1].astype(np.int64)
-    step = codes_of(rows, ["batch"]) if "batch" in rows else np.zeros(len(rows), np.int64)
-    return pl.Series(superseded(step, codes))
 
 
 def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
@@ -66,60 +50,52 @@ def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
 
 
 def failure_facts(
-    reading: PassResult, pass_threshold: float, reward: RolloutReward | None
+    rows: pl.DataFrame, table: CountedTable, column: str | None, *, masked: bool
 ) -> FailureFacts | None:
     """Return which responses failed, and the baselines with and without them; None without a role.
 
     Args:
-        reading: of the input.
-        pass_threshold: as in `inspect`.
-        reward: the reward of a rollout's rows, which count once; None: each row counts.
+        rows: of a PassResult.
+        table: of the rows.
+        column: that names failures.
+        masked: as of `counted_table`.
     """
-    rows = reading.rows
-    if "failure" not in rows:
+    if column is None:
         return None
-    by_rollout = reward is not None
-    failed = failed_rows(rows, by_rollout=by_rollout)
-    units = _units(rows, failed, by_rollout=by_rollout)
-    reasons = units.filter("failed")["reason"].value_counts(sort=True)
+    resolved, failed = table.resolved, table.rows.columns.get("failure:end", np.zeros(0, np.bool_))
+    of_failure = LEFT_OUT.index("failure") + 1
+    known = table.rows["known"] & np.isin(table.rows["left_out"], (0, of_failure))
+    units = np.unique(table.unit[known])
+    share = np.isin(units, table.unit[known & failed]) if len(failed) else failed
     every, answers = (
-        group_table(response_table(some, reward), pass_threshold)
-        for some in (rows, rows.filter(~failed))
+        group_table(rows, counted_table(rows, _treating(resolved, how), masked=masked))
+        for how in ("keep", "drop")
     )
+    reasons = failure_counts(table.rows).reasons
     return FailureFacts(
-        column=reading.selection.columns.column("failure"),
-        of="rollout" if by_rollout else "response",
+        column=column,
+        of="rollout" if resolved.unit == "rollout" else "response",
+        treatment=resolved.recipe.failures,
         count=len(units),
-        failed=int(units["failed"].sum()),
-        reasons={str(name): int(n) for name, n in reasons.iter_rows()},
-        by_step=_by_step(units),
+        failed=reasons.total(),
+        reasons=dict(reasons.most_common()),
+        by_step=_by_step(table.units, units, share) if "batch" in rows else {},
         baselines=_baselines(every, answers),
     )
 
 
-def _units(rows: pl.DataFrame, failed: pl.Series, *, by_rollout: bool) -> pl.DataFrame:
-    """Return of each rollout, or of each row, whether it `failed`, the `reason`, and its `batch`.
-
-    The reason is the last in the order of the rollout, which has one in its last turn if it failed.
-    """
-    named = rows.with_columns(failed=failed)
-    if by_rollout:
-        named = named.sort("order", maintain_order=True)
-    else:
-        named = named.with_columns(unit=pl.int_range(len(rows)))
-    reason = pl.col("failure").filter(pl.col("failure") != "").last()
-    of_step = [pl.first("batch")] if "batch" in rows else []
-    units = named.group_by("unit", maintain_order=True)
-    return units.agg(pl.first("failed"), *of_step, reason=reason).sort("unit")
+def _treating(resolved: ResolvedRecipe, how: str) -> ResolvedRecipe:
+    """Return a recipe with another treatment of failures."""
+    return replace(resolved, recipe=resolved.recipe.model_copy(update={"failures": how}))
 
 
-def _by_step(units: pl.DataFrame) -> dict[Label, float]:
+def _by_step(table: Responses, units: Integers, failed: Mask) -> dict[Label, float]:
     """Return the share that failed, of the steps in which most did."""
-    if "batch" not in units:
-        return {}
-    steps = units.group_by("batch", maintain_order=True)
-    shares = steps.agg(pl.mean("failed")).sort("failed", descending=True, maintain_order=True)
-    return dict(shares.filter(pl.col("failed") > 0).head(MOST_STEPS).iter_rows())
+    codes, labels = table["step"][units], table.labels["step"]
+    counts = np.bincount(codes, minlength=len(labels))
+    shares = np.bincount(codes, failed, len(labels)) / counts.clip(1)
+    worst = np.argsort(-shares, kind="stable")[:MOST_STEPS]
+    return {labels[step]: float(shares[step]) for step in worst if shares[step] > 0}
 
 
 def _baselines(every: pl.DataFrame | None, answers: pl.DataFrame | None) -> Baselines | None:

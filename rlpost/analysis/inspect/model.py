@@ -66,7 +66,7 @@ class PassRates:
 
 @dataclass(frozen=True)
 class PromptGroup:
-    """Responses of one prompt within one step; those without a finite reward do not count."""
+    """Responses of one prompt within one step, without those that are left out."""
 
     count: int
     of: Literal["response", "rollout"]
@@ -108,7 +108,7 @@ class RewardFacts:
     column: str
     spread: Spread
     nonfinite: int
-    """Responses whose reward is null, NaN or infinite; other numbers leave them out."""
+    """Responses whose reward is null, NaN or infinite; no other number counts them."""
     quantiles: dict[str, float]
     """p1, p5, p25, p50, p75, p95, p99, linear between neighbours."""
     values: dict[str, int] | None
@@ -256,8 +256,8 @@ class Cause:
     """Why rollout engine and trainer differ."""
 
     name: str
-    """fill-value, shift, few-tokens, truncated-sampling, temperature, stale-weights, failed-sync,
-    template, last-token, precision or other."""
+    """temperature, truncated-sampling, stale-weights, failed-sync, precision, shift, template,
+    few-tokens or other."""
     share: float
     """Of the mean of d², |d| at most 5 nats."""
     estimate: Json
@@ -267,7 +267,9 @@ class Cause:
     change: Side
     """The side to change; `either` if the data do not show which."""
     advice: str
-    """What to do, with options of frameworks; empty if the cause has no measurable effect."""
+    """What to do."""
+    options: tuple[str, ...]
+    """Options of frameworks that do it."""
 
 
 @dataclass(frozen=True)
@@ -280,6 +282,29 @@ class LargestToken:
     """In the lists of its row, from 0."""
     infer: float
     old: float
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What an off-policy correction would do to policy tokens."""
+
+    options: str
+    """Of `rlpost advantages`."""
+    tokens: float | None
+    """Share of policy tokens whose weight it truncates or masks; None: it is of responses."""
+    responses: float | None
+    """Share of responses that it truncates, masks or rejects; None: it is of tokens."""
+    ess: float | None
+    """(Σw)² / (nΣw²) of the weights after it; None of a filter."""
+
+
+@dataclass(frozen=True)
+class RatioHistogram:
+    """Log-ratios of the tokens with one label."""
+
+    by: Literal["position", "lag", "step"]
+    label: Label
+    counts: list[int]
 
 
 @dataclass(frozen=True)
@@ -313,8 +338,12 @@ class Mismatch:
     unexplained: float | None = None
     """Share of the gap that no known cause explains; None without causes."""
     sampled: int = 0
-    """Tokens of which causes are estimated."""
+    """Tokens of which causes, corrections of tokens and histograms are estimated."""
     largest: list[LargestToken] = field(default_factory=list)
+    corrections: list[Correction] = field(default_factory=list)
+    ratio_edges: list[float] = field(default_factory=list)
+    """Of the bins of `ratios`, nats of old - infer; the outer bins include what is beyond."""
+    ratios: list[RatioHistogram] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -411,8 +440,10 @@ class FailureFacts:
     column: str
     of: str
     """What counts, `rollout` or `response`."""
+    treatment: str
+    """What becomes of them: drop, mask, keep or zero."""
     count: int
-    """How many of them the input has."""
+    """How many of them there are, of those that nothing else leaves out."""
     failed: int
     reasons: dict[str, int]
     """Reason to how many failed for it; of several, the last by turn."""
@@ -547,7 +578,11 @@ class Facts:
     truncated: Truncation | None = None
     """None without a column."""
     left_out: int = 0
-    """Responses whose sample mask is 0. They count here, save in `advantages`."""
+    """Responses whose sample mask is 0. If a run of rlpost computed it, they are left out of
+    `advantages` alone."""
+    uncounted: dict[str, int] = field(default_factory=dict)
+    """Rows that statistics of groups, rewards and lengths leave out as `rlpost advantages` does,
+    by reason: `sample_mask`, `superseded`, `failure`."""
     components: dict[str, ComponentFacts] = field(default_factory=dict)
     """Of the reward components that the user names."""
     failures: FailureFacts | None = None

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.analysis.inspect.columns import lists_of, numbers_of
-from rlpost.analysis.inspect.responses import order_of
 from rlpost.io.arrow import CellLocation
 from rlpost.kernels.prefixes import (
     PolicySegments,
@@ -15,14 +14,17 @@ from rlpost.kernels.prefixes import (
     repeated_tokens,
     segments_with_prefixes,
 )
+from rlpost.kernels.rollouts import RolloutOrder
 from rlpost.kernels.segments import offsets_of
+from rlpost.pipeline.rollout_order import ROLLOUT_ORDER, add_order, rollout_codes
 
 if TYPE_CHECKING:
-    import polars as pl
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.selection import TokenIds
     from rlpost.io.parquet.source import RowChunk
+    from rlpost.kernels.moments import Mask
+    from rlpost.pipeline.data import Responses
 
 
 class SegmentReader:
@@ -67,15 +69,22 @@ class SegmentReader:
             rows = rows[trains[rows]]
         self._parts.append(segments._replace(row=rows + first))
 
-    def repeated(self, rows: pl.DataFrame) -> tuple[NDArray[np.int64], int]:
+    def repeated(
+        self, table: Responses, trains: Mask, *, grouped: bool
+    ) -> tuple[NDArray[np.int64], int]:
         """Return the policy tokens of each row that another one trains too, and of all of them.
 
         Args:
-            rows: of the whole input, with `rollout`.
+            table: of the whole input, with `rollout`.
+            trains: [N] the rows that have a rollout id.
+            grouped: rollout ids are of a prompt group.
         """
         segments = PolicySegments(*map(np.concatenate, zip(*self._parts, strict=True)))
-        order, trains = order_of(rows), rows["rollout"].is_not_null().to_numpy()
+        if ROLLOUT_ORDER not in table:
+            table = add_order(table, grouped=grouped)
+        rollout = rollout_codes(table, grouped=grouped)
+        order = RolloutOrder.of(rollout, table[ROLLOUT_ORDER])
         again = repeated_tokens(segments, order.rollout, order.places(), trains)
-        repeated = np.zeros(len(rows), np.int64)
+        repeated = np.zeros(len(table), np.int64)
         np.add.at(repeated, segments.row, again)
         return repeated, int(segments.size.sum())

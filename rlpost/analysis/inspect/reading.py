@@ -13,10 +13,8 @@ from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect import columns as decode
 from rlpost.analysis.inspect.advantages import advantage_rows
 from rlpost.analysis.inspect.columns import Block
-from rlpost.analysis.inspect.components import total_of
 from rlpost.analysis.inspect.critic import critic_names, critic_rows
 from rlpost.analysis.inspect.entropy import entropy_names, entropy_rows, policy_role
-from rlpost.analysis.inspect.responses import with_order
 from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, PassResult
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
@@ -27,6 +25,7 @@ from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
 from rlpost.io.system import keep_freed_memory
 from rlpost.io.threads import Prefetcher
+from rlpost.kernels.rewards import component_sum
 from rlpost.pipeline.data import ATTEMPT, FAILURE
 from rlpost.pipeline.failures import failure_reasons
 
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
 
 CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache
+FIRSTS = ("first:old_log_probs", "first:infer_log_probs")
 AHEAD = 6  # chunks that are read in advance
 
 
@@ -97,8 +97,7 @@ def read(
     series = {name: _concatenated([rows[name] for rows in parts]) for name in keys}
     others = [name for name in parts[0] if name not in series]
     arrays = {name: np.concatenate([rows[name] for rows in parts]) for name in others}
-    rows = _with_copies(pl.DataFrame({**series, **arrays}), selection)
-    return replace(reading, rows=with_order(rows))
+    return replace(reading, rows=_with_copies(pl.DataFrame({**series, **arrays}), selection))
 
 
 def _with_copies(rows: pl.DataFrame, selection: ColumnSelection) -> pl.DataFrame:
@@ -189,7 +188,9 @@ def _keys_and_numbers(
     if selection.components:
         columns = {name: decode.numbers_of(*column(name)) for name in selection.components}
         rows |= {f"component:{name}": values for name, values in columns.items()}
-        rows["reward"] = total_of(columns, selection.components)
+        values, weights = np.stack([*columns.values()], axis=1), [*selection.components.values()]
+        lacking = np.isnan(values).any(1)
+        rows["reward"] = np.where(lacking, np.nan, component_sum(values, np.array(weights)))
         nulls = [is_true(column(name)[0].is_null()) for name in selection.components]
         rows["reward_null"] = np.any(nulls, axis=0)
     elif "reward" in selection.columns:
@@ -280,7 +281,7 @@ def _tokens(
         exact |= entropy_rows(selection, block, extra, totals, reading.entropies)
     for role in selection.tokens:
         rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
-    for name in ("kl", "k3", "compared"):
+    for name in ("kl", "k3", "compared", "log_ratio", *FIRSTS):
         if name in numbers or _has_both(name, selection.tokens):
             rows[name] = _to_all_rows(numbers.get(name), good, np.float64)
     wanted = (*of_critic, *of_entropy)

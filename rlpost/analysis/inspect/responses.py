@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from rlpost.analysis.inspect.model import (
     Slice,
     Truncation,
 )
+from rlpost.analysis.inspect.selection import KEYS
 from rlpost.analysis.inspect.statistics import (
     histogram_of,
     length_histogram,
@@ -26,17 +28,26 @@ from rlpost.analysis.inspect.statistics import (
     spearman,
     spread_of,
 )
-from rlpost.io.keys import name_ranks
-from rlpost.kernels.rollouts import RolloutOrder, rollout_ranks
-from rlpost.pipeline.turns import turn_rows
+from rlpost.io.keys import step_order
+from rlpost.kernels.segments import count_true
+from rlpost.pipeline.data import ATTEMPT, FAILURE, LEFT_OUT, NO_REWARD, Collector
+from rlpost.pipeline.rollout_order import PLACE
+from rlpost.pipeline.signal import prompt_groups
+from rlpost.pipeline.stages import unit_stages
+from rlpost.pipeline.stages.rewards import countable
+from rlpost.pipeline.stages.units import unit_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Json, Label
     from rlpost.analysis.inspect.selection import PassResult
-    from rlpost.recipe.recipe import RolloutReward
-    from rlpost.recipe.roles import ColumnMap, Unit
+    from rlpost.kernels.moments import Integers, Mask
+    from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.pipeline.signal import PromptGroups
+    from rlpost.recipe.roles import ColumnMap
 
 
 MOST_VALUES = 12  # of rewards that are listed
@@ -45,73 +56,158 @@ TENTHS = 10
 SMALL = 17  # responses of the largest group, at most, for a bin per rate
 
 
-def response_table(rows: pl.DataFrame, rollout_reward: RolloutReward | None) -> pl.DataFrame:
-    """Return a row for each response: `index` of its first row, keys, `reward`, `truncated`.
+@dataclass(frozen=True)
+class CountedTable:
+    """The table of responses that `rlpost advantages` makes, of a recipe that only measures."""
 
-    A rollout is truncated if its last row is, in the order of `rlpost advantages`.
+    rows: Responses
+    """A row for each of the input; `known` is false for a row without the id of a rollout, and
+    `keyed` for one without a step or a prompt."""
+    units: Responses
+    """A row for each response, or rollout."""
+    unit: Integers
+    """[N] the number of each row's unit in `units`."""
+    resolved: ResolvedRecipe
+
+    @property
+    def counted(self) -> Mask:
+        """The rows that neither masks nor failures nor later attempts leave out, [N]."""
+        counted: Mask = self.rows["known"] & (self.rows["left_out"] == 0)
+        return counted
+
+    @property
+    def counted_units(self) -> Mask:
+        """The units that are not left out, [U]; their rewards may not be finite."""
+        counted: Mask = self.units["known"] & (self.units["left_out"] == 0)
+        return counted
+
+    @property
+    def scored(self) -> Mask:
+        """The units that statistics of rewards count, [U]."""
+        return self.units["known"] & self.units["valid"]
+
+    @property
+    def nonfinite(self) -> Mask:
+        """The rows that are left out because a reward is not finite, [N]."""
+        return self.counted & ~self.rows["valid"]
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """The rows that are left out, by reason, of `LEFT_OUT`."""
+        counts = np.bincount(self.rows["left_out"], minlength=len(LEFT_OUT) + 1)[1:].tolist()
+        return {name: count for name, count in zip(LEFT_OUT, counts, strict=True) if count}
+
+    def groups(self) -> PromptGroups:
+        """Return the prompt groups of the units with a reward and all keys."""
+        rows = countable(self.units, self.resolved.recipe) & self.scored & self.units["keyed"]
+        threshold = self.resolved.recipe.pass_threshold
+        return prompt_groups(self.units, self.units["reward"], rows, threshold)
+
+
+def counted_table(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: bool) -> CountedTable:
+    """Return the table of responses of a recipe.
 
     Args:
-        rows: of a Reading.
-        rollout_reward: the reward of the rows of one rollout, which count once; NaN if no row has a
-            finite one, and for `last` and `sum` if any row lacks one. Rows without a rollout are
-            left out. None: each row counts.
+        rows: of a PassResult.
+        resolved: the recipe.
+        masked: the sample mask leaves responses out; else a run of rlpost computed it.
     """
-    rows = rows.with_row_index("index")
-    if rollout_reward is None:
-        return rows
-    by = [key for key in ("batch", "group") if key in rows]
-    values = [pl.first("index"), *(pl.first(name) for name in ("domain",) if name in rows)]
-    if "reward" in rows:
-        values.append(_REWARD_OF[rollout_reward].fill_null(math.nan).alias("reward"))
+    recipe, count = resolved.recipe, len(rows)
+    sizes = [
+        np.nan_to_num(rows[name].to_numpy()).astype(np.int64) if name in rows else np.zeros(count)
+        for name in ("tokens", "length" if "length" in rows else "tokens")
+    ]
+    collector = Collector()
+    columns = _numbers(rows, resolved, masked=masked) | _keys(rows)
+    collector.add(columns, dict(zip(("tokens", "length"), sizes, strict=True)))
+    table = collector.finish(recipe, resolved.unit if count else "row")
+
+    def present(*names: str) -> Mask:
+        flags = [rows[name].is_not_null().to_numpy() for name in names if name in rows]
+        keys: Mask = np.all([np.ones(count, np.bool_), *flags], axis=0)
+        return keys
+
+    known = present(*(["rollout"] if resolved.unit == "rollout" else []))
+    table = table.with_(known=known, keyed=present("batch", "group"))
+    for stage in unit_stages(resolved) if count else ():
+        table = stage.reduce(table) if stage.reduce else table
+    units = unit_table(table)
+    return CountedTable(table, units.table, units.unit, resolved)
+
+
+def _numbers(
+    rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: bool
+) -> dict[str, NDArray[Any]]:
+    """Return the numbers of rows as the pipeline reads them; those that a row lacks are NaN."""
+    components = [name for name in rows.columns if name.startswith("component:")]
+    rewards = components or (["reward"] if "reward" in rows else [])
+    columns = {name: rows[name].to_numpy().astype(np.float64) for name in rewards}
+    if resolved.unit == "rollout" and rewards == ["reward"]:
+        columns[NO_REWARD] = rows["reward_null"].to_numpy()
+        columns["reward"] = np.where(columns[NO_REWARD], 0.0, columns["reward"])
+    if resolved.excuses_failed and FAILURE in rows:
+        failed = (rows[FAILURE] != "").to_numpy()
+        for name in rewards:
+            columns[name] = np.where(failed & ~np.isfinite(columns[name]), 0.0, columns[name])
+    if masked:
+        columns["sample_mask"] = rows["kept"].to_numpy().astype(np.float64)
+    if "turn" in rows:
+        turn = rows["turn"].to_numpy()
+        columns["turn"] = np.where(np.isfinite(turn), turn, -1.0)
     if "truncated" in rows:
-        values.append(pl.col("truncated").sort_by("order", "index").last())
-    return rows.drop_nulls("rollout").group_by([*by, "rollout"], maintain_order=True).agg(values)
+        columns["truncated"] = rows["truncated"].to_numpy()
+    if "attempt" in rows:
+        attempt = rows["attempt"].fill_nan(-np.inf).to_numpy()
+        columns[ATTEMPT] = np.unique(attempt, return_inverse=True)[1].astype(np.int64)
+    return columns
 
 
-def group_table(responses: pl.DataFrame, pass_threshold: float) -> pl.DataFrame | None:
-    """Return a row per group: its keys, `rows`, `passed`, `equal`, `mean`, `first`.
+def _keys(rows: pl.DataFrame) -> dict[str, pa.Array]:
+    """Return the keys of rows as arrays of Arrow; branches and agents have no nulls."""
+    series = {name: rows[name] for name in (*KEYS, "rollout", FAILURE) if name in rows}
+    series |= {x: rows[x].cast(pl.String).fill_null("") for x in PLACE[1:] if x in rows}
+    return {
+        name: one.to_arrow(compat_level=pl.CompatLevel.oldest()) for name, one in series.items()
+    }
 
-    A group is the responses of one prompt within one step, as in `rlpost advantages`.
+
+def group_table(rows: pl.DataFrame, table: CountedTable) -> pl.DataFrame | None:
+    """Return a row per group that has responses which count, by the first of these in the input.
 
     Args:
-        responses: of `response_table`; those without a finite reward, or without a key, do not
-            count.
-        pass_threshold: a response passes with at least this reward.
+        rows: of a PassResult.
+        table: of the rows.
 
     Returns:
-        None without a group column. `first` is the index in the rows of the group's first row, and
-        `domain` that row's.
+        Its keys, its `rows` (responses, or rollouts) and `first`, the index of its first row; if
+        there are rewards, `passed`, `equal` (several with equal rewards), `passing` (all of these
+        pass), `mean`, and the code of its `domain`. None without a group column.
     """
-    if "group" not in responses:
+    if "group" not in rows:
         return None
-    by = [key for key in ("batch", "group") if key in responses]
-    valid, reward = responses.drop_nulls(by), pl.col("reward")
-    if "reward" not in responses:
-        return valid.group_by(by, maintain_order=True).agg(rows=pl.len(), first=pl.first("index"))
-    domain = [pl.first("domain")] if "domain" in valid else []
-    groups = valid.filter(reward.is_finite()).group_by(by, maintain_order=True)
-    return groups.agg(
-        *domain,
-        rows=pl.len(),
-        first=pl.first("index"),
-        passed=(reward >= pass_threshold).sum(),
-        equal=reward.max() <= reward.min(),
-        mean=reward.mean(),
-    )
-
-
-_FINITE = pl.col("reward").is_finite()
-_MEAN = pl.col("reward").filter(_FINITE).mean()
-_REWARD_OF = {
-    "equal": _MEAN,  # rows that differ are a finding
-    "mean": _MEAN,
-    "sum": pl.when(_FINITE.all()).then(pl.col("reward").sum()),
-    "last": pl.when(_FINITE.all()).then(pl.col("reward").sort_by("order", "index").last()),
-}
+    groups, valid = table.groups(), np.flatnonzero(table.scored[table.unit] & table.rows["valid"])
+    first_of = np.zeros(len(table.units), np.int64)
+    first_of[table.unit[valid[::-1]]] = valid[::-1]
+    starts = groups.offsets[:-1]
+    first = np.minimum.reduceat(first_of[groups.members], starts) if len(starts) else starts
+    columns: dict[str, NDArray[Any]] = {"rows": groups.size, "first": first}
+    if "reward" in rows:
+        passed = table.units["reward"] >= table.resolved.recipe.pass_threshold
+        domain = np.array([domain for _, domain in table.units.cells.pairs], np.int64)
+        columns |= {
+            "passed": count_true(passed[groups.members], groups.offsets),
+            "equal": groups.equal,
+            "passing": groups.passing,
+            "mean": groups.mean,
+            "domain": domain[groups.cell],
+        }
+    order = np.argsort(first, kind="stable")
+    keys = rows.select(key for key in ("batch", "group") if key in rows)[first[order]]
+    return keys.with_columns(pl.Series(name, x[order]) for name, x in columns.items())
 
 
 def group_facts(
-    groups: pl.DataFrame | None, columns: ColumnMap, pass_threshold: float, unit: Unit
+    groups: pl.DataFrame | None, columns: ColumnMap, resolved: ResolvedRecipe
 ) -> PromptGroup | None:
     """Return the statistics of groups; None without a group column."""
     if groups is None:
@@ -120,72 +216,29 @@ def group_facts(
     values, counts = np.unique(size, return_counts=True)
     has_rewards = "passed" in groups
     several = groups.filter(pl.col("rows") > 1)
+    equal = int(groups["equal"].sum()) if has_rewards else 0
+    passing = int((groups["equal"] & groups["passing"]).sum()) if has_rewards else 0
     rates = (groups["passed"] / groups["rows"]).to_numpy() if has_rewards else np.zeros(0)
     return PromptGroup(
         count=len(size),
-        of="rollout" if unit == "rollout" else "response",
+        of="rollout" if resolved.unit == "rollout" else "response",
         by=[columns.column(role) for role in ("batch", "group") if role in columns],
         single=int((size == 1).sum()),
-        no_signal=int(several["equal"].sum()) if has_rewards else 0,
+        no_signal=equal,
         size={"min": int(size.min()), "median": float(np.median(size)), "max": int(size.max())}
         if len(size)
         else None,
         sizes=dict(zip(values.tolist()[:MOST_SIZES], counts.tolist()[:MOST_SIZES], strict=True)),
         prompts=groups["group"].n_unique(),
-        pass_threshold=pass_threshold,
+        pass_threshold=resolved.recipe.pass_threshold,
         all_pass=several.filter(pl.col("passed") == pl.col("rows")).height if has_rewards else 0,
         all_fail=several.filter(pl.col("passed") == 0).height if has_rewards else 0,
-        equal_all_pass=_count(several, pl.col("passed") == pl.col("rows")) if has_rewards else 0,
-        equal_all_fail=_count(several, pl.col("passed") == 0) if has_rewards else 0,
+        equal_all_pass=passing,
+        equal_all_fail=equal - passing,
         pass_rate=mean_of(rates),
         pass_rates=_pass_rates(rates, int(size.max(initial=0))),
         pass_at_k=pass_at_k(size, groups["passed"].to_numpy()) if has_rewards else [],
     )
-
-
-def _count(groups: pl.DataFrame, flag: pl.Expr) -> int:
-    """Return the number of groups with equal rewards for which a flag is set."""
-    return groups.filter(pl.col("equal") & flag).height
-
-
-def turn_kinds(rows: pl.DataFrame) -> pl.Series:
-    """Return which rows look like turns, [n] as `rlpost.pipeline.turns.turn_rows`."""
-    by = [key for key in ("batch", "group") if key in rows]
-    rollout = codes_of(rows, ["rollout"]) if "rollout" in rows else None
-    turn = rows["turn"].fill_nan(-1).cast(pl.Int64).to_numpy() if "turn" in rows else None
-    if "group" not in rows or (rollout is None and turn is None):
-        return pl.zeros(len(rows), pl.Int8, eager=True)
-    return pl.Series(turn_rows(codes_of(rows, by), rollout, turn))
-
-
-def with_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add `unit`, codes of rollouts, and `order`, the ranks of their rows, if there are rollouts.
-
-    The order is that of `rlpost advantages`.
-    """
-    if "rollout" not in rows:
-        return rows
-    unit = codes_of(rows, [key for key in ("batch", "group", "rollout") if key in rows])
-    turn = rows["turn"].fill_nan(-1).to_numpy() if "turn" in rows else None
-    branch, agent = (codes_of(rows, [x]) if x in rows else None for x in ("branch", "agent_role"))
-    if branch is not None:
-        labels = rows["branch"].unique(maintain_order=True).fill_null("").to_list()
-        branch = name_ranks(labels)[branch]
-    ties = (rows[name].to_numpy() for name in ("tokens", "length", "reward") if name in rows)
-    ranks = rollout_ranks(unit, turn, branch, agent, *ties)
-    return rows.with_columns(unit=pl.Series(unit), order=pl.Series(ranks))
-
-
-def order_of(rows: pl.DataFrame) -> RolloutOrder:
-    """Return the order of rows that have rollouts; they may be a part of those of the input."""
-    return RolloutOrder.of(codes_of(rows, ["unit"]), rows["order"].to_numpy())
-
-
-def codes_of(rows: pl.DataFrame, keys: list[str]) -> NDArray[np.int64]:
-    """Return a number from 0 for each combination of keys, [n]; nulls are equal."""
-    different = rows.select(keys).unique(maintain_order=True).with_row_index("code")
-    codes = rows.select(keys).join(different, on=keys, nulls_equal=True, maintain_order="left")
-    return codes["code"].to_numpy().astype(np.int64)
 
 
 def _pass_rates(rates: NDArray[np.float64], largest: int) -> list[PassRates]:
@@ -238,29 +291,35 @@ def _all_fail(n: int, c: int, k: int) -> float:
     return math.prod((i - k) / i for i in range(n - c + 1, n + 1))
 
 
-def reward_facts(responses: pl.DataFrame, column: str) -> RewardFacts | None:
+def reward_facts(table: CountedTable, column: str | None) -> RewardFacts | None:
     """Return the statistics of rewards, which are of a column; None without one."""
-    if "reward" not in responses:
+    if column is None:
         return None
-    every = responses["reward"].to_numpy()
-    rewards = every[np.isfinite(every)] + 0.0  # -0 becomes 0
+    rewards = table.units["reward"][table.scored] + 0.0  # -0 becomes 0
     values, counts = np.unique(rewards, return_counts=True)
     few = len(values) <= MOST_VALUES
     return RewardFacts(
         column=column,
         spread=spread_of(rewards),
-        nonfinite=len(every) - len(rewards),
+        nonfinite=int((table.counted_units & ~table.scored).sum()),
         quantiles=quantiles_of(rewards),
         values={f"{x:.6g}": int(n) for x, n in zip(values, counts, strict=True)} if few else None,
         histogram=histogram_of(rewards),
     )
 
 
-def length_facts(reading: PassResult) -> LengthFacts | None:
-    """Return the statistics of lengths; None without a column of lists or lengths."""
+def length_facts(reading: PassResult, counted: Mask) -> LengthFacts | None:
+    """Return the statistics of lengths; None without a column of lists or lengths.
+
+    Args:
+        reading: of the input.
+        counted: [N] the rows that are not left out.
+    """
     rows, column = reading.rows, reading.selection.lengths_column
     if "tokens" not in rows or column is None:
         return None
+    names = [x for x in ("tokens", "reward", "batch", "group") if x in rows]
+    rows = rows.select(names) if counted.all() else rows.select(names).filter(counted)
     lengths = _finite(rows, "tokens")
     return LengthFacts(
         column=column,
@@ -272,12 +331,12 @@ def length_facts(reading: PassResult) -> LengthFacts | None:
     )
 
 
-def truncation(responses: pl.DataFrame, columns: ColumnMap) -> Truncation | None:
+def truncation(table: CountedTable, columns: ColumnMap) -> Truncation | None:
     """Return how many responses are cut off; None without a column."""
-    if "truncated" not in responses:
+    if "truncated" not in table.units:
         return None
-    flags, column = responses["truncated"], columns.column("truncated")
-    return Truncation(column, int(flags.sum()), float(flags.mean() or 0.0))  # type: ignore[arg-type]
+    flags, column = table.units["truncated"][table.counted_units], columns.column("truncated")
+    return Truncation(column, int(flags.sum()), _share(flags))
 
 
 def _with_reward(rows: pl.DataFrame) -> Json | None:
@@ -306,11 +365,7 @@ def _with_reward(rows: pl.DataFrame) -> Json | None:
 
 
 def slices_of(
-    rows: pl.DataFrame,
-    responses: pl.DataFrame,
-    groups: pl.DataFrame | None,
-    key: str,
-    pass_threshold: float,
+    rows: pl.DataFrame, table: CountedTable, groups: pl.DataFrame | None, key: str
 ) -> list[Slice]:
     """Return the statistics of each step (`batch`) or `domain`; none without the column.
 
@@ -319,60 +374,56 @@ def slices_of(
     """
     if key not in rows:
         return []
-    parts = _partition(rows, key)
-    whole = parts if len(responses) == len(rows) else _partition(responses, key)
-    labels = [label for (label,) in parts]
-    by_label = None
+    name = "step" if key == "batch" else key
+    labels, units = table.rows.labels[name], table.units
+    by_label = dict[int, float]()
     if groups is not None and "equal" in groups:
-        several = groups.filter(pl.col("rows") > 1).drop_nulls(key)
-        by_label = dict(several.group_by(key).agg(pl.mean("equal")).iter_rows())
+        steps = pl.Series(table.rows["step"][groups["first"].to_numpy()])
+        codes = groups["domain"] if key == "domain" else steps
+        several = groups.select(codes.alias("code"), "rows", "equal").filter(pl.col("rows") > 1)
+        by_label = dict(several.group_by("code").agg(pl.mean("equal")).iter_rows())
+    places, of_units = (_places(one[name], len(labels)) for one in (table.rows, units))
+    named = [code for code, label in enumerate(labels) if label is not None]
+    order = step_order([labels[code] for code in named])
+    ordered = sorted(named, key=lambda code: str(labels[code]))
     return [
-        _slice(
-            label,
-            parts[(label,)],
-            whole.get((label,), responses.clear()),
-            pass_threshold,
-            (by_label or {}).get(label),
-        )
-        for label in _ordered(labels, key)
+        _slice(labels[code], rows, places[code], table, of_units[code], by_label.get(code))
+        for code in (ordered if key == "domain" else [named[place] for place in order])
+        if len(places[code])
     ]
 
 
-def _partition(table: pl.DataFrame, key: str) -> dict[tuple[Any, ...], pl.DataFrame]:
-    return table.drop_nulls(key).partition_by(key, maintain_order=True, as_dict=True)
-
-
-def _ordered(labels: list[Any], key: str) -> list[Any]:
-    if key != "batch":
-        return sorted(labels, key=str)
-    try:
-        return sorted(labels, key=int)
-    except ValueError:
-        return labels
+def _places(codes: Integers, count: int) -> list[Integers]:
+    """Return the places of each code, ascending."""
+    return np.split(np.argsort(codes, kind="stable"), np.bincount(codes, minlength=count).cumsum())
 
 
 def _slice(
-    label: Label,
-    rows: pl.DataFrame,
-    responses: pl.DataFrame,
-    pass_threshold: float,
+    label: Label, rows: pl.DataFrame, places: Integers, table: CountedTable, units: Integers,
     no_signal: float | None,
-) -> Slice:
-    rewards, lengths = _finite(responses, "reward"), _finite(rows, "tokens")
-    kl = _finite(rows, "kl")
-    compared = float(_finite(rows, "compared").sum())
+) -> Slice:  # fmt: skip
+    rewards = table.units["reward"][units[table.scored[units]]] if "reward" in rows else np.zeros(0)
+    names = [x for x in ("row", "tokens", "length", "kl", "k3", "compared") if x in rows]
+    part = rows.select(names)[places]
+    ends = table.units.columns.get("truncated", np.zeros(0, np.bool_))
+    kl, compared = _finite(part, "kl"), float(_finite(part, "compared").sum())
     return Slice(
         label=label,
-        responses=len(rows),
-        tokens=token_counts(rows),
+        responses=len(places),
+        tokens=token_counts(part),
         reward=spread_of(rewards),
-        length=spread_of(lengths),
-        truncated=float(responses["truncated"].mean() or 0) if "truncated" in rows else None,  # type: ignore[arg-type]
-        pass_rate=float((rewards >= pass_threshold).mean()) if len(rewards) else None,
+        length=spread_of(_finite(part.filter(table.counted[places]), "tokens")),
+        truncated=_share(ends[units[table.counted_units[units]]]) if len(ends) else None,
+        pass_rate=_share(rewards >= table.resolved.recipe.pass_threshold) if len(rewards) else None,
         no_signal=no_signal,
         kl=mean_of(kl),
-        mismatch=float(_finite(rows, "k3").sum()) / compared if compared else None,
+        mismatch=float(_finite(part, "k3").sum()) / compared if compared else None,
     )
+
+
+def _share(flags: Mask) -> float:
+    """Return the share of flags that are set; 0 of none."""
+    return float(flags.mean()) if len(flags) else 0.0
 
 
 def token_counts(rows: pl.DataFrame) -> Json | None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
     from rlpost.io.paths import AnyPath, PathText
-    from rlpost.recipe.recipe import Recipe, RolloutReward
+    from rlpost.recipe.recipe import Attempts, Failures, Recipe, RolloutReward
     from rlpost.recipe.roles import Unit
 
 
@@ -69,7 +69,8 @@ def report(
 def build(
     inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0, unit: Unit | None = None,
-    rollout_reward: RolloutReward = "equal", reward_components: Mapping[str, float] | None = None,
+    rollout_reward: RolloutReward = "equal", failures: Failures = "drop",
+    attempts: Attempts = "all", reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0, partial: bool = False,
     recipe: Recipe | None = None, named: str = "the recipe",
     by_user: NamedByUser | None = None,
@@ -101,6 +102,8 @@ def build(
         pass_threshold=pass_threshold,
         unit=unit,
         rollout_reward=rollout_reward,
+        failures=failures,
+        attempts=attempts,
         reward_components=reward_components or {},
         partial=partial,
         beside=(builder,),

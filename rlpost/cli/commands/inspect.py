@@ -65,6 +65,8 @@ def inspect(
     pass_threshold: declared.PassThreshold = 1.0,
     unit: declared.Unit = None,
     rollout_reward: declared.RolloutReward = "equal",
+    failures: declared.Failures = "drop",
+    attempts: declared.Attempts = "all",
     reward_components: declared.Components = None,
     component_weights: declared.Weights = None,
     how: declared.Output = "table",
@@ -103,7 +105,7 @@ def inspect(
     """Inspect rollout files: one screen of statistics, problems and a verdict.
 
     Each problem has its rows as FILE:ROW and what to do; the most severe one is the last. --verbose
-    adds every table: columns, groups, rewards, lengths, log-probs, masks, steps, domains, storage.
+    adds every table.
     """
     if about is not None:
         _check_about(about, has_input=bool(paths), json=how == "json")
@@ -152,6 +154,8 @@ def inspect(
             pass_threshold=pass_threshold,
             unit=unit,
             rollout_reward=rollout_reward,
+            failures=failures,
+            attempts=attempts,
             reward_components=components,
             ignore=ignore or [],
             evidence=EVIDENCE if about is None else MOST_EVIDENCE,

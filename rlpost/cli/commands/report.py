@@ -41,6 +41,8 @@ def report(
     pass_threshold: declared.PassThreshold = 1.0,
     unit: declared.Unit = None,
     rollout_reward: declared.RolloutReward = "equal",
+    failures: declared.Failures = "drop",
+    attempts: declared.Attempts = "all",
     reward_components: declared.Components = None,
     component_weights: declared.Weights = None,
     examples: Annotated[
@@ -108,6 +110,8 @@ def report(
             pass_threshold=pass_threshold,
             unit=unit,
             rollout_reward=rollout_reward,
+            failures=failures,
+            attempts=attempts,
             reward_components=components,
             examples=examples,
             seed=seed,

@@ -221,6 +221,30 @@ def _of_accepted(stage: Stage) -> Stage:
 
 def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe = resolved.recipe
+    groups = Stage(
+        "group columns",
+        reduce=per_unit(on_responses.group_columns, recipe=recipe),
+        fields=on_responses.group_column_fields(resolved.written),
+        changes=frozenset(GROUP_COLUMNS),
+    )
+    masks = Stage(
+        "sample masks",
+        reduce=per_unit(on_responses.sample_masks, recipe=recipe),
+        fields=on_responses.mask_fields(recipe),
+        changes=_MASKS,
+    )
+    if "sample_mask" in resolved.recorded:
+        masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask, changes=_MASKS)
+    return [
+        *unit_stages(resolved),
+        *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),
+        masks,
+    ]
+
+
+def unit_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    """Return the stages that decide which responses count, and with which raw reward."""
+    recipe = resolved.recipe
     finite = Stage("finite", fields=frozenset({"nonfinite"}))
     if recipe.nonfinite == "mask" and not resolved.rows_only:
         finite = replace(
@@ -248,20 +272,6 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
     if resolved.unit == "rollout":
         check = partial(on_units.rollouts, resolved=resolved)
         rollouts = replace(rollouts, reduce=check, fields=rollouts.fields | {"rollout_reward"})
-    groups = Stage(
-        "group columns",
-        reduce=per_unit(on_responses.group_columns, recipe=recipe),
-        fields=on_responses.group_column_fields(resolved.written),
-        changes=frozenset(GROUP_COLUMNS),
-    )
-    masks = Stage(
-        "sample masks",
-        reduce=per_unit(on_responses.sample_masks, recipe=recipe),
-        fields=on_responses.mask_fields(recipe),
-        changes=_MASKS,
-    )
-    if "sample_mask" in resolved.recorded:
-        masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask, changes=_MASKS)
     return [
         *_order_stages(resolved),
         finite,
@@ -269,8 +279,6 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         *([failures] if resolved.failures else []),
         *([batches] if resolved.has_rollouts else []),
         rollouts,
-        *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),
-        masks,
     ]
 
 

@@ -18,7 +18,7 @@ from rlpost.kernels.kl import adaptive_coefficients
 from rlpost.kernels.moments import TokenMoments, exact_sums, keyed_moments, pooled_moments
 from rlpost.kernels.rewards import difficulty_weights, length_weights
 from rlpost.kernels.rollouts import superseded
-from rlpost.pipeline.data import AGENT_ROLE, ATTEMPT, LEFT_OUT
+from rlpost.pipeline.data import AGENT_ROLE, ATTEMPT, LEFT_OUT, NO_REWARD
 from rlpost.pipeline.failures import failed_units, failure_ends, named_failures
 from rlpost.pipeline.rollout_order import order_of
 from rlpost.pipeline.stages.ages import MEAN_AGE
@@ -76,6 +76,8 @@ def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
     responses = responses.with_(failed=failed, **{"failure:end": ends})
     if recipe.failures == "zero":
         names = [n for n in responses.columns if n == "reward" or n.startswith("component:")]
+        if NO_REWARD in responses:  # of a rollout, whatever its rows hold
+            responses = responses.with_(**{NO_REWARD: responses[NO_REWARD] & ~failed})
         return responses.with_(**{n: np.where(failed, 0.0, responses[n]) for n in names})
     if recipe.failures == "drop":
         return responses.leaving_out(failed, "failure")

@@ -25,7 +25,7 @@ def test_responses_with_sample_mask_0_and_columns_without_a_role_are_named(tmp_p
     frame.write_parquet(tmp_path / "a.parquet")
     assert inspect([tmp_path / "a.parquet"]).left_out == 128
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
-    assert "128 responses with `sample_mask` 0 count here, but are left out of training" in shown
+    assert "128 responses with `sample_mask` 0 left out here, as of `rlpost advantages`" in shown
     assert "`score` ignored: reward is read from `reward` (--map reward=COLUMN)" in shown
 
 

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from rlpost.display.page import Page
 
 
+TREATMENTS = {
+    "drop": "left out here, as of `rlpost advantages`: --failures drop, the default",
+    "mask": "--failures mask: they count here, but are left out of training",
+    "keep": "--failures keep: they count as any other",
+    "zero": "--failures zero: they count with reward 0",
+}
+"""What becomes of failed responses."""
+
+
 @topic
 def failures(facts: Facts) -> Page:
     """Failures: how many by reason and step, and the baselines with and without them."""
@@ -41,14 +50,16 @@ def failure_lines(facts: Facts) -> list[str]:
         return []
     text = (
         f"{share(found.failed, found.count)} of {counted(found.count, found.of)} failed: "
-        f"{value_list(found.reasons)} (`rlpost advantages` leaves them out: --failures drop, the "
-        "default; here those with a reward count)"
+        f"{value_list(found.reasons)} ({TREATMENTS[found.treatment]})"
     )
     means = found.baselines
     if means is None or not means.moved:
         return [text]
-    moved = f"{share(means.moved, means.groups)} of the baselines move"
-    return [text, f"without them {moved}, by {number(means.distance)} on average"]
+    moved = f"{share(means.moved, means.groups)} of the baselines"
+    by = f"by {number(means.distance)} on average"
+    if found.treatment == "drop":
+        return [text, f"counted, they would move {moved}, {by}"]
+    return [text, f"without them {moved} move, {by}"]
 
 
 def _table(found: Baselines | None) -> TextTable | None:

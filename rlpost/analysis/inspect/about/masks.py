@@ -39,10 +39,18 @@ def _lines(masks: MaskFacts) -> list[str]:
 
 
 def left_out_lines(facts: Facts) -> list[str]:
-    """Return the line on responses whose sample mask is 0, if there are any."""
-    if not facts.left_out:
-        return []
-    column, responses = facts.roles["sample_mask"].column, counted(facts.left_out, "response")
-    empty = facts.masks is not None and facts.masks.empty
-    both = "; some may have no policy token either" if empty else ""
-    return [f"{responses} with `{column}` 0 count here, but are left out of training{both}"]
+    """Return what masks and later attempts of the run leave out; none if that is nothing."""
+    lines = []
+    if facts.left_out:
+        column, responses = facts.roles["sample_mask"].column, counted(facts.left_out, "response")
+        where = "left out here, as of `rlpost advantages`"
+        if "sample_mask" not in facts.uncounted:
+            where = "count here, but are left out of training"
+        empty = facts.masks is not None and facts.masks.empty
+        both = "; some may have no policy token either" if empty else ""
+        lines.append(f"{responses} with `{column}` 0 {where}{both}")
+    if replaced := facts.uncounted.get("superseded"):
+        column = facts.roles["run_attempt"].column
+        rows = counted(replaced, "row")
+        lines.append(f"{rows} that a later attempt wrote again (`{column}`) left out")
+    return lines

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import polars as pl
 
 from rlpost.analysis.findings import Check, Registry
-from rlpost.analysis.inspect.failures import failed_rows, replaced_rows, signs_of_failures
+from rlpost.analysis.inspect.failures import signs_of_failures
 from rlpost.analysis.inspect.model import CheckRun, FindingEvidence, InputFinding, Severity
-from rlpost.analysis.inspect.responses import reward_facts, turn_kinds
 from rlpost.display.text import counted, plural
+from rlpost.pipeline.turns import turn_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import (
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         RewardFacts,
         TokenFacts,
     )
+    from rlpost.analysis.inspect.responses import CountedTable
     from rlpost.analysis.inspect.selection import PassResult
-    from rlpost.recipe.recipe import RolloutReward
     from rlpost.recipe.roles import Unit
 
 
@@ -146,41 +146,49 @@ class CheckInput:
     """The statistics of an input, and the rows behind them."""
 
     reading: PassResult
+    table: CountedTable
     input: InputFacts
     group_rows: pl.DataFrame | None
     groups: PromptGroup | None
+    rewards: RewardFacts | None
     lengths: LengthFacts | None
     masks: MaskFacts | None
     tokens: TokenFacts | None
     mismatch: Mismatch | None
-    rollout_reward: RolloutReward
     chosen_unit: Unit | None = None
     """What counts, as the user chose it; None: by the columns."""
     failures: FailureFacts | None = None
     repeated: tuple[NDArray[np.int64], int] | None = None
     """The policy tokens of each row that another row of its rollout trains too, [n], and of all."""
-    """What the user expects of the input."""
     evidence: int = 5
     """Rows to list for each finding, at most."""
     partial: bool = False
     """The rows are those of a condition, so groups may lack some."""
 
     @cached_property
-    def rewards(self) -> RewardFacts | None:
-        """The statistics of the rewards of rows."""
-        return reward_facts(self.reading.rows, self.reading.selection.reward_column)
-
-    @cached_property
     def turns(self) -> pl.Series:
         """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
-        return turn_kinds(self.reading.rows)
+        table, turn = self.table.rows, None
+        if "turn" in self.reading.rows:
+            turn = table["turn"].astype(np.int64)
+        rollout = table.columns.get("rollout")
+        if "group" not in self.reading.rows or (rollout is None and turn is None):
+            return pl.zeros(self.count, pl.Int8, eager=True)
+        return pl.Series(turn_rows(table["group"], rollout, turn))
 
-    @cached_property
+    @property
     def failed(self) -> pl.Series:
         """Which rows failed, by a column, [n]."""
-        if self.failures is None:
-            return pl.zeros(self.count, pl.Int8, eager=True) > 0
-        return failed_rows(self.reading.rows, by_rollout=self.reading.selection.rollout_counts)
+        return self._flags("failed")
+
+    @property
+    def replaced(self) -> pl.Series:
+        """The rows of whose step a later attempt of the run has rows, [n]."""
+        return self._flags("superseded")
+
+    def _flags(self, name: str) -> pl.Series:
+        none = np.zeros(self.count, np.bool_)
+        return pl.Series(self.table.rows.columns.get(name, none))
 
     @cached_property
     def no_answers(self) -> pl.Series:
@@ -192,12 +200,10 @@ class CheckInput:
             none |= flags
         return none
 
-    @cached_property
-    def replaced(self) -> pl.Series:
-        """The rows of whose step a later attempt of the run has rows, [n]."""
-        if "attempt" not in self.reading.rows:
-            return pl.zeros(self.count, pl.Int8, eager=True) > 0
-        return replaced_rows(self.reading.rows)
+    @property
+    def included(self) -> pl.Series:
+        """The rows that neither masks nor failures nor later attempts leave out, [n]."""
+        return pl.Series(self.table.counted)
 
     @property
     def counted(self) -> pl.Series:

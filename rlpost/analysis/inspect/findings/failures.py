@@ -79,7 +79,7 @@ def superseded_attempts(data: CheckInput) -> Result:
     """
     flags = data.replaced & data.counted
     count = int(flags.sum())
-    if not count:
+    if not count or data.table.resolved.recipe.attempts == "newest":
         return None
     rows = data.reading.rows
     steps = rows["batch"].filter(flags).unique().to_list() if "batch" in rows else []
@@ -88,7 +88,7 @@ def superseded_attempts(data: CheckInput) -> Result:
         f"{count:,} of {counted(data.count, 'row')} ({share(count, data.count)}) are of an older "
         f"attempt (`{data.column('run_attempt')}`) than others of their step"
         f"{data.in_steps(steps)}",
-        "--attempts newest of `rlpost advantages` leaves them out of statistics and training",
+        "--attempts newest leaves them out of statistics, here and in `rlpost advantages`",
         count, data.count, data.examples(flags, "attempt"),
     )  # fmt: skip
 

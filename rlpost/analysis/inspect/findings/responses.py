@@ -10,7 +10,6 @@ import polars as pl
 
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.model import FindingEvidence
-from rlpost.analysis.inspect.responses import codes_of
 from rlpost.analysis.inspect.step_counts import turn_evidence_of
 from rlpost.analysis.inspect.tokens import LONG, LONG_TEXT, is_copy, is_long
 from rlpost.display.text import counted, share, value_list
@@ -126,9 +125,12 @@ def _turns_as_steps(data: CheckInput) -> str | None:
         return f"{count:,} rows share a `{selection.rollout}` with other steps" if count else ""
     if not rows["batch"].dtype.is_integer():
         return None
-    ids = codes_of(rows, ["rollout"]) if "rollout" in rows else None
+    table, every = data.table.rows, data.reading.rows
+    keyed = (every["batch"].is_not_null() & every["group"].is_not_null()).to_numpy()
+    ids = table["rollout"][keyed] if "rollout" in table else None
     step = rows["batch"].to_numpy().astype(np.int64)
-    return turn_evidence_of(codes_of(rows, ["group"]), step, ids)
+    groups = rows["group"].rank("dense").to_numpy().astype(np.int64) - 1
+    return turn_evidence_of(groups, step, ids)
 
 
 @check("warning", "group", "rollout ids or turns")
@@ -163,8 +165,7 @@ def _one_id(data: CheckInput) -> Result:
     rows, column = data.reading.rows, data.reading.selection.rollout
     if data.chosen_unit is not None or column is None or "rollout" not in rows:
         return None
-    group = codes_of(rows, [key for key in ("batch", "group") if key in rows])
-    evidence = turn_evidence(group, codes_of(rows, ["rollout"]), None)
+    evidence = turn_evidence(data.table.rows["group"], data.table.rows["rollout"], None)
     if not (count := TurnCounts.of(evidence).of_groups):
         return None
     what, advice = one_id("all groups with several rows have", column)
@@ -183,7 +184,7 @@ def _differing(data: CheckInput) -> pl.DataFrame:
     by, reward = [key for key in ("batch", "group", "rollout") if key in rows], pl.col("reward")
     return (
         rows.with_row_index("index")
-        .filter(reward.is_finite())
+        .filter(reward.is_finite() & data.included)
         .drop_nulls(by)
         .group_by(by, maintain_order=True)
         .agg("index", low=reward.min(), high=reward.max())
@@ -203,7 +204,7 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
     if not data.reading.selection.rollout_counts:
         return NotRun("each row counts as a response (--map rollout=COLUMN counts rollouts)")
     rollouts = _differing(data)
-    if data.rollout_reward != "equal" or rollouts.is_empty():
+    if data.table.resolved.recipe.rollout_reward != "equal" or rollouts.is_empty():
         return None
     rows, evidence = data.reading.rows, []
     for index in rollouts["index"].head(data.evidence):
@@ -337,7 +338,7 @@ def constant_rewards(data: CheckInput) -> Result:
         return NotRun("fewer than 2 finite rewards")
     if rewards.spread.min != rewards.spread.max:
         return _constant_steps(data, rewards.column)
-    flags = data.reading.rows["reward"].is_finite()
+    flags = pl.Series(data.table.rows["valid"])
     return Problem(
         99,
         f"all {rewards.spread.count:,} rewards are {rewards.spread.min:g}: every baseline makes "
@@ -354,7 +355,9 @@ def _constant_steps(data: CheckInput, column: str) -> Result:
     if "batch" not in rows:
         return None
     constant = (
-        rows.filter(pl.col("reward").is_finite() & pl.col("batch").is_not_null())
+        rows.select("batch", "reward")
+        .filter(pl.col("reward").is_finite() & data.included)
+        .drop_nulls("batch")
         .group_by("batch", maintain_order=True)
         .agg(pl.len().alias("rows"), low=pl.col("reward").min(), high=pl.col("reward").max())
         .filter((pl.col("low") == pl.col("high")) & (pl.col("rows") >= ROWS_OF_STEP))
@@ -385,18 +388,20 @@ def saturated_rewards(data: CheckInput) -> Result:
     rewards = data.rewards
     if rewards is None or rewards.spread.min == rewards.spread.max:
         return NotRun("there are not two different rewards")
-    column = data.reading.rows["reward"]
+    table = data.table
     for end, which in ((rewards.spread.max, "highest"), (rewards.spread.min, "lowest")):
-        count = int((column == end).sum())
+        count = int((table.scored & (table.units["reward"] == end)).sum())
         if count >= SATURATED * rewards.spread.count:
             difficulty = "easy" if which == "highest" else "hard"
+            others = table.rows["valid"] & (table.rows["reward"] != end)
             return Problem(
                 65,
                 f"{share(count, rewards.spread.count)} of the rewards are {end:g}, the {which} "
                 "value",
                 f"the prompts are too {difficulty} or the grader is wrong: most groups have "
                 "advantages of 0",
-                count, data.count, data.examples(column != end, "reward"),
+                count, data.count,
+                data.examples(pl.Series(others), "reward"),
             )  # fmt: skip
     return None
 
@@ -465,11 +470,11 @@ def nonfinite_rewards(data: CheckInput) -> Result:
     rewards = data.rewards
     if rewards is None or not rewards.nonfinite:
         return None
-    rows = data.reading.rows
+    rows, left_out = data.reading.rows, pl.Series(data.table.nonfinite)
     null, infinite = rows["reward_null"], rows["reward"].is_infinite()
     nan = rows["reward"].is_nan() & ~null
-    kinds = {"null": null, "NaN": nan.alias("nan"), "infinite": infinite.alias("infinite")}
-    kinds = {kind: flags & ~data.failed for kind, flags in kinds.items()}
+    kinds = {"null": null, "NaN": nan, "infinite": infinite}
+    kinds = {kind: (flags & left_out).alias(kind) for kind, flags in kinds.items()}
     count = sum(int(flags.sum()) for flags in kinds.values())
     if not count:
         return None
@@ -520,7 +525,7 @@ def _extremes(data: CheckInput, *, longer: bool, within: bool) -> list[FindingEv
         mean = pl.col(name).mean()
         return pl.col(name) - (mean.over(by) if within else mean)
 
-    known = pl.col("reward").is_finite() & pl.col("tokens").is_finite()
+    known = pl.col("reward").is_finite() & pl.col("tokens").is_finite() & data.included
     valid = rows.with_row_index("index").filter(known)
     product = deviation("reward") * deviation("tokens")
     products = valid.select("index", product=product if longer else -product)

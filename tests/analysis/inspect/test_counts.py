@@ -1,0 +1,210 @@
+"""A law: `inspect` and the summary of a run count the same responses of any agentic input."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from inspected_files import spread
+from typer.testing import CliRunner
+
+import rlpost
+from rlpost import Recipe
+from rlpost.analysis.inspect.facts import inspect
+from rlpost.cli.commands.inspect import app
+from rlpost.errors import DataError
+
+REASONS = ("sample_mask", "superseded", "failure")
+WEIGHTS = {"a": 1.0, "b": 0.5}
+IDS = {"rollout": "rollout_id"}
+REWARDS = st.sampled_from([0.0, 0.25, 1.0, 1.0, None, float("nan")])
+
+
+class Rollout(NamedTuple):
+    """A rollout of some rows: the trunk has a turn a row, a fork repeats its first turn."""
+
+    place: tuple[int, int, str]
+    """Step, prompt, domain."""
+    rewards: list[tuple[float | None, float]]
+    """Of each row; and of its second component."""
+    failures: list[str | None]
+    attempt: int
+    masked: bool
+    forks: bool
+
+
+@st.composite
+def rollouts(draw: Any) -> Rollout:
+    turns = draw(st.integers(1, 3))
+    place = st.tuples(st.integers(0, 1), st.integers(0, 2), st.sampled_from(["math", "code"]))
+    own = st.tuples(REWARDS, st.sampled_from([0.0, 1.0]))
+    return Rollout(
+        draw(place),
+        draw(st.lists(own, min_size=turns, max_size=turns)),
+        draw(st.lists(st.sampled_from([None, None, "docker"]), min_size=turns, max_size=turns)),
+        draw(st.integers(0, 1)),
+        draw(st.sampled_from([False, False, True])),
+        draw(st.booleans()),
+    )
+
+
+def table_of(runs: list[Rollout], *, order: int) -> pa.Table:
+    """Return a row for each turn of each rollout, in one of some orders."""
+    rows = []
+    for number, run in enumerate(runs):
+        step, prompt, domain = run.place
+        for turn, ((reward, second), failure) in enumerate(
+            zip(run.rewards, run.failures, strict=True)
+        ):
+            row = {
+                "step": step,
+                "prompt_id": f"p{prompt}",
+                "data_source": domain,
+                "rollout_id": f"r{number}",
+                "turn": turn,
+                "branch": "main",
+                "reward": reward,
+                "a": reward,
+                "b": second,
+                "failure": failure,
+                "run_attempt": run.attempt,
+                "sample_mask": not run.masked,
+                "response_mask": [1] * (turn + 1),
+            }
+            rows += [row, {**row, "branch": "side"}] if run.forks and not turn else [row]
+    schema = pa.schema({"reward": pa.float64(), "a": pa.float64(), "failure": pa.string()})
+    table = pa.Table.from_pylist(rows[order:] + rows[:order])
+    return pa.table(
+        {
+            name: table[name].cast(schema.field(name).type) if name in schema.names else table[name]
+            for name in table.column_names
+        }
+    )
+
+
+CHOICES = st.fixed_dictionaries(
+    {
+        "unit": st.sampled_from(["row", "rollout"]),
+        "rollout_reward": st.sampled_from(["last", "sum", "mean"]),
+        "failures": st.sampled_from(["drop", "mask", "keep", "zero"]),
+        "attempts": st.sampled_from(["all", "newest"]),
+        "pass_threshold": st.sampled_from([0.5, 1.0]),
+    }
+)
+
+
+@given(st.lists(rollouts(), min_size=2, max_size=9), CHOICES, st.booleans(), st.integers(0, 3))
+def test_inspect_and_the_summary_count_the_same_responses(runs, choices, by_components, order):
+    if choices["unit"] == "row":
+        choices = {**choices, "rollout_reward": "equal"}
+    parts = WEIGHTS if by_components else {}
+    table = table_of(runs, order=order)
+    if by_components:
+        table = table.drop_columns(["reward"])
+    recipe = Recipe(
+        estimator="raw",
+        nonfinite="mask",
+        columns=IDS,
+        emit=["advantages"],
+        reward_components=tuple(parts) or None,
+        component_weights=tuple(parts.values()) or None,
+        **choices,
+    )
+    try:
+        _, summary = rlpost.enrich(table, recipe)
+    except DataError as error:
+        assume("no response is left" not in str(error))
+        raise
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in.parquet"
+        pq.write_table(table, path)
+        facts = inspect(path, columns_map=IDS, reward_components=parts, **choices)
+    groups, signal = summary["groups"], summary["signal"]["groups"]
+    assert facts.responses == summary["responses"]
+    assert facts.tokens == summary["tokens"]
+    assert facts.rollouts == summary.get("rollouts", {"count": None})["count"]
+    assert {name: getattr(facts.groups, name) for name in groups} == groups
+    assert facts.groups.no_signal == signal["equal_rewards"]
+    assert facts.groups.equal_all_pass == signal["all_pass"]
+    assert facts.groups.equal_all_fail == signal["none_pass"]
+    assert spread(facts.rewards.spread) == summary["reward"]
+    reasons = [*REASONS[:2], *([] if choices["failures"] == "mask" else ["failure"])]
+    masked = {name: summary["masked"].get(name, {"responses": 0})["responses"] for name in reasons}
+    assert {name: facts.uncounted.get(name, 0) for name in reasons} == masked
+    assert facts.failures.reasons == summary["failures"]["reasons"]
+    assert facts.failures.treatment == summary["failures"]["treatment"]
+    if not summary["masked"]["nonfinite"]["responses"]:
+        assert spread(facts.lengths.spread) == summary["policy_tokens"]
+    for slices, name in ((facts.steps, "step"), (facts.domains, "domain")):
+        rows = summary[f"{name}s"]
+        assert [one.label for one in slices] == [row[name] for row in rows]
+        for one, row in zip(slices, rows, strict=True):
+            assert (one.responses, one.tokens) == (row["responses"], row["tokens"])
+            assert spread(one.reward) == row["reward"]
+            assert (one.pass_rate or 0.0) == row["pass_rate"]
+            equal = row["signal"]["groups"]["equal_rewards"]
+            assert (one.no_signal or 0.0) > 0 if equal else not one.no_signal
+    for name in parts:
+        found, wanted = facts.components[name], summary["components"][name]
+        assert found.no_signal == wanted["no_signal"]
+        assert found.spread.count == wanted["scored"]
+        want = {part: wanted[part] for part in ("mean", "std", "min", "max")}
+        assert spread(found.spread) == want
+
+
+ROWS = {
+    "prompt_id": ["a", "a", "a", "b", "b", "b"],
+    "reward": [1.0, 1.0, 0.0, 1.0, 0.0, 0.0],
+    "failure": [None, None, "docker", None, None, "docker"],
+    "run_attempt": [1, 1, 1, 1, 1, 0],
+    "sample_mask": [True, True, True, True, False, True],
+    "response_mask": [[1]] * 6,
+}
+RUN = CliRunner()
+
+
+def screen(folder: Path, *args: str) -> str:
+    path = folder / "in.parquet"
+    pq.write_table(pa.table(ROWS), path)
+    return RUN.invoke(app, [str(path), *args]).output
+
+
+def test_the_screen_says_what_is_left_out(tmp_path):
+    shown = screen(tmp_path)
+    assert "2 groups of 1 to 2" in shown
+    assert "1 response with `sample_mask` 0 left out here, as of `rlpost advantages`" in shown
+    assert "40.0 % of 5 responses failed: docker 2 (left out here" in shown
+    assert "superseded_attempts" not in screen(tmp_path, "--attempts", "newest", "--quiet")
+    shown = screen(tmp_path, "--attempts", "newest", "--failures", "keep")
+    assert "1 row that a later attempt wrote again (`run_attempt`) left out" in shown
+    assert "(--failures keep: they count as any other)" in shown
+    assert "2 groups of 1 to 3" in shown
+
+
+@pytest.mark.parametrize("option", ["--failures zero", "--attempts newest"])
+def test_an_option_without_its_column_is_the_error_of_advantages(option, tmp_path):
+    pq.write_table(pa.table(ROWS).drop_columns(["failure", "run_attempt"]), tmp_path / "in.parquet")
+    flag, value = option.split()
+    settings = {flag[2:]: value}
+    with pytest.raises(DataError) as ours:
+        inspect(tmp_path / "in.parquet", **settings)
+    with pytest.raises(DataError) as theirs:
+        rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", Recipe(**settings))
+    assert str(ours.value) == str(theirs.value)
+    assert option in str(ours.value)
+
+
+def test_the_mask_of_a_run_leaves_nothing_out(tmp_path):
+    """It follows from rewards: a run that reads its output counts all responses again."""
+    rows = pa.table({name: ROWS[name] for name in ("prompt_id", "reward", "response_mask")})
+    pq.write_table(rows, tmp_path / "in.parquet")
+    recipe = Recipe(drop_difficulty=(0.5, 2.0), emit=["advantages", "sample_mask"])
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
+    facts = inspect(tmp_path / "out.parquet")
+    assert (facts.left_out, facts.uncounted, facts.rewards.spread.count) == (3, {}, 6)
