@@ -8,9 +8,12 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from rlpost.analysis.responses import columns as lists
+from rlpost.io.arrow import is_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -128,6 +131,37 @@ class DifferenceTotals:
 
 
 # ---- both columns, row by row ----
+
+
+class ColumnChunk(NamedTuple):
+    """A token column of consecutive rows."""
+
+    lengths: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """[n+1], from 0."""
+        return np.concatenate([[0], self.lengths.cumsum()])
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self.lengths)
+
+    def slice(self, offset: int, length: int | None = None) -> ColumnChunk:
+        """Return some rows, as pyarrow does."""
+        lengths = self.lengths[offset:][:length]
+        first = self.lengths[:offset].sum()
+        return ColumnChunk(lengths, self.values[first : first + lengths.sum()])
+
+
+def column_chunk(array: pa.Array) -> ColumnChunk:
+    """Return the rows of a column; a number is a list of one."""
+    if not is_list(array.type):
+        return ColumnChunk(np.ones(len(array), dtype=np.int64), lists.numbers(array))
+    offsets, values = lists.flat(array)
+    return ColumnChunk(np.diff(offsets), values)
 
 
 def without_totals(plan: Plan) -> Plan:

@@ -26,11 +26,11 @@ from rlpost.analysis.difference import (
     Difference,
     DifferenceTotals,
     align,
+    column_chunk,
     finite,
     recomputed,
 )
 from rlpost.errors import DataError, UsageError
-from rlpost.io.arrow import is_list
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import damaged_columns
 from rlpost.io.parquet.source import Source
@@ -49,8 +49,6 @@ from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import PathText
@@ -81,37 +79,24 @@ class ColumnDifference:
     def add(self, stored: pa.Array, computed: pa.Array) -> None:
         """Compare the next rows."""
         count = len(computed)
+        numbers = self.totals.rows + np.arange(count)
         if stored.type != computed.type or stored.null_count:
             self.types = [str(stored.type), str(computed.type)]
-            self._add_rows(np.ones(count, np.bool_))
+            wrong = numbers >= 0
         elif stored.equals(computed):
-            self._add_rows(np.zeros(count, np.bool_))
-        elif not is_list(computed.type):
-            self._add_numbers(stored, computed, count)
+            wrong = numbers < 0
         else:
-            lengths = _numbers(computed.value_lengths())
-            wrong = _numbers(stored.value_lengths()) != lengths
-            if wrong.any():
-                self._add_rows(wrong)
+            left, right = column_chunk(stored), column_chunk(computed)
+            wrong = left.lengths != right.lengths
+            if not wrong.any():
+                chosen, rows = np.ones(len(right.values), np.bool_), np.arange(count)
+                difference = Difference(left.values, right.values, chosen, ABSOLUTE, RELATIVE)
+                self.rounded = True
+                self.totals.add(difference.totals(numbers, np.repeat(rows, right.lengths)))
                 return
-            rows = np.repeat(np.arange(count), lengths.astype(int))
-            self._add_numbers(stored.flatten(), computed.flatten(), count, rows)
-
-    def _add_rows(self, wrong: NDArray[np.bool_]) -> None:
-        """Add rows of which no number is compared."""
-        rows = np.flatnonzero(wrong)
-        first = (self.totals.rows + rows[:1]).tolist()
-        part = DifferenceTotals(rows=len(wrong), rows_differing=len(rows), first_rows=first)
+        differing = numbers[wrong].tolist()
+        part = DifferenceTotals(rows=count, rows_differing=len(differing), first_rows=differing[:1])
         self.totals.add(part)
-
-    def _add_numbers(
-        self, stored: pa.Array, computed: pa.Array, count: int, rows: Any = None
-    ) -> None:
-        """Add the numbers of so many rows; `rows` are those of the numbers of lists."""
-        pair, chosen = (_numbers(stored), _numbers(computed)), np.ones(len(computed), np.bool_)
-        difference = Difference(*pair, chosen, ABSOLUTE, RELATIVE)
-        self.rounded = True
-        self.totals.add(difference.totals(self.totals.rows + np.arange(count), rows))
 
     def facts(self) -> Json:
         """Return the verdict (`identical`, `equal to rounding` or `differs`) and the rows."""
@@ -131,10 +116,6 @@ class ColumnDifference:
             "largest_difference": finite(totals.largest),
             **({"types": self.types} if self.types else {}),
         }
-
-
-def _numbers(array: pa.Array) -> NDArray[np.float64]:
-    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
 def summary_differences(stored: Json, computed: Json) -> list[str]:

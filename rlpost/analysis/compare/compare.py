@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.compare.matching import ColumnChunk, Match, RowKeys
+    from rlpost.analysis.compare.matching import Match, RowKeys
     from rlpost.analysis.compare.sides import EffectiveRecipe, Side
+    from rlpost.analysis.difference import ColumnChunk
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import TableSource
     from rlpost.io.paths import PathText

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from rlpost.analysis.difference import ColumnChunk, column_chunk
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.text import counted
@@ -150,37 +151,6 @@ def _common_rows(codes: list[Codes]) -> list[Codes]:
         order = np.argsort(own, kind="stable")
         rows.append(order[np.searchsorted(own, shared, sorter=order)])
     return rows
-
-
-class ColumnChunk(NamedTuple):
-    """A token column of consecutive rows."""
-
-    lengths: NDArray[np.int64]
-    values: NDArray[np.float64]
-
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        """[n+1], from 0."""
-        return np.concatenate([[0], self.lengths.cumsum()])
-
-    @property
-    def num_rows(self) -> int:
-        """How many rows there are."""
-        return len(self.lengths)
-
-    def slice(self, offset: int, length: int | None = None) -> ColumnChunk:
-        """Return some rows, as pyarrow does."""
-        lengths = self.lengths[offset:][:length]
-        first = self.lengths[:offset].sum()
-        return ColumnChunk(lengths, self.values[first : first + lengths.sum()])
-
-
-def column_chunk(array: pa.Array) -> ColumnChunk:
-    """Return the rows of a column; a number is a list of one."""
-    if not is_list(array.type):
-        return ColumnChunk(np.ones(len(array), dtype=np.int64), lists.numbers(array))
-    offsets, values = lists.flat(array)
-    return ColumnChunk(np.diff(offsets), values)
 
 
 def read_column(source: Source, column: str) -> Generator[ColumnChunk]:

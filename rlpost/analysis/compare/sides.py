@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.compare.matching import CHUNK_TOKENS, column_chunk
-from rlpost.analysis.difference import recomputed, without_totals
+from rlpost.analysis.compare.matching import CHUNK_TOKENS
+from rlpost.analysis.difference import column_chunk, recomputed, without_totals
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import NAMES
-from rlpost.errors import DataError, closest
+from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.arrow import is_list, is_number
 from rlpost.io.threads import prefetch
 from rlpost.recipe.input_columns import resolve_input
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rlpost.analysis.compare.matching import ColumnChunk
+    from rlpost.analysis.difference import ColumnChunk
     from rlpost.api import Options
     from rlpost.io.parquet.source import RowChunk, Source, TableSource
     from rlpost.pipeline.plan import Plan
@@ -105,7 +105,10 @@ class FileSide:
         recipe = recipe_of_files(self.source).without_names(self.name).recipe
         if recipe is None:
             return None
-        resolved = resolve_recipe(recipe, self.columns)
+        try:
+            resolved = resolve_recipe(recipe, self.columns)
+        except (DataError, UsageError):
+            return None  # the file lacks columns that it needs
         fields = fields_behind(stages_of(resolved, RunState()), column)
         return EffectiveRecipe(resolved.recipe, fields)
 
