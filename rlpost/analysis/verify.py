@@ -130,8 +130,8 @@ def summary_differences(stored: Json, computed: Json) -> list[str]:
         # These depend on the other columns of the input.
         others = path.endswith(".found_by") or ".ignored" in path or path.startswith("warnings")
         if not close and not others:
-            one, other = _short(left, right)
-            differences.append(f"{path}: {one} stored, {other} recomputed")
+            before, after = _short(left, right)
+            differences.append(f"{path}: {before} stored, {after} recomputed")
     return differences
 
 
@@ -140,11 +140,11 @@ def _short(left: Any, right: Any) -> tuple[str, str]:
     if isinstance(left, float) and isinstance(right, float):
         pairs = ((f"{left:.{digits}g}", f"{right:.{digits}g}") for digits in range(4, 18))
         return next((pair for pair in pairs if pair[0] != pair[1]), (str(left), str(right)))
-    one, other = (
+    before, after = (
         text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
         for text in map(str, (left, right))
     )
-    return one, other
+    return before, after
 
 
 def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -154,8 +154,8 @@ def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
             below = f"{path}.{key}".lstrip(".")
             yield from _pairs(left.get(key), right.get(key), below)
     elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        for i, (one, other) in enumerate(zip(left, right, strict=True)):
-            yield from _pairs(one, other, f"{path}[{i}]")
+        for i, (before, after) in enumerate(zip(left, right, strict=True)):
+            yield from _pairs(before, after, f"{path}[{i}]")
     else:
         yield path, left, right
 
@@ -171,7 +171,7 @@ def verify(
     """Run `rlpost.verify`; return the verdicts as a plain mapping."""
     source = Source(find_inputs(paths))
     footers = zip(source.files, source.footers, strict=True)
-    stored = [FileMetadata.read(str(file.path), one.metadata or {}) for file, one in footers]
+    stored = [FileMetadata.read(str(file.path), footer.metadata or {}) for file, footer in footers]
     named.check_effect(metadata.recipe for metadata in stored)
     files = [
         EnrichedFile(file, footer.num_rows, metadata.with_names(named, str(file.path)))
@@ -190,12 +190,12 @@ def _runs(files: Sequence[EnrichedFile]) -> dict[tuple[str, str, int], list[Enri
     """Return the files of each run: of one input, recipe and state, and of each copy of these."""
     runs: dict[tuple[str, str, int], list[EnrichedFile]] = defaultdict(list)
     seen: Counter[tuple[str, str, int]] = Counter()
-    for one in files:
-        metadata = one.metadata
+    for enriched in files:
+        metadata = enriched.metadata
         how = f"{metadata.recipe.model_dump_json()} {metadata.running} {metadata.semantics}"
         copy = seen[metadata.run, how, metadata.file]
         seen[metadata.run, how, metadata.file] += 1
-        runs[metadata.run, how, copy].append(one)
+        runs[metadata.run, how, copy].append(enriched)
     return runs
 
 

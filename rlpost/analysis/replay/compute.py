@@ -89,21 +89,22 @@ def computed(
     if not names:
         return {}, resolved
     emit = emitted_names(names, resolved)
-    own = recipe.model_copy(update={"emit": emit, "emit_only": False, "replace": True})
+    emitting = recipe.model_copy(update={"emit": emit, "emit_only": False, "replace": True})
     if part is not None and coupling_of(resolved).scope in ("response", "group"):
         part = None
     table = table if part is None else part.table
-    plan = without_totals(run.bind(TableSource(table), own, recorded=recorded))
+    plan = without_totals(run.bind(TableSource(table), emitting, recorded=recorded))
     engine = run.engine_for(plan, Options(device="cpu", workers=1))
     with single_threaded():
         batches = [*recomputed(engine, 0, engine.responses(emit), emit)]
     columns = pa.Table.from_batches(batches)
     if part is not None:
         columns = columns.take(pa.array(part.rows))
-    found = {
-        name: NumberColumn.of(columns.column(own)) for name, own in zip(names, emit, strict=True)
+    results = {
+        name: NumberColumn.of(columns.column(written))
+        for name, written in zip(names, emit, strict=True)
     }
-    return found, plan.resolved
+    return results, plan.resolved
 
 
 def resolved_for(
@@ -174,11 +175,11 @@ class Replayer:
 
         Lengths are found by name if tokens do not set them.
         """
-        own = self.rollouts.columns
-        named = dict(own.columns)
-        if own.how.get(LENGTH) != "map":
+        read = self.rollouts.columns
+        named = dict(read.columns)
+        if read.how.get(LENGTH) != "map":
             named.pop(LENGTH, None)
-        if not own.is_mapped("rollout"):  # found by its name again, so that rows count
+        if not read.is_mapped("rollout"):  # found by its name again, so that rows count
             named.pop("rollout", None)
         columns = {**named, **recipe.columns}
         roles = {role: column for role, column in columns.items() if role in ROLES}
@@ -191,12 +192,12 @@ class Replayer:
             recipe: as the user sets it.
             names: the stages that are computed; none: those that a run writes.
         """
-        own = self.bound(recipe)
-        resolved = resolved_for(self.inputs, own)
+        bound = self.bound(recipe)
+        resolved = resolved_for(self.inputs, bound)
         emit = emitted_names(reachable(names, resolved), resolved)
         if not emit:
             return resolved
-        return resolved_for(self.inputs, own.model_copy(update={"emit": emit}))
+        return resolved_for(self.inputs, bound.model_copy(update={"emit": emit}))
 
     def fields_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
         """Return the fields that can change a stage, computed from what was recorded before it."""
@@ -211,19 +212,19 @@ class Replayer:
 
     def _stages_behind(self, recipe: Recipe, name: str) -> list[Stage]:
         """Return the stages of the pipeline that lead to a recorded stage."""
-        own = recipe_as_recorded(self.bound(recipe), name)
-        own = own.model_copy(update={"emit": emitted_names([name], self.resolved(own))})
-        recorded = {one: one for one in self._inputs(recipe, name)}
-        resolved = resolved_for(self.inputs, own, recorded)
+        bound = recipe_as_recorded(self.bound(recipe), name)
+        bound = bound.model_copy(update={"emit": emitted_names([name], self.resolved(bound))})
+        recorded = {stage: stage for stage in self._inputs(recipe, name)}
+        resolved = resolved_for(self.inputs, bound, recorded)
         return stages_behind(stages_of(resolved, RunState()), name)
 
     def _inputs(self, recipe: Recipe, name: str) -> tuple[str, ...]:
         """Return the recorded stages that a stage is computed from."""
-        own = self.bound(recipe)
-        if self._in_place(own, name):
+        bound = self.bound(recipe)
+        if self._in_place(bound, name):
             return ()
-        available = [n for n in self.rollouts.recorded if not self._in_place(own, n)]
-        return inputs_of(name, self.resolved(own), available)
+        available = [n for n in self.rollouts.recorded if not self._in_place(bound, n)]
+        return inputs_of(name, self.resolved(bound), available)
 
     def from_start(self, recipe: Recipe, names: Collection[str]) -> list[Replayed]:
         """Return recorded stages against those that a recipe computes from the input alone."""
@@ -235,13 +236,13 @@ class Replayer:
         """Return the same as `from_start`, and the recipe resolved for the rollouts."""
         whole, resolved = self.bound(recipe), None
         out: dict[str, Replayed] = {}
-        for own, stages in runs_of(whole, self._recorded(names)):
+        for variant, stages in runs_of(whole, self._recorded(names)):
             missing = [name for name in stages if name not in out or not out[name].difference.equal]
             if not missing:
                 continue
-            found, last = computed(self.inputs, own, missing, self.part)
-            resolved = last if own is whole else resolved
-            for name, column in found.items():
+            columns, last = computed(self.inputs, variant, missing, self.part)
+            resolved = last if variant is whole else resolved
+            for name, column in columns.items():
                 stage = self._compared(name, column, last)
                 out[name] = min(out.get(name, stage), stage, key=_differing)
         return [out[name] for name in ordered(recipe, out)], resolved or self.resolved(whole)
@@ -253,24 +254,24 @@ class Replayer:
         """Return recorded stages against what a recipe makes of the recorded ones before them."""
         names = reachable(self.rollouts.recorded, self.resolved(recipe))
         stages = (self.stage(recipe, name) for name in names)
-        return [one for one in stages if one is not None]
+        return [stage for stage in stages if stage is not None]
 
     def stage(self, recipe: Recipe, name: str) -> Replayed | None:
         """Return a recorded stage against what a recipe makes of the recorded ones before it.
 
         None: the recipe does not compute the stage.
         """
-        own = self.bound(recipe)
-        resolved = self.resolved(own)
+        bound = self.bound(recipe)
+        resolved = self.resolved(bound)
         if not reachable([name], resolved):
             return None
         used, table = self._inputs(recipe, name), self.inputs
-        own = own if self._in_place(own, name) else recipe_as_recorded(own, name)
-        for one in used:
-            table = with_column(table, f"recorded.{one}", self._input_column(one))
-        recorded = {one: f"recorded.{one}" for one in used}
-        found, last = computed(table, own, [name], recorded=recorded)
-        return self._compared(name, found[name], last, used) if name in found else None
+        bound = bound if self._in_place(bound, name) else recipe_as_recorded(bound, name)
+        for stage in used:
+            table = with_column(table, f"recorded.{stage}", self._input_column(stage))
+        recorded = {stage: f"recorded.{stage}" for stage in used}
+        columns, last = computed(table, bound, [name], recorded=recorded)
+        return self._compared(name, columns[name], last, used) if name in columns else None
 
     def reading(self, inputs: pa.Table) -> Replayer:
         """Return a replayer of other inputs, against the same recorded columns."""
@@ -283,10 +284,10 @@ class Replayer:
 
         Of recipes without such stages, they are those of frameworks.
         """
-        own, near = self.bound(recipe), []
+        bound, near = self.bound(recipe), []
         for name in self.rollouts.recorded:
-            if is_recorded_elsewhere(own, name):
-                for other, _ in runs_of(own, [name]):
+            if is_recorded_elsewhere(bound, name):
+                for other, _ in runs_of(bound, [name]):
                     columns, resolved = computed(self.inputs, other, [name], self.part)
                     near += [
                         _differing(self._compared(name, x, resolved)) for x in columns.values()
@@ -374,8 +375,8 @@ def compared(
     if not slack.any():
         difference, rounding = expected.against(column.values), 0
     else:
-        own = np.repeat(slack, rollouts.lengths) if by_token else slack
-        difference = expected.against(column.values, own)
+        more = np.repeat(slack, rollouts.lengths) if by_token else slack
+        difference = expected.against(column.values, more)
         rounding = int((expected.against(column.values).wrong & ~difference.wrong).sum())
     outside = 0
     if expected.outside.any():
@@ -389,8 +390,8 @@ def _expected(
     """Return the recorded numbers of a stage, for tokens or for responses."""
     recorded, size = rollouts.column(name), np.abs(np.nan_to_num(rollouts.reward))
     if not by_token:
-        every = np.ones(len(rollouts), np.bool_)
-        return ExpectedNumbers.of(_per_response(recorded, rollouts), every, size, tolerance)
+        everything = np.ones(len(rollouts), np.bool_)
+        return ExpectedNumbers.of(_per_response(recorded, rollouts), everything, size, tolerance)
     chosen = rollouts.mask if name != "final_response_mask" else np.ones_like(rollouts.mask)
     chosen = chosen & rollouts.kept if name in _BEFORE_DROPS else chosen
     size = np.repeat(size + _largest_values(rollouts), rollouts.lengths)

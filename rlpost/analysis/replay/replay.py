@@ -72,17 +72,17 @@ def replay_recipe(
     if others:
         names = ", ".join(f"`{name}`" for name in others)
         warnings.append(f"not compared, since the recipe computes none: {names}")
-    start = {one.name: one for one in replayer.from_start(recipe, rollouts.recorded)}
-    first = next((one for one in stages if not one.difference.equal), None)
-    found = findings(stages, recipe, replayer)
+    start = {stage.name: stage for stage in replayer.from_start(recipe, rollouts.recorded)}
+    first = next((stage for stage in stages if not stage.difference.equal), None)
+    explanations = findings(stages, recipe, replayer)
     return {
         **facts_of(rollouts, tolerance),
         "recipe": recipe_facts(recipe, named, replayer),
-        "reproduced": first is None and all(one.note for one in found),
-        "stages": [stage_facts(one, start.get(one.name), first, rollouts) for one in stages],
+        "reproduced": first is None and all(finding.note for finding in explanations),
+        "stages": [stage_facts(stage, start.get(stage.name), first, rollouts) for stage in stages],
         "not_computed": others,
         "first": None if first is None else first.name,
-        "findings": [one.as_json() for one in found],
+        "findings": [finding.as_json() for finding in explanations],
         "examples": [] if first is None else examples(first, rollouts),
         "warnings": warnings,
     }
@@ -160,15 +160,15 @@ def _unrecorded(rollouts: Rollouts, stages: Sequence[Replayed]) -> list[str]:
         DataError: no response has one.
     """
     warnings = []
-    for one in stages:
-        count = int(rollouts.unrecorded(one.name).sum())
+    for stage in stages:
+        count = int(rollouts.unrecorded(stage.name).sum())
         if count:
             warnings.append(
-                f"`{one.column}` is null or empty in {counted(count, 'response')}, which "
+                f"`{stage.column}` is null or empty in {counted(count, 'response')}, which "
                 f"{'is' if count == 1 else 'are'} not compared"
             )
-    if not any(one.difference.chosen.any() or one.difference.wrong.any() for one in stages):
-        columns = ", ".join(f"`{one.column}`" for one in stages)
+    if not any(stage.difference.chosen.any() or stage.difference.wrong.any() for stage in stages):
+        columns = ", ".join(f"`{stage.column}`" for stage in stages)
         raise DataError(
             f"{rollouts.name}: {columns}: no recorded number is finite, so there is nothing to "
             "compare with; choose another column with --map advantages=COLUMN"
@@ -206,49 +206,49 @@ def recipe_facts(recipe: Recipe, named: str, replayer: Replayer) -> Json:
 
 
 def stage_facts(
-    one: Replayed, start: Replayed | None, first: Replayed | None, rollouts: Rollouts
+    stage: Replayed, start: Replayed | None, first: Replayed | None, rollouts: Rollouts
 ) -> Json:
     """Return the comparison of a stage.
 
     `verdict` is `equal`, `differs` (its own arithmetic differs), `follows` (its inputs differ).
     """
-    inherited = one.difference.equal and start is not None and not start.difference.equal
-    verdict = "follows" if inherited else "equal" if one.difference.equal else "differs"
+    inherited = stage.difference.equal and start is not None and not start.difference.equal
+    verdict = "follows" if inherited else "equal" if stage.difference.equal else "differs"
     return {
-        "stage": one.name,
-        "title": STAGES[one.name].title,
-        "column": one.column,
-        "from_recorded": list(one.used),
-        "unit": _unit(one, rollouts),
+        "stage": stage.name,
+        "title": STAGES[stage.name].title,
+        "column": stage.column,
+        "from_recorded": list(stage.used),
+        "unit": _unit(stage, rollouts),
         "verdict": verdict,
-        "first": one is first,
-        **one.totals(rollouts).facts(),
+        "first": stage is first,
+        **stage.totals(rollouts).facts(),
         "from_start_equal": None if start is None else start.difference.equal,
-        "outside_differing": one.outside,
-        "rounding": one.rounding,
+        "outside_differing": stage.outside,
+        "rounding": stage.rounding,
     }
 
 
-def examples(one: Replayed, rollouts: Rollouts, count: int = _EXAMPLES) -> list[Json]:
+def examples(stage: Replayed, rollouts: Rollouts, count: int = _EXAMPLES) -> list[Json]:
     """Return the responses that differ the most, of different prompt groups if there are several.
 
     Both sides' numbers are side by side.
     """
-    difference = one.difference
+    difference = stage.difference
     wrong = np.where(difference.wrong, np.nan_to_num(difference.distance, nan=np.inf), 0.0)
-    if not one.by_token(rollouts):
+    if not stage.by_token(rollouts):
         order = _of_groups(np.argsort(-wrong, kind="stable"), wrong, rollouts)[:count]
-        return [_example(one, rollouts, int(row), slice(row, row + 1)) for row in order]
+        return [_example(stage, rollouts, int(row), slice(row, row + 1)) for row in order]
     starts = rollouts.offsets
     worst = segment_reduce(np.maximum, wrong, starts, 0.0)
     order = _of_groups(np.argsort(-worst, kind="stable"), worst, rollouts)[:count]
-    found = []
+    results = []
     for row in map(int, order):
         begin, end = int(starts[row]), int(starts[row + 1])
         largest = begin + int(np.argmax(wrong[begin:end]))
         first = max(begin, min(largest - _STRIP // 2, end - _STRIP))
-        found.append(_example(one, rollouts, row, slice(first, min(end, first + _STRIP))))
-    return found
+        results.append(_example(stage, rollouts, row, slice(first, min(end, first + _STRIP))))
+    return results
 
 
 def _of_groups(
@@ -261,8 +261,8 @@ def _of_groups(
     return np.concatenate([order[first], order[~first]])
 
 
-def _example(one: Replayed, rollouts: Rollouts, row: int, part: slice) -> Json:
-    difference, tokens = one.difference, one.by_token(rollouts)
+def _example(stage: Replayed, rollouts: Rollouts, row: int, part: slice) -> Json:
+    difference, tokens = stage.difference, stage.by_token(rollouts)
     first = part.start - int(rollouts.offsets[row]) if tokens else 0
     return {
         "row": int(rollouts.rows[row]),

@@ -83,8 +83,8 @@ def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
     with _named(source):
         recipe, name, search_facts = request.recipe, request.named, None
         if recipe is None:
-            found = _searched(source, sample, request)
-            recipe, name, search_facts = found.recipe, found.named, found.facts
+            nearest = _searched(source, sample, request)
+            recipe, name, search_facts = nearest.recipe, nearest.named, nearest.facts
         recipe = completed(recipe)
         unit = coupled_beyond(sample, recipe)
         if unit is not None:

@@ -126,19 +126,19 @@ def inputs_of(stage: str, resolved: ResolvedRecipe, recorded: Collection[str]) -
     """
     recipe, estimator = resolved.recipe, resolved.estimator
     after_kl = normalises_after_kl(recipe)
-    own = estimator.rewards or estimator.normalises or "components" in estimator.needs
+    raw = estimator.rewards or estimator.normalises or "components" in estimator.needs
     charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "none"
-    rewards = () if after_kl or own else ("response_level_rewards",)
+    rewards = () if after_kl or raw else ("response_level_rewards",)
     kl = ("kl",) if charged else ()
     before: tuple[str, ...] = ()
     if stage == "token_level_rewards":
         before = (*kl, *rewards)
     elif stage == "response_level_rewards" and after_kl:
-        before = () if own else ("token_level_rewards",)
+        before = () if raw else ("token_level_rewards",)
     elif stage in ("raw_advantages", "returns", "advantages"):
         whole = stage == "advantages" and not resolved.rows_only
         before = ("raw_advantages",) if whole and "raw_advantages" in recorded else ()
-        tokens = () if own else ("token_level_rewards",)
+        tokens = () if raw else ("token_level_rewards",)
         if not before and {*tokens} & {*recorded}:
             before = (*tokens, *(kl if resolved.charges_kl else ()))
         before = before or (*kl, *rewards)
@@ -157,9 +157,9 @@ def reachable(names: Iterable[str], resolved: ResolvedRecipe) -> list[str]:
     """Return the stages, of some, that a recipe computes."""
     from rlpost.pipeline.output.columns import not_computed  # noqa: PLC0415 - slow to import
 
-    own = [name for name in names if name != "sample_mask" or resolved.masks]
-    lacks = not_computed(resolved, emitted_names(own, resolved))
-    return ordered(resolved.recipe, {*own} - {*lacks})
+    kept = [name for name in names if name != "sample_mask" or resolved.masks]
+    lacks = not_computed(resolved, emitted_names(kept, resolved))
+    return ordered(resolved.recipe, {*kept} - {*lacks})
 
 
 def emitted_names(names: Collection[str], resolved: ResolvedRecipe) -> tuple[str, ...]:
