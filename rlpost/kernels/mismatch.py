@@ -2,9 +2,9 @@
 
 With q the engine's log-prob of a token that it sampled, p the trainer's and d = p - q. If tokens
 were sampled from exp(q), then E[exp(d)] is the mass that the trainer gives to tokens which the
-engine can sample: 1, or less if sampling was truncated. It is 1 whatever else differs: weights,
-temperature, precision. The mean of d is then near 0 in every context, which identifies a
-temperature without a look at the logits.
+engine can sample: 1, or less if sampling was truncated. Weights, temperature and precision leave it
+at 1 in each context. So exp(d) less its mean is uncorrelated with what depends on the context
+alone, which identifies a temperature without a look at the logits.
 
 Standard errors count windows of neighbouring tokens, since tokens of a response are dependent.
 """
@@ -37,6 +37,9 @@ _TINY = 1e-5  # nats: of float32 kernels
 _FARTHER = 2.0  # times: a mean ratio's distance from 1, to that of the sampled column
 _MOST_RATIO = np.log(5.0)
 _LEAST = 64  # tokens of a quantile or a mean of squares
+_NEARLY_CERTAIN = 0.1985  # nats of entropy: one token has at least 0.95, the others at most 0.05
+LARGEST_NOISE = 0.03
+"""Of numerical noise, nats, root mean square: a k3 of 0.0005; bfloat16 kernels have 0.01."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ def sampled_column(d: Floats, window: Codes) -> SampledColumn:
         window: [t] codes of the windows.
     """
     forward, backward = mean_ratio(d, window), mean_ratio(-d, window)
-    near, far = (abs(np.log(one.value)) for one in (forward, backward))
+    near, far = (abs(np.log(ratio.value)) for ratio in (forward, backward))
     engine = bool(near <= far)
     sure = max(near, far) > _FARTHER * min(near, far)
     # Capped ratios have a lower mean, so one above 1 is evidence, which no outlier blurs.
@@ -142,13 +145,15 @@ class Temperature:
     """A temperature that one side applied and the other did not."""
 
     value: Estimate
-    """Of the sampled column: below 1 if it is sharper than the other."""
+    """Of the sampled column: below 1 if it is sharper than the other; the error has its noise."""
+    z: float
+    """Distance of the value from 1 in its standard errors by chance alone."""
     correlation: float
     """Of d and surprisal within contexts of equal entropy; without entropies, over all tokens."""
     explained: Floats
     """[t] the part of d that it explains; zeros without entropies."""
     share: float
-    """Of Σ d²."""
+    """Of Σ d²; 1 without entropies."""
 
 
 def temperature(
@@ -156,13 +161,15 @@ def temperature(
 ) -> Temperature | None:
     """Return the temperature T by which q, the sampled column, differs from the other.
 
-    With q = log softmax(z / T) and p = log softmax(z), in one context with the entropy H of q
+    With q = log softmax(z / T) and p = log softmax(z), in each context
 
-        d = p - q ≈ (1 - T)·(-q - H),   E[d] ≈ 0
+        d = p - q = (1 - T)·(-q) + c,   E[exp(d)] constant
 
-    so d rises with the surprisal -q. With the column of entropies, the slope within contexts of
-    equal entropy is 1 - T. Without, -q = H + d / (1 - T), where H is a noise that does not
-    correlate with d: the reverse regression, 1 - T = Var(d) / Cov(d, -q), needs no entropies.
+    where c depends on the context alone. So exp(d) less its mean is uncorrelated with c: it is the
+    instrument of a regression of d on the surprisal -q, whose slope is 1 - T, exactly. Noise of
+    the log-probs adds its square to Σ exp(d)·d, so the error allows for LARGEST_NOISE. With the
+    column of entropies, the slope within contexts of equal entropy hardly depends on noise, but
+    these contexts are only similar: the error has its distance from the slope by the instrument.
 
     Args:
         d: [t] of the other column minus the sampled one.
@@ -175,28 +182,29 @@ def temperature(
     """
     if len(d) < _LEAST or np.ptp(d) == 0 or np.ptp(sampled) == 0:
         return None
-    surprisal = -sampled
     strata = np.zeros(len(d), np.int64)
     if entropy is not None:
         strata = quantile_bins(entropy, max(min(4 * STRATA, len(d) // _LEAST), 1))
-    counts = np.maximum(np.bincount(strata), 1)
-    x = surprisal - (sums_of(surprisal, strata) / counts)[strata]
-    y = d - (sums_of(d, strata) / counts)[strata]
-    xx, xy, yy = (float(a @ b) for a, b in ((x, x), (x, y), (y, y)))
+    x, y, w = (_within(values, strata) for values in (-sampled, d, np.exp(np.minimum(d, 20.0))))
+    xx, xy, yy = float(x @ x), float(x @ y), float(y @ y)
     if not (xx and xy and yy):
         return None
-    correlation = xy / (xx * yy) ** 0.5
-    within = entropy is not None
-    slope = ratio_of_sums(x * y, x * x, window) if within else ratio_of_sums(y * y, x * y, window)
-    value = 1 - slope.value
-    if not _PLAUSIBLE[0] < value < _PLAUSIBLE[1]:
-        return None
-    part, share = np.zeros_like(d), 1.0
-    if within:
-        spread = sums_of(x * x, strata) / counts
-        part = slope.value * x - (slope.value**2 * spread / 2)[strata]
+    slope = exact = ratio_of_sums(w * y, w * x, window)
+    bias, part, share = LARGEST_NOISE**2 * len(d) / max(abs(float(w @ x)), 1e-12), d * 0, 1.0
+    if entropy is not None:
+        slope = ratio_of_sums(x * y, x * x, window)
+        bias = slope.value - exact.value
+        part = slope.value * x - slope.value**2 / 2 * (x * x - _within(x * x, strata))
         share = max(0.0, 1 - float(capped_squares(d - part).sum() / capped_squares(d).sum()))
-    return Temperature(Estimate(value, slope.error), correlation, part, share)
+    value = Estimate(1 - slope.value, float(np.hypot(slope.error, bias)))
+    if not _PLAUSIBLE[0] < value.value < _PLAUSIBLE[1]:
+        return None
+    return Temperature(value, -slope.z(0.0), xy / (xx * yy) ** 0.5, part, share)
+
+
+def _within(values: Floats, strata: Codes) -> Floats:
+    """Return values less the mean of their stratum, [t]."""
+    return values - (sums_of(values, strata) / np.maximum(np.bincount(strata), 1))[strata]
 
 
 def entropy_deficit(log_prob: Floats, entropy: Floats, window: Codes) -> Estimate:
@@ -210,18 +218,23 @@ def entropy_deficit(log_prob: Floats, entropy: Floats, window: Codes) -> Estimat
     return ratio_of_sums(-log_prob - entropy, entropy, window)
 
 
-@dataclass(frozen=True)
-class Tail:
-    """Few tokens that carry the gap."""
+def rare_tokens(log_prob: Floats, entropy: Floats) -> tuple[int, float]:
+    """Return how many tokens of nearly certain contexts are not the likeliest, and the expectation.
 
-    tokens: Flags
-    """[t] which."""
-    share: float
-    """Of Σ d²."""
+    Where the likeliest token has π > 1/2, the policy itself samples another (1 - π) / π times as
+    often. Top-p and min-p sample none there; a temperature below 1 samples fewer.
+
+    Args:
+        log_prob: [t].
+        entropy: [t] of the same policy, nats.
+    """
+    p = np.exp(log_prob[entropy < _NEARLY_CERTAIN])
+    likeliest = p > 0.5  # noqa: PLR2004
+    return int(np.count_nonzero(~likeliest)), float((1 / p[likeliest] - 1).sum())
 
 
-def heavy_tail(d: Floats, sampled: Floats, least: float = 1e-12) -> Tail:
-    """Return tokens whose |d| is over 6 times what nine in ten others have.
+def heavy_tail(d: Floats, sampled: Floats, least: float = 1e-12) -> tuple[Flags, float]:
+    """Return tokens with over 6 times the |d| of nine in ten others, and their share of Σ d².
 
     The scale is that of tokens which are neither nearly certain nor rare: nearly certain tokens
     hardly differ for any reason, so their outliers are no evidence. Of a normal distribution, 1 in
@@ -238,12 +251,12 @@ def heavy_tail(d: Floats, sampled: Floats, least: float = 1e-12) -> Tail:
         body = np.ones(len(d), np.bool_)
     scale, strata = 0.0, quantile_bins(sampled[body], STRATA // 2)
     for code in range(int(strata.max(initial=-1)) + 1):
-        one = size[body][strata == code]
-        if len(one) >= _LEAST:
-            scale = max(scale, float(np.quantile(one, 0.9)))
+        sizes = size[body][strata == code]
+        if len(sizes) >= _LEAST:
+            scale = max(scale, float(np.quantile(sizes, 0.9)))
     tokens, squares = size > max(_OUTLIER * scale, least), capped_squares(d)
     total = squares.sum()
-    return Tail(tokens, float(squares[tokens].sum() / total) if total else 0.0)
+    return tokens, float(squares[tokens].sum() / total) if total else 0.0
 
 
 def clustering(chosen: Flags, labels: Codes) -> float:
@@ -258,10 +271,10 @@ def clustering(chosen: Flags, labels: Codes) -> float:
     count, width = np.count_nonzero(chosen), int(labels.max(initial=0)) + 2
     if not count:
         return 0.0
-    every = np.bincount(labels + 1, minlength=width) / len(labels)
-    own = np.bincount(labels[chosen] + 1, minlength=width) / count
-    chance = np.sqrt(2 * every * (1 - every) / (np.pi * count)).sum()
-    return float(np.abs(own - every).sum() - chance)
+    share = np.bincount(labels + 1, minlength=width) / len(labels)
+    of_chosen = np.bincount(labels[chosen] + 1, minlength=width) / count
+    chance = np.sqrt(2 * share * (1 - share) / (np.pi * count)).sum()
+    return float(np.abs(of_chosen - share).sum() - chance)
 
 
 def size_ratio(
@@ -280,12 +293,12 @@ def size_ratio(
         None unless both kinds have 64 tokens in common strata.
     """
     size, count = np.log(np.abs(d) + _TINY), int(strata.max(initial=0)) + 1
-    own, other = (np.bincount(strata[one], minlength=count) for one in (chosen, others))
-    common = own * other / np.maximum(own + other, 1)
-    if min((one * (common > 0)).sum() for one in (own, other)) < _LEAST:
+    left, right = (np.bincount(strata[flags], minlength=count) for flags in (chosen, others))
+    common = left * right / np.maximum(left + right, 1)
+    if min((counts * (common > 0)).sum() for counts in (left, right)) < _LEAST:
         return None
     value, noise = 0.0, np.zeros(len(d))
-    for flags, counts, sign in ((chosen, own, 1), (others, other, -1)):
+    for flags, counts, sign in ((chosen, left, 1), (others, right, -1)):
         means = sums_of(size[flags], strata[flags], count) / np.maximum(counts, 1)
         weight = sign * common / np.maximum(counts, 1)
         noise[flags] = weight[strata[flags]] * (size[flags] - means[strata[flags]])
@@ -309,42 +322,6 @@ def larger_labels(d: Floats, labels: Codes) -> Codes:
     if len(order) < 2:  # noqa: PLR2004
         return order[:0]
     return np.sort(order[np.argmax(np.diff(sizes[order])) + 1 :])
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Differences between tokens that were sampled in one context."""
-
-    first: Codes
-    """[p] the first token of each pair."""
-    slope: float
-    """Of d on the surprisal: 1 - T if one side has the temperature T, whatever else differs."""
-    rest: Floats
-    """[p] what no temperature and no truncation explains, of the size that one token has."""
-
-
-def within_contexts(d: Floats, surprisal: Floats, context: Codes, *, heated: bool = True) -> Pairs:
-    """Return what remains of d within contexts: truncation is one number in each, as is log Z.
-
-    A temperature makes d linear in the surprisal, with one slope in all contexts: it is the median
-    slope of pairs of neighbours, weighted with their distance.
-
-    Args:
-        d: [n].
-        surprisal: [n].
-        context: [n] codes in order.
-        heated: False has no slope.
-    """
-    first = np.flatnonzero(context[1:] == context[:-1])
-    y, x = d[first + 1] - d[first], surprisal[first + 1] - surprisal[first]
-    far = np.abs(x) > _TINY
-    slope = 0.0
-    if heated and far.any():
-        slopes, weights = y[far] / x[far], np.abs(x[far])
-        order = np.argsort(slopes)
-        total = np.cumsum(weights[order])
-        slope = float(slopes[order][np.searchsorted(total, total[-1] / 2)])
-    return Pairs(first, slope, (y - slope * x) / 2**0.5)
 
 
 @dataclass(frozen=True)
@@ -401,15 +378,9 @@ def differences_by_shift(old: Floats, infer: Floats, window: Codes) -> dict[int,
         window: [t] codes of the windows, whose tokens are neighbours.
     """
     inner = np.flatnonzero((window[2:] == window[1:-1]) & (window[1:-1] == window[:-2])) + 1
-    own = codes_of(window[inner])
-    return {
-        lag: ratio_of_sums(
-            np.minimum(np.abs(old[inner] - infer[inner + lag]), MOST_NATS),
-            np.ones(len(inner)),
-            own,
-        )
-        for lag in LAGS
-    }
+    ones, windows = np.ones(len(inner)), codes_of(window[inner])
+    sizes = {lag: np.abs(old[inner] - infer[inner + lag]) for lag in LAGS}
+    return {lag: ratio_of_sums(np.minimum(d, MOST_NATS), ones, windows) for lag, d in sizes.items()}
 
 
 def _bfloat16(values: NDArray[Any]) -> NDArray[Any]:

@@ -109,6 +109,10 @@ REMOVED = {
     *("sides.rates", "sides.components"),  # of `compare`: the summary of each run has them
     # of `replay`: quantiles, which do not add up part by part
     *("stages.median", "stages.largest_ulps", "stages.median_ulps"),
+    "mismatch.corrections",  # what usual corrections would touch: `advantages` has it of all tokens
+    *("mismatch.ratio_edges", "mismatch.ratios"),  # histograms of log-ratios, by position and step
+    "mismatch.causes.options",  # of frameworks: `advice` names them
+    "mismatch.causes.estimate.first_tokens",  # `where` says it
 }  # fmt: skip
 
 # Values that may differ between two runs of the same code. Their keys are still compared.

@@ -26,7 +26,7 @@ def kept_by_top_p(log_probs, top_p):
 
 def rollouts(
     *, seed=0, responses=256, heat=1.0, heat_of="engine", top_p=1.0, drift=0.0, lagging=False,
-    late_from=None, bad_host=None, noise=0.0, few=0.0, first=0.0, turn=0, shift=0,
+    late_from=None, bad_host=None, noise=0.0, few=0.0, first=0.0, turn=0, shift=0, sure=1.0,
 ):  # fmt: skip
     """Return a table of responses, and the mean mass that the engine's sampling kept.
 
@@ -45,6 +45,7 @@ def rollouts(
         first: change of the trainer's context at the first token of a turn.
         turn: tokens of a turn, 0 for one turn.
         shift: the engine's column is so many tokens ahead.
+        sure: factor of all logits.
     """
     random = np.random.default_rng(seed)
     tokens = responses * LENGTH
@@ -67,7 +68,7 @@ def rollouts(
         for one in np.unique(version):
             own = version[row] == one
             out[own] = features[own] @ versions[one].T
-        return out - 0.5 * np.log(np.arange(1, VOCABULARY + 1))
+        return sure * (out - 0.5 * np.log(np.arange(1, VOCABULARY + 1)))
 
     since = place % turn if turn else place
     begins = (since == 0) & (place > 0) if turn else since == 0

@@ -12,13 +12,13 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.inspect.advantages import advantage_facts
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
+from rlpost.analysis.inspect.causes import causes_of, unexplained
 from rlpost.analysis.inspect.components import component_facts
 from rlpost.analysis.inspect.critic import critic_facts
 from rlpost.analysis.inspect.entropy import entropy_facts
 from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
-from rlpost.analysis.inspect.mismatch import with_causes
 from rlpost.analysis.inspect.model import Facts, Mismatch, TokenFacts
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
@@ -293,8 +293,19 @@ def _with_lengths(columns: ColumnMap, selection: ColumnSelection) -> ColumnMap:
 
 def _mismatch(reading: PassResult) -> Mismatch | None:
     """Return engine against trainer, with the causes; None without both log-probs."""
-    gap = mismatch_facts(reading.totals)
-    return None if gap is None else with_causes(gap, reading)
+    gap, rows = mismatch_facts(reading.totals), reading.rows
+    tokens = reading.sample.compared(rows, reading.selection.machines)
+    if gap is None or tokens is None or not len(tokens):
+        return gap
+    causes = causes_of(tokens)
+    shares = any(cause.share for cause in causes)
+    return replace(
+        gap,
+        causes=causes,
+        unexplained=unexplained(causes) if shares else None,
+        sampled=len(tokens),
+        largest=reading.sample.largest_tokens(rows, reading.files),
+    )
 
 
 def _token_facts(reading: PassResult) -> TokenFacts | None:

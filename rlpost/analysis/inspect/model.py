@@ -256,8 +256,8 @@ class Cause:
     """Why rollout engine and trainer differ."""
 
     name: str
-    """temperature, truncated-sampling, stale-weights, failed-sync, precision, shift, template,
-    few-tokens or other."""
+    """fill-value, shift, few-tokens, truncated-sampling, temperature, stale-weights, failed-sync,
+    template, last-token, precision or other."""
     share: float
     """Of the mean of d², |d| at most 5 nats."""
     estimate: Json
@@ -267,9 +267,7 @@ class Cause:
     change: Side
     """The side to change; `either` if the data do not show which."""
     advice: str
-    """What to do."""
-    options: tuple[str, ...]
-    """Options of frameworks that do it."""
+    """What to do, with options of frameworks; empty if the cause has no measurable effect."""
 
 
 @dataclass(frozen=True)
@@ -282,29 +280,6 @@ class LargestToken:
     """In the lists of its row, from 0."""
     infer: float
     old: float
-
-
-@dataclass(frozen=True)
-class Correction:
-    """What an off-policy correction would do to policy tokens."""
-
-    options: str
-    """Of `rlpost advantages`."""
-    tokens: float | None
-    """Share of policy tokens whose weight it truncates or masks; None: it is of responses."""
-    responses: float | None
-    """Share of responses that it truncates, masks or rejects; None: it is of tokens."""
-    ess: float | None
-    """(Σw)² / (nΣw²) of the weights after it; None of a filter."""
-
-
-@dataclass(frozen=True)
-class RatioHistogram:
-    """Log-ratios of the tokens with one label."""
-
-    by: Literal["position", "lag", "step"]
-    label: Label
-    counts: list[int]
 
 
 @dataclass(frozen=True)
@@ -338,12 +313,8 @@ class Mismatch:
     unexplained: float | None = None
     """Share of the gap that no known cause explains; None without causes."""
     sampled: int = 0
-    """Tokens of which causes, corrections of tokens and histograms are estimated."""
+    """Tokens of which causes are estimated."""
     largest: list[LargestToken] = field(default_factory=list)
-    corrections: list[Correction] = field(default_factory=list)
-    ratio_edges: list[float] = field(default_factory=list)
-    """Of the bins of `ratios`, nats of old - infer; the outer bins include what is beyond."""
-    ratios: list[RatioHistogram] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 
 CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache
-FIRSTS = ("first:old_log_probs", "first:infer_log_probs")
 AHEAD = 6  # chunks that are read in advance
 
 
@@ -281,7 +280,7 @@ def _tokens(
         exact |= entropy_rows(selection, block, extra, totals, reading.entropies)
     for role in selection.tokens:
         rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
-    for name in ("kl", "k3", "compared", "log_ratio", *FIRSTS):
+    for name in ("kl", "k3", "compared"):
         if name in numbers or _has_both(name, selection.tokens):
             rows[name] = _to_all_rows(numbers.get(name), good, np.float64)
     wanted = (*of_critic, *of_entropy)

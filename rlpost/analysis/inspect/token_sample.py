@@ -31,6 +31,7 @@ WINDOW = 64  # policy tokens
 LARGEST = 10
 LEAST_STUCK = 3  # steps with one version
 MOST_LAG = 16  # of the freshest token; more is another count than that of steps
+_OF_WINDOWS = ("hash", "row", "size")
 _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 
 
@@ -72,59 +73,57 @@ class TokenSample:
         if not len(kept):
             return
         first, size, owner = first[kept], (end - first)[kept], owner[kept]
-        index = np.repeat(first - np.cumsum(size) + size, size) + np.arange(int(size.sum()))
-        since, turn = _places(block, policy, index, np.repeat(owner, size))
-        part = {"hash": hashes[kept], "row": rows[owner], "size": size, "since": since}
-        part |= {"later": turn, "old": policy.values["old_log_probs"][index]}
-        part |= {"infer": policy.values["infer_log_probs"][index]}
-        for name, values in extra.items():
-            part[name] = (values if block.mask is None else values[block.mask])[index]
-        self.parts.append(part)
+        index = _ranges(first, size)
+        values = {n: x if block.mask is None else x[block.mask] for n, x in extra.items()}
+        values |= {n: policy.values[f"{n}_log_probs"] for n in ("old", "infer")}
+        part = {"hash": hashes[kept], "row": rows[owner], "size": size}
+        part |= {name: numbers[index] for name, numbers in values.items()}
+        self.parts.append(part | _places(block, policy, index, np.repeat(owner, size)))
         self.tokens += len(index)
         if self.tokens > 2 * MOST_TOKENS:
             self._prune()
 
     def _prune(self) -> None:
         """Keep the windows with the smallest hashes, as many as have MOST_TOKENS tokens."""
-        names = [*self.parts[0]]
-        every = {name: np.concatenate([part[name] for part in self.parts]) for name in names}
-        order = np.lexsort((every["row"], every["hash"]))
-        fits = np.cumsum(every["size"][order]) <= MOST_TOKENS
+        joined = {
+            name: np.concatenate([part[name] for part in self.parts]) for name in self.parts[0]
+        }
+        order = np.lexsort((joined["row"], joined["hash"]))
+        fits = np.cumsum(joined["size"][order]) <= MOST_TOKENS
         fits[0] = True
         chosen = order[fits]
-        starts = np.cumsum(every["size"]) - every["size"]
-        size = every["size"][chosen]
-        index = np.repeat(starts[chosen] - np.cumsum(size) + size, size)
-        index += np.arange(int(size.sum()))
-        of_windows = ("hash", "row", "size")
-        self.parts = [{n: every[n][chosen if n in of_windows else index] for n in names}]
-        self.tokens = int(size.sum())
+        starts = np.cumsum(joined["size"]) - joined["size"]
+        size = joined["size"][chosen]
+        index = _ranges(starts[chosen], size)
+        self.parts = [
+            {name: x[chosen if name in _OF_WINDOWS else index] for name, x in joined.items()}
+        ]
+        self.tokens = len(index)
         if not fits.all():
-            self.bound = int(every["hash"][chosen[-1]])
+            self.bound = int(joined["hash"][chosen[-1]])
 
     def _add_largest(self, block: Block, policy: Block, rows: Integers) -> None:
         """Add the tokens whose |d| is among the largest."""
         old, infer = policy.values["old_log_probs"], policy.values["infer_log_probs"]
         size = np.abs(old - infer)
         least = self.largest[-1][0] if len(self.largest) == LARGEST else 0.0
-        places = np.flatnonzero(size > least)
-        if len(places) > LARGEST:
-            places = places[np.argpartition(-size[places], LARGEST - 1)[:LARGEST]]
-        for place in places[np.isfinite(size[places])].tolist():
-            own = int(np.searchsorted(policy.offsets, place, side="right")) - 1
-            position = place - int(policy.offsets[own])
-            if block.mask is not None:
-                mask = block.mask[block.offsets[own] : block.offsets[own + 1]]
-                position = int(np.flatnonzero(mask)[position])
-            numbers = float(old[place]), float(infer[place])
-            self.largest.append((float(size[place]), int(rows[own]), position, *numbers))
-        self.largest.sort(key=lambda one: (-one[0], *one[1:]))
+        chosen = np.flatnonzero((size > least) & (size < np.inf))
+        if not len(chosen):
+            return
+        if len(chosen) > LARGEST:
+            chosen = chosen[np.argpartition(-size[chosen], LARGEST - 1)[:LARGEST]]
+        place = chosen if block.mask is None else np.flatnonzero(block.mask)[chosen]
+        row = np.searchsorted(block.offsets, place, side="right") - 1
+        numbers = size[chosen], rows[row], place - block.offsets[row], old[chosen], infer[chosen]
+        self.largest += zip(*(values.tolist() for values in numbers), strict=True)
+        self.largest.sort(key=lambda token: (-token[0], *token[1:]))
         del self.largest[LARGEST:]
 
     def largest_tokens(self, rows: pl.DataFrame, files: Sequence[str]) -> list[LargestToken]:
         """Return the tokens with the largest |d|, the largest first."""
+        file, number = rows["file"], rows["row"]
         return [
-            LargestToken(files[int(rows["file"][row])], int(rows["row"][row]), place, infer, old)
+            LargestToken(files[int(file[row])], int(number[row]), place, infer, old)
             for _, row, place, old, infer in self.largest
         ]
 
@@ -141,70 +140,33 @@ class TokenSample:
         (part,) = self.parts
         window = np.repeat(np.arange(len(part["size"])), part["size"])
         row = part["row"][window]
-        step, steps = _labels(rows["batch"]) if "batch" in rows else (None, [])
-        versions = rows["version"].to_numpy().astype(np.float64) if "version" in rows else None
-        lags = None if versions is None else _lags(versions, step, steps)
-        version, lag = (None if one is None else one[row] for one in (versions, lags))
-        if "version" in part:
-            version = part["version"].astype(np.float64)
-            lag = _lags(version, None if step is None else step[row], steps)
-        labels = {name: _labels(rows[f"machine:{name}"]) for name in machines}
-        return ComparedTokens(
-            old=part["old"].astype(np.float64),
-            infer=part["infer"].astype(np.float64),
+        keys = {name: rows[f"machine:{name}"] for name in machines}
+        keys |= {"step": rows["batch"]} if "batch" in rows else {}
+        labels = {name: _labels(column) for name, column in keys.items()}
+        labels = {name: (codes[row], names) for name, (codes, names) in labels.items()}
+        step, steps = labels.get("step", (np.full(len(row), -1), []))
+        version = rows["version"].to_numpy()[row] if "version" in rows else None
+        version = part.get("version", version)
+        version = None if version is None else version.astype(np.float64)
+        values: dict[str, Any] = {
+            name: numbers.astype(np.float64) if numbers.dtype.kind == "f" else numbers
+            for name, numbers in part.items()
+            if name not in (*_OF_WINDOWS, "version")
+        }
+        tokens = ComparedTokens(
+            **values,
             window=window,
-            since=part["since"],
-            later=part["later"],
-            entropy=part["entropy"].astype(np.float64) if "entropy" in part else None,
-            lag=lag,
-            step=None if step is None else step[row],
-            steps=steps,
-            machines={name: (codes[row], own) for name, (codes, own) in labels.items()},
-            stuck=None if version is None or step is None else _stuck(version, step[row], steps),
-            first=_first_tokens(rows, lags, step, steps),
-        ).finite()
+            lag=None if version is None else _lags(version, step, steps),
+            labels=labels,
+            stuck=None if version is None else _stuck(version, step, steps),
+        )
+        number = tokens.d if tokens.entropy is None else tokens.d + tokens.entropy
+        return tokens.chosen(np.isfinite(number))
 
 
-def _first_tokens(
-    rows: pl.DataFrame, lag: NDArray[np.float64] | None, step: Integers | None, steps: Sequence[Any]
-) -> ComparedTokens | None:
-    """Return the first tokens of responses, in windows of a context; None if it is unknown.
-
-    Responses of one prompt have one context, but for later turns and after observations. Without a
-    column of prompts, responses of a group are assumed to have one prompt.
-    """
-    prompts = "prompt" in rows
-    if not prompts and "group" not in rows:
-        return None
-    keys = [key for key in ("batch", "group", "prompt") if key in rows]
-    codes = rows.select(pl.struct(keys).rank("dense").cast(pl.Int64)).to_series().to_numpy()
-    none = np.zeros(len(rows), np.int64)
-    tokens = ComparedTokens(
-        old=rows["first:old_log_probs"].to_numpy(),
-        infer=rows["first:infer_log_probs"].to_numpy(),
-        window=codes,
-        since=none,
-        later=none > 0,
-        lag=lag,
-        step=step,
-        steps=steps,
-        context="prompt" if prompts else "group, assumed to have one prompt",
-    )
-    known = ~rows["leading"].to_numpy() & _is_first_turn(rows)
-    if prompts:
-        known &= rows["prompt"].to_numpy() != 0
-    tokens = tokens.chosen(known).finite()
-    return tokens.chosen(np.argsort(tokens.window, kind="stable"))
-
-
-def _is_first_turn(rows: pl.DataFrame) -> NDArray[np.bool_]:
-    """Return whether a response is the first of its rollout; of several without turns, none is."""
-    if "rollout" not in rows:
-        return np.ones(len(rows), np.bool_)
-    alone = pl.len().over("rollout") == 1
-    first = pl.col("turn") == pl.col("turn").min().over("rollout") if "turn" in rows else False
-    known = pl.col("rollout").is_null() | alone | first
-    return rows.select(known.fill_null(value=False)).to_series().to_numpy()
+def _ranges(first: Integers, size: Integers) -> Integers:
+    """Return the indices of ranges that begin at `first`, [sum of sizes]."""
+    return np.repeat(first - np.cumsum(size) + size, size) + np.arange(int(size.sum()))
 
 
 def _hashes(
@@ -222,8 +184,8 @@ def _hashes(
 
 def _places(
     block: Block, policy: Block, index: Integers, owner: Integers
-) -> tuple[Integers, NDArray[np.bool_]]:
-    """Return how many policy tokens of its turn come before each token, and whether it is later.
+) -> dict[str, NDArray[Any]]:
+    """Return where in its turn each token is, and whether the turn is a later one, [t] each.
 
     Args:
         block: with observations.
@@ -231,36 +193,35 @@ def _places(
         index: [t] tokens of `policy`.
         owner: [t] their responses.
     """
-    start = policy.offsets[owner]
-    if block.mask is None:
-        return index - start, np.zeros(len(index), np.bool_)
-    begins = np.flatnonzero(block.mask[1:] & ~block.mask[:-1]) + 1
-    before = np.cumsum(block.mask)
-    turns = np.sort(np.concatenate([before[begins] - 1, policy.offsets[:-1]]))
-    latest = turns[np.searchsorted(turns, index, side="right") - 1]
-    latest = np.maximum(latest, start)
-    return index - latest, latest > start
+    turns = policy.offsets
+    if block.mask is not None:
+        begins = np.flatnonzero(block.mask[1:] & ~block.mask[:-1]) + 1
+        turns = np.union1d(np.cumsum(block.mask)[begins] - 1, turns)
+    turn = np.searchsorted(turns, index, side="right")
+    since, until = index - turns[turn - 1], turns[turn] - 1 - index
+    return {"since": since, "until": until, "later": turns[turn - 1] > policy.offsets[owner]}
 
 
 def _labels(keys: pl.Series) -> tuple[Integers, list[Any]]:
     """Return codes of keys in the order of the keys, -1 for null, and the keys."""
     labels = keys.drop_nulls().unique().sort()
     codes = pl.Series(np.arange(len(labels)))
-    own = keys.replace_strict(labels, codes, default=-1, return_dtype=pl.Int64)
-    return own.fill_null(-1).to_numpy(), labels.to_list()
+    coded = keys.replace_strict(labels, codes, default=-1, return_dtype=pl.Int64)
+    return coded.fill_null(-1).to_numpy(), labels.to_list()
 
 
 def _lags(
-    version: NDArray[np.float64], step: Integers | None, steps: Sequence[Any]
+    version: NDArray[np.float64], step: Integers, steps: Sequence[Any]
 ) -> NDArray[np.float64]:
     """Return the age of the policy that sampled each token, in versions.
 
     It is the step minus the version, if steps are numbers close to the versions. Else it counts
     from the newest version of the step, or of the input without steps.
     """
-    if step is None or not (known := step >= 0).any():
+    known = step >= 0
+    if not known.any():
         return np.nanmax(version, initial=-np.inf) - version
-    if all(isinstance(one, int) for one in steps):
+    if all(isinstance(label, int) for label in steps):
         lag = np.where(known, np.array(steps, np.float64)[step], np.nan) - version
         low = float(np.nanmin(lag, initial=np.inf))
         if -1 - len(steps) / 2 <= low <= MOST_LAG:

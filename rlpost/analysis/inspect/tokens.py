@@ -95,12 +95,11 @@ def ranges(
 
 
 def engine_mismatch(policy: Block, totals: TokenTotals) -> Rows:
-    """Add d = old - infer, overall and by position; return Σ k3 and Σ d of each response.
+    """Add d = old - infer, overall and by position; return Σ k3 of each response.
 
     Sizes |d| are of all finite differences; k1, k3 and weights clamp them to ±40.
     """
     infer, offsets = policy.values["infer_log_probs"], policy.offsets
-    firsts = _firsts(policy)
     gap, most = _gap(policy, "infer_log_probs", totals)
     if not math.isfinite(most):
         finite = np.isfinite(gap)
@@ -118,21 +117,10 @@ def engine_mismatch(policy: Block, totals: TokenTotals) -> Rows:
     totals.add("gap.excess_squared", np.einsum("i,i", excess, excess))
     if most > FAR:
         totals.add("gap.sure", np.count_nonzero(confident_disagreement(infer, size)))
-    log_ratio = segment_sums(gap, offsets)
     k3 = np.subtract(excess, gap, out=excess)
     cells = _add_by_position({"abs": size, "k3": k3}, offsets, totals)
     compared = np.diff(offsets).astype(np.int32)
-    return {"k3": cells["k3"].sum(1), "compared": compared, "log_ratio": log_ratio, **firsts}
-
-
-def _firsts(policy: Block) -> Rows:
-    """Return both log-probs of the first policy token of each response, [n]; NaN without one."""
-    filled = np.diff(policy.offsets) > 0
-    rows: Rows = {}
-    for role in ("old_log_probs", "infer_log_probs"):
-        rows[f"first:{role}"] = np.full(len(filled), np.nan)
-        rows[f"first:{role}"][filled] = policy.values[role][policy.offsets[:-1][filled]]
-    return rows
+    return {"k3": cells["k3"].sum(1), "compared": compared}
 
 
 def _gap(policy: Block, other: str, totals: TokenTotals) -> tuple[NDArray[np.float64], float]:

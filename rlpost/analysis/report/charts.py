@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from rlpost.analysis.inspect.model import Histogram
 from rlpost.display.tables import html_line
 from rlpost.display.text import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rlpost.analysis.inspect.model import Label
+    from rlpost.analysis.inspect.model import Histogram, Label
 
 Json = dict[str, Any]
 
@@ -161,39 +160,6 @@ def _bins_at_zero(bins: Histogram) -> Iterator[int]:
     if True in inside:
         first = inside.index(True)
         yield from (i for i in (first, first + 1, first - 1) if 0 <= i < len(inside))
-
-
-def histograms_by(
-    title: str, labels: Sequence[str], edges: Sequence[float], counts: Sequence[Sequence[int]],
-    unit: str, axis: str, note: str = "",
-) -> Chart:  # fmt: skip
-    """Return a histogram for each label, one below the other; the darker a bin, the more it has.
-
-    Args:
-        title: of the chart.
-        labels: [n].
-        edges: [k + 1] of the bins of all histograms.
-        counts: [n][k].
-        unit: of the counts, in the plural.
-        axis: title of the horizontal axis.
-        note: a line below the title.
-    """
-    short = [label_of(label) for label in labels]
-    values = []
-    for label, numbers in zip(short, counts, strict=True):
-        for span in _spans(Histogram([*edges], [*numbers]), unit):
-            share = span["n"] / max(sum(numbers), 1)
-            text = f"{label}, {span['label']}, {percent(share)}"
-            values.append({**span, "y": label, "share": share, "label": text})
-    drawn = alt.Chart({"values": values}).mark_rect(color=_ACCENT)
-    drawn = drawn.encode(
-        x=alt.X("low:Q", bin="binned", title=axis, axis=alt.Axis(tickCount=_TICKS + 2)),
-        x2="high:Q",
-        y=alt.Y("y:O", title=None, sort=None),
-        opacity=alt.Opacity("share:Q", legend=None, scale=alt.Scale(range=[0, 1])),
-        description="label:N",
-    )
-    return Chart(title, _whole(drawn), note)
 
 
 def bars(

@@ -12,7 +12,6 @@ from rlpost.analysis.report.charts import (
     bars,
     histogram,
     histogram_beside_zeros,
-    histograms_by,
     line,
 )
 from rlpost.analysis.report.page import Section
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 _BAR = 32  # characters
 _TITLES = {"mismatch": "Rollout engine against trainer", "storage": "Files"}
-_OTHERS = ("log_probs", "masks", "failures", "domains", "checks", "columns", "storage")
+_OTHERS = ("mismatch", "log_probs", "masks", "failures", "domains", "checks", "columns", "storage")
 """Topics without charts, behind those that have some."""
 
 
@@ -144,19 +143,6 @@ def _rate_names(groups: PromptGroup) -> list[str]:
     return ["none", *(f"<{100 * rate.high:.0f} %" for rate in between), "all"]
 
 
-def _mismatch(facts: Facts) -> Iterator[Chart]:
-    gap = facts.mismatch
-    names = {"position": "policy token of the turn", "lag": "version lag", "step": "step"}
-    for by, name in names.items():
-        ratios = [] if gap is None else [part for part in gap.ratios if part.by == by]
-        if gap is not None and len(ratios) > 1:
-            yield histograms_by(
-                f"Log-ratio old / engine by {name}", [str(part.label) for part in ratios],
-                gap.ratio_edges, [part.counts for part in ratios], "tokens", "nats",
-                f"of {gap.sampled:,} tokens",
-            )  # fmt: skip
-
-
 def _entropy(facts: Facts) -> Iterator[Chart]:
     entropy = facts.entropy
     if entropy is None:
@@ -196,7 +182,6 @@ CHARTS: dict[str, Callable[[Facts], Iterator[Chart]]] = {
     "lengths": _lengths,
     "advantages": _advantages,
     "groups": _groups,
-    "mismatch": _mismatch,
     "entropy": _entropy,
     "critic": _critic,
 }

@@ -62,7 +62,7 @@ def test_the_sections_are_the_pages_of_inspect(made):
     }
     for name, about in pages.items():
         assert all(part.html() in sections[name] for part in about.parts if name in sections)
-    for name in ("steps", "rewards", "lengths", "advantages", "groups", "mismatch"):
+    for name in ("steps", "rewards", "lengths", "advantages", "groups"):
         assert "<svg " in sections[name]
     assert all(part.html() in sections["overview"] for part in overview(facts).parts)
     assert list(sections)[:2] == ["signal", "overview"]
