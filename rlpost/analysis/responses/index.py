@@ -78,7 +78,6 @@ class Index:
     step: KeyColumn | None
     prompt: KeyColumn | None
     domain: KeyColumn | None
-    truncated: NDArray[np.bool_] | None
     step_rank: Codes
     """[N] rank of the row's step among all steps; 0 without steps."""
     group: Codes
@@ -91,6 +90,7 @@ class Index:
     """Why each row failed; empty texts for those that did not. None without the column."""
     failed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     """[N] rows that failed; by rollout, all rows of one that failed, as in `rlpost advantages`."""
+    truncated: NDArray[np.bool_] | None = None
     turn: Numbers | None = None
     turn_reward: Numbers | None = None
     made_of: InputPaths = field(default_factory=lambda: InputPaths(()))
@@ -172,9 +172,9 @@ class Index:
         if self.order is None or not self.by_rollout:
             return rows
         chosen = np.full(len(self.order.first), -1)
-        for some in (rows, rows[~np.isnan(self.reward[rows])]):
+        for part in (rows, rows[~np.isnan(self.reward[rows])]):
             flags = np.zeros(len(self), np.bool_)
-            flags[some] = True
+            flags[part] = True
             last = self.order.last_of(flags)
             chosen[self.order.rollout[last]] = last
         return np.sort(chosen[chosen >= 0])
@@ -190,18 +190,16 @@ class Index:
         """Return the rows of a prompt, in the order of the input; empty for an unknown id."""
         if self.prompt is None:
             return np.zeros(0, dtype=np.int64)
-        labels = self.prompt.labels
-        codes = np.flatnonzero(
-            is_true(pc.equal(labels.cast(pa.string()), string_array([prompt])[0]))
-        )
+        labels = self.prompt.labels.cast(pa.string())
+        codes = np.flatnonzero(is_true(pc.equal(labels, string_array([prompt])[0])))
         return np.flatnonzero(np.isin(self.prompt.codes, codes))
 
     def rollout_rows(self, row: int) -> Codes:
         """Return the rows of a row's rollout in their order; without rollouts the row."""
         if self.order is None:
             return np.array([row])
-        own = self.order.rollout[row]
-        return self.order.order[slice(*self.order.offsets[own : own + 2])]
+        rollout = self.order.rollout[row]
+        return self.order.order[slice(*self.order.offsets[rollout : rollout + 2])]
 
     def row_named(self, text: str) -> int:
         """Return the number of a row over all files.
@@ -338,7 +336,16 @@ def _truncated(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
     return truncations(array, location).truncated
 
 
-_OF_TURNS = ("turn", "turn_reward")
+def _failures(array: pa.Array, location: CellLocation) -> Any:
+    return encode_keys(failure_reasons(array, location))
+
+
+_READ: dict[str, Callable[[pa.Array, CellLocation], Any]] = {
+    **dict.fromkeys(("reward", "turn", "turn_reward"), numbers),
+    "truncated": _truncated,
+    FAILURE: _failures,
+}
+"""By role, how its column is read."""
 
 
 class IndexBuilder:
@@ -359,9 +366,9 @@ class IndexBuilder:
         self.sized_by = list_column(source, columns, self.names)
         self.counted_by = None if self.sized_by else length_column(source, columns)
         """The column of lengths, if no list has the tokens."""
-        roles = [role for role in ("reward", "truncated", FAILURE, *_OF_TURNS) if role in columns]
-        read = {*self.keys.values(), self.sized_by, self.counted_by, *map(columns.column, roles)}
-        self.read = sorted(map(str, read - {None}))
+        self._roles = [role for role in _READ if role in columns]
+        read = {*self.keys.values(), self.sized_by, self.counted_by}
+        self.read = sorted(map(str, {*read, *map(columns.column, self._roles)} - {None}))
         """The columns that chunks need."""
         self.parts: dict[str, list[Any]] = {}
 
@@ -371,15 +378,10 @@ class IndexBuilder:
         for name, column in self.keys.items():
             if column is not None:
                 self._append(name, encode_keys(plain_keys(table.column(column))))
-        self._append("reward", self._row_numbers(chunk, "reward", numbers, np.nan))
-        for role in _OF_TURNS:
-            if role in self.columns:
-                self._append(role, self._row_numbers(chunk, role, numbers, np.nan))
-        if FAILURE in self.columns:
-            reasons = self._row_numbers(chunk, FAILURE, failure_reasons, np.nan)
-            self._append(FAILURE, encode_keys(reasons))
-        if "truncated" in self.columns:
-            self._append("truncated", self._row_numbers(chunk, "truncated", _truncated, np.nan))
+        for role in self._roles:
+            self._append(role, self._read(chunk, role))
+        if "reward" not in self._roles:
+            self._append("reward", np.full(count, np.nan))
         tokens, length = np.zeros(count, dtype=np.int64), np.full(count, np.nan)
         if self.counted_by is not None:
             length = lists.numbers(table.column(self.counted_by))
@@ -387,9 +389,8 @@ class IndexBuilder:
             array = table.column(self.sized_by)
             tokens = lists.list_lengths(array)
             length = tokens.astype(np.float64)
-            if self.columns.columns.get("mask") == self.sized_by and lists.holds_numbers(
-                array.type
-            ):
+            is_mask = self.columns.columns.get("mask") == self.sized_by
+            if is_mask and lists.holds_numbers(array.type):
                 offsets, mask = lists.flat(array)
                 length = segment_sums((mask > 0).astype(np.float64), offsets)
         self._append("tokens", tokens)
@@ -398,96 +399,46 @@ class IndexBuilder:
     def _append(self, name: str, part: Any) -> None:
         self.parts.setdefault(name, []).append(part)
 
-    def _row_numbers(
-        self,
-        chunk: RowChunk,
-        role: str,
-        convert: Callable[[pa.Array, CellLocation], Any],
-        missing: float,
-    ) -> Any:
-        if role not in self.columns:
-            return np.full(chunk.table.num_rows, missing)
+    def _read(self, chunk: RowChunk, role: str) -> Any:
         column = self.columns.column(role)
-        path = str(self.source.files[chunk.file].path)
         array = chunk.table.column(column)
         if is_list(array.type) and array.null_count:
             return segment_sums(*reversed(lists.flat(array)))  # type: ignore[arg-type]
-        return convert(array, CellLocation(path, chunk.first_row, column))
-
-    def _joined(self, name: str) -> Numbers | None:
-        parts = self.parts.get(name)
-        return None if parts is None else np.concatenate(parts)
+        path = str(self.source.files[chunk.file].path)
+        return _READ[role](array, CellLocation(path, chunk.first_row, column))
 
     def finish(self) -> Index:
         """Return the index of all chunks."""
-        joined = {
-            name: np.concatenate(self.parts.get(name, [np.zeros(0)]))
-            for name in ("reward", "tokens", "length")
+        keys = {name: self.parts.get(name) for name in (*self.keys, FAILURE)}
+        codes = {
+            name: None if parts is None else KeyColumn.of(parts) for name, parts in keys.items()
         }
-        cut = self.parts.get("truncated")
-        parts = {name: self.parts.get(name) for name in (*self.keys, FAILURE)}
-        keys = {name: None if one is None else KeyColumn.of(one) for name, one in parts.items()}
-        step, prompt = keys["step"], keys["prompt"]
-        count = len(joined["reward"])
-        rank = np.zeros(count, dtype=np.int64) if step is None else _ranks(step)[step.codes]
-        prompts = np.arange(count) if prompt is None else prompt.codes
-        group = joint_codes(rank, prompts)
-        order = self._order(group, keys, joined)
-        return Index(
-            source=self.source,
-            columns=self.columns,
-            names=self.names,
-            reward=joined["reward"],
-            tokens=joined["tokens"].astype(np.int64),
-            length=joined["length"],
-            step=step,
-            prompt=prompt,
-            domain=keys["domain"],
-            rollout=keys["rollout"],
-            branch=keys["branch"],
-            turn=self._joined("turn"),
-            turn_reward=self._joined("turn_reward"),
-            truncated=None if cut is None else np.concatenate(cut).astype(np.bool_),
-            step_rank=rank,
-            group=group,
-            order=order,
-            failure=keys[FAILURE],
-            failed=self._failed(keys, order, count),
-        )
-
-    def _failed(
-        self, keys: Mapping[str, KeyColumn | None], order: RolloutOrder | None, count: int
-    ) -> NDArray[np.bool_]:
-        """Return which rows failed, [N]; if rollouts count, those of rollouts that failed."""
-        failure, agent = keys[FAILURE], keys[PLACE[-1]]
-        if failure is None:
-            return np.zeros(count, np.bool_)
-        reasons = np.array([text != "" for text in failure.labels.to_pylist()], np.bool_)
-        failed: NDArray[np.bool_] = reasons[failure.codes]
-        if order is None or self.columns.unit(None) == "row":
-            return failed
+        whole = {name: np.zeros(0) for name in ("reward", "tokens", "length")}
+        whole |= {name: np.concatenate(p) for name, p in self.parts.items() if name not in keys}
+        step, prompt, agent = codes["step"], codes["prompt"], codes.pop(PLACE[-1])
+        rows = np.arange(len(whole["reward"]))
+        rank = np.zeros_like(rows) if step is None else _ranks(step)[step.codes]
+        group, failed = joint_codes(rank, rows if prompt is None else prompt.codes), rows < 0
         agents = None if agent is None else agent.codes
-        return failed_units(failed, order, self._joined("turn"), agents)
-
-    def _order(
-        self,
-        group: Codes,
-        keys: Mapping[str, KeyColumn | None],
-        joined: Mapping[str, NDArray[Any]],
-    ) -> RolloutOrder | None:
-        """Return the order of the rows of rollouts; rollouts are by group, then by first row."""
-        rollout, branch, agent = (keys[role] for role in ("rollout", *PLACE[1:]))
-        if rollout is None:
-            return None
-        own = joint_codes(group, rollout.codes)
-        ranks = rollout_ranks(
-            own,
-            self._joined("turn"),
-            None if branch is None else name_ranks(branch.labels.to_pylist())[branch.codes],
-            None if agent is None else agent.codes,
-            *(joined[name] for name in ("tokens", "length", "reward")),
-        )
-        return RolloutOrder.of(own, ranks)
+        rollout, branch, failure = (codes[name] for name in ("rollout", "branch", FAILURE))
+        order = None
+        if rollout is not None:  # by group, then by first row
+            rollouts = joint_codes(group, rollout.codes)
+            names = None if branch is None else name_ranks(branch.labels.to_pylist())[branch.codes]
+            measures = (whole[name] for name in ("tokens", "length", "reward"))
+            ranks = rollout_ranks(rollouts, whole.get("turn"), names, agents, *measures)
+            order = RolloutOrder.of(rollouts, ranks)
+        if failure is not None:
+            reasons = np.array([text != "" for text in failure.labels.to_pylist()], np.bool_)
+            failed = reasons[failure.codes]
+            if order is not None and self.columns.unit(None) != "row":
+                failed = failed_units(failed, order, whole.get("turn"), agents)
+        whole["tokens"] = whole["tokens"].astype(np.int64)
+        parts: dict[str, Any] = {**codes, **whole}
+        return Index(
+            self.source, self.columns, self.names, step_rank=rank, group=group, order=order,
+            failed=failed, **parts,
+        )  # fmt: skip
 
 
 def _ranks(keys: KeyColumn) -> NDArray[np.int64]:

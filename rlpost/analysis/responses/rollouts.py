@@ -86,7 +86,7 @@ class RolloutView:
             return ""
         places = np.flatnonzero(self.shared[self.row])
         cuts = np.flatnonzero(np.diff(places) > 1) + 1
-        spans = [f"{one[0]} to {one[-1]}" for one in np.split(places, cuts)[:_MOST_SPANS]]
+        spans = [f"{span[0]} to {span[-1]}" for span in np.split(places, cuts)[:_MOST_SPANS]]
         more = ", ..." if len(cuts) >= _MOST_SPANS else ""
         return f"tokens {', '.join(spans)}{more} are those of an earlier row, too"
 
@@ -100,26 +100,26 @@ class RolloutView:
     def table(self) -> TextTable:
         """Return the rows of the rollout, around this one if there are many."""
         first = max(0, min(self.place - _AROUND, len(self.rows) - 2 * _AROUND - 1))
-        own = self.rows[first : first + 2 * _AROUND + 1]
-        left_out = len(self.rows) - len(own)
-        names = [*self.names(self.row)]
-        has_rewards, has_shared = self.index.turn_reward is not None, any(map(self._shared, own))
-        headings = ["", "row", *names, "reward", *(["turn reward"] if has_rewards else [])]
-        headings += ["tokens", *(["shared"] if has_shared else [])]
-        rows = []
-        for row in own.tolist():
-            cells = ["›" if row == self.row else "", str(row), *self.names(row).values()]
-            cells.append(number(_finite(self.index.reward[row])))
-            if self.index.turn_reward is not None:
-                cells.append(number(_finite(self.index.turn_reward[row])))
-            cells.append(number(_finite(self.index.length[row])))
-            cells += [f"{self._shared(row):,}" if self._shared(row) else ""] if has_shared else []
-            rows.append(tuple(cells))
+        rows = self.rows[first : first + 2 * _AROUND + 1].tolist()
+        left_out = len(self.rows) - len(rows)
+        columns = {
+            "": ["›" if row == self.row else "" for row in rows],
+            "row": [*map(str, rows)],
+            **{name: [self.names(row)[name] for row in rows] for name in self.names(self.row)},
+            "reward": [number(_finite(self.index.reward[row])) for row in rows],
+        }
+        if (rewards := self.index.turn_reward) is not None:
+            columns["turn reward"] = [number(_finite(rewards[row])) for row in rows]
+        columns["tokens"] = [number(_finite(self.index.length[row])) for row in rows]
         notes = [f"{counted(left_out, 'row')} more"] if left_out else []
-        if has_shared:
+        if any(map(self._shared, rows)):
+            columns["shared"] = [
+                f"{self._shared(row):,}" if self._shared(row) else "" for row in rows
+            ]
             notes.append("shared: policy tokens that an earlier row of the rollout has, too")
-        text = (0, headings.index("branch")) if "branch" in headings else (0,)
-        return TextTable(tuple(headings), rows, self.title, notes=notes, text=text)
+        text = [place for place, name in enumerate(columns) if name in ("", "branch")]
+        cells = [*zip(*columns.values(), strict=True)]
+        return TextTable([*columns], cells, self.title, notes=notes, text=text)
 
     def as_json(self) -> Json:
         """Return the rollout as plain data."""
