@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
@@ -30,7 +30,6 @@ from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
-from rlpost.io.publish import write_file
 from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.roles import ROLES
 
@@ -49,21 +48,6 @@ if TYPE_CHECKING:
 
 _MOST_INPUTS = 5
 _MOST_TEXT = 300
-
-
-def report(
-    inputs: Sequence[PathText], output: str | Path, *, overwrite: bool = False, **options: Any
-) -> Facts:
-    """Write one HTML page about rollout files; `options` are those of `build`.
-
-    Raises:
-        UsageError: the output exists, or is an input; or as `build`.
-        ReadWriteError: reading or writing failed. No output is left behind.
-    """
-    check_output(Path(output), files_of(inputs), overwrite=overwrite)
-    facts, page = build(inputs, **options)
-    write_file(Path(output), page.encode())
-    return facts
 
 
 def build(

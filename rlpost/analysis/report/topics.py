@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _BAR = 32  # characters
 _TITLES = {"mismatch": "Rollout engine against trainer", "storage": "Files"}
-_OTHERS = ("mismatch", "log_probs", "masks", "failures", "domains", "checks", "columns", "storage")
-"""Topics without charts, behind those that have some."""
 
 
 def signal(facts: Facts) -> Section | None:
@@ -62,7 +60,8 @@ def overview(facts: Facts) -> Section:
 
 def topics(facts: Facts) -> Iterator[Section]:
     """Yield the topics on which the input has something, those with charts first."""
-    for name in (*CHARTS, *_OTHERS):
+    others = (name for name in TOPICS if name not in CHARTS and name != "components")
+    for name in (*CHARTS, *others):  # the overview has the components
         about = TOPICS[name].run(facts)
         if about.parts:
             title = _TITLES.get(name, name.replace("_", "-").capitalize())

@@ -10,7 +10,6 @@ import pytest
 from report_pages import data_in
 
 import rlpost
-from rlpost.analysis.report.run import report
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
 
@@ -27,7 +26,7 @@ def made(tmp_path_factory):
     apart = [[x - 0.4 for x in row] for row in table["infer_log_probs"].to_pylist()]
     column = pa.array(apart, table.schema.field(place).type)
     pq.write_table(table.set_column(place, table.schema.field(place), column), rollouts)
-    facts = report([str(rollouts)], folder / "report.html")
+    facts = rlpost.report([str(rollouts)], folder / "report.html")
     return rollouts, folder / "report.html", facts
 
 

@@ -11,7 +11,6 @@ import pytest
 import rlpost
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.report.recorded import recorded, section
-from rlpost.analysis.report.run import report
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.parquet.inputs import find_inputs
@@ -53,4 +52,4 @@ def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
     ]
     assert any("--set lam" in line for line in shown.page.lines)
     with pytest.raises(DataError, match="no recorded column"):
-        report([str(SAMPLE / "arithmetic.parquet")], tmp_path / "page.html", recipe=gae)
+        rlpost.report([str(SAMPLE / "arithmetic.parquet")], tmp_path / "page.html", recipe=gae)

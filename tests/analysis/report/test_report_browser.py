@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from report_pages import HOSTILE, hostile
 
-from rlpost.analysis.report.run import report
+import rlpost
 from rlpost.display.controls import printable
 
 pytestmark = pytest.mark.nightly
@@ -141,7 +141,7 @@ def test_nothing_scrolls_sideways(browser, made, width):
 def test_text_of_the_data_is_never_html(browser, tmp_path, width):
     path = tmp_path / "hostile.parquet"
     pq.write_table(hostile(), path)
-    report([str(path)], tmp_path / "page.html")
+    rlpost.report([str(path)], tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count("</script>") == 2
     assert "<img" not in text

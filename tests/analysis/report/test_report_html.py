@@ -14,6 +14,7 @@ from report_pages import data_in, hostile
 from runs import run as run_command
 from typer.testing import CliRunner
 
+import rlpost
 from rlpost import optional as extras
 from rlpost.analysis.inspect.about import TOPICS
 from rlpost.analysis.inspect.facts import inspect
@@ -27,7 +28,6 @@ from rlpost.analysis.report.examples import (
     Limits,
     chosen,
 )
-from rlpost.analysis.report.run import report
 from rlpost.analysis.responses.index import build_index
 from rlpost.cli.commands import report as command
 from rlpost.display.text import percent
@@ -108,7 +108,7 @@ def test_evidence_of_the_second_file_links_to_its_row(tmp_path):
     for name, mask in (("a", [[1, 1], [1, 1]]), ("b", [[1, 1], [0, 0]])):
         columns = {"prompt_id": ["p", "p"], "reward": [1.0, 0.0], "response_mask": mask}
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
-    report([str(tmp_path)], tmp_path / "page.html")
+    rlpost.report([str(tmp_path)], tmp_path / "page.html")
     found = data_in(tmp_path / "page.html")
     (finding,) = [one for one in found["findings"] if one["name"] == "empty_masks"]
     assert [one["row"] for one in finding["evidence"]] == [3]
@@ -145,14 +145,14 @@ ODD = {
 def test_unusual_files_have_a_page_too(case, tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(ODD[case]), path)
-    facts = report([str(path)], tmp_path / "page.html")
+    facts = rlpost.report([str(path)], tmp_path / "page.html")
     page = data_in(tmp_path / "page.html")
     assert [item["name"] for item in page["findings"]] == [item.name for item in facts.findings]
 
 
 def test_text_of_the_data_is_never_html(tmp_path):
     pq.write_table(hostile(), tmp_path / "hostile.parquet")
-    report([str(tmp_path / "hostile.parquet")], tmp_path / "page.html")
+    rlpost.report([str(tmp_path / "hostile.parquet")], tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count("</script>") == 2
     assert "<img" not in text
@@ -162,7 +162,7 @@ def test_text_of_the_data_is_never_html(tmp_path):
 def test_statistics_of_groups_count_a_rollout_once(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pq.read_table(SAMPLE / "calculator.parquet").slice(0, 120), path)
-    facts = report([str(path)], tmp_path / "page.html", rollout_reward="last")
+    facts = rlpost.report([str(path)], tmp_path / "page.html", rollout_reward="last")
     assert facts.groups == inspect([path], rollout_reward="last").groups
     assert "rollouts, by step and prompt_id" in (tmp_path / "page.html").read_text()
 
@@ -184,7 +184,7 @@ def test_a_page_of_long_responses_is_small(tmp_path):
         "advantages": pa.array([numbers] * rows),
     } | {f"field{x}": [text[:1000]] * rows for x in range(60)}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    report([str(tmp_path / "a.parquet")], tmp_path / "page.html", examples=20)
+    rlpost.report([str(tmp_path / "a.parquet")], tmp_path / "page.html", examples=20)
     assert (tmp_path / "page.html").stat().st_size < MOST_BYTES
     found = data_in(tmp_path / "page.html")
     one = found["groups"][0]["responses"][0]
@@ -208,14 +208,14 @@ def test_the_command_writes_the_same_page_and_keeps_an_existing_one(made, tmp_pa
 
 def test_wrong_outputs_and_empty_inputs_are_errors_before_the_work(made, tmp_path):
     with pytest.raises(UsageError, match="is a directory"):
-        report([str(made[0])], tmp_path)
+        rlpost.report([str(made[0])], tmp_path)
     with pytest.raises(ReadWriteError, match="no directory"):
-        report([str(made[0])], tmp_path / "missing" / "page.html")
+        rlpost.report([str(made[0])], tmp_path / "missing" / "page.html")
     with pytest.raises(UsageError, match="same file"):
-        report([str(made[0])], made[0], overwrite=True)
+        rlpost.report([str(made[0])], made[0], overwrite=True)
     pq.write_table(pq.read_table(made[0]).slice(0, 0), tmp_path / "empty.parquet")
     with pytest.raises(DataError, match="the input has no rows"):
-        report([str(tmp_path / "empty.parquet")], tmp_path / "page.html")
+        rlpost.report([str(tmp_path / "empty.parquet")], tmp_path / "page.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.parquet"]
 
 
