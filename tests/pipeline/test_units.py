@@ -114,3 +114,32 @@ def test_null_in_the_last_turn_is_an_error_and_a_mask_leaves_the_rollout_out():
     kept = dict(zip(got["id"].to_pylist(), got["sample_mask"].to_pylist(), strict=True))
     assert kept == {"a": False, "b": True, "c": True, "d": True, "e": True}
     assert got["response_level_rewards"].to_pylist()[3:6] == [0.0, 0.0, 0.5]
+
+
+def rollout_of_two_rows(**columns):
+    """A rollout of two rows, of one and of three tokens, and one of a row, of a prompt."""
+    masks = [[1], [1, 1, 1], [1]]
+    rows = {"prompt_id": ["p"] * 3, "id": ["a", "a", "b"], "turn": [0, 1, 0], "reward": [1.0] * 3}
+    return pa.table(rows | {"response_mask": masks} | columns)
+
+
+def test_an_adaptive_coefficient_reads_the_kl_of_all_tokens_of_a_rollout():
+    rows = rollout_of_two_rows(
+        old_log_probs=[[-1.0], [-1.0, -1.0, -1.0], [-1.0]],
+        ref_log_probs=[[-2.0], [-3.0, -3.0, -3.0], [-1.0]],
+    )
+    rows = pa.concat_tables([rows, rows.set_column(1, "id", [["c", "c", "d"]])])
+    rows = rows.append_column("step", [[0, 0, 0, 1, 1, 1]])
+    adapted = {"kl_estimator": "k1", "kl_coef": 0.1, "kl_target": "0.8:10"}
+    recipe = rlpost.Recipe(columns=IDS, **adapted)
+    _, summary = rlpost.enrich(rows, recipe)
+    kl = (7 / 4 + 0) / 2
+    found = [step["coefficient"] for step in summary["kl"]["coefficients"]]
+    assert found == pytest.approx([0.1, 0.1 * (1 + (kl / 0.8 - 1) * 2 / 10)])
+
+
+@pytest.mark.parametrize(("rule", "paid"), [("sum", 6.0), ("mean", 3.0), ("last", 4.0)])
+def test_process_rewards_of_rows_are_combined_as_rewards(rule, paid):
+    rows = rollout_of_two_rows(reward=[0.0] * 3, token_rewards=[[2.0], [1.0, 1.0, 2.0], [0.0]])
+    options = {"estimator": "raw", "rollout_reward": rule, "emit": ("response_advantage",)}
+    assert numbers(rows, **options) == {"a": paid, "b": 0.0}

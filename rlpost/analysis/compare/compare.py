@@ -332,8 +332,8 @@ def recipe_differences(sides: Sequence[Side], column: str) -> list[Json] | None:
         column: the written column that is compared.
 
     Returns:
-        `field` (of the recipe, of its numerics, or `options.NAME`) and `values`, of each side, in
-        the order of fields; None if the recipe of a side is unknown.
+        `field` (of the recipe, of its numerics, or `options.NAME` if all estimators have the
+        option) and `values`, of each side, in the order of fields; None if the recipe of a side is unknown.
     """
     recipes = [side.effective_recipe(column) for side in sides]
     known = [one for one in recipes if one is not None]
@@ -347,6 +347,8 @@ def recipe_differences(sides: Sequence[Side], column: str) -> list[Json] | None:
         for name in [one.field for one in differences(first, other.recipe)]
         if name in fields or f"numerics.{name}" in fields
     }
+    of_all = set.intersection(*({f"options.{key}" for key in one.recipe.options} for one in known))
+    names = {name: None for name in names if name in of_all or not name.startswith("options.")}
     return [{"field": name, "values": [_value(one, name) for one in known]} for name in names]
 
 
