@@ -333,7 +333,8 @@ def recipe_differences(sides: Sequence[Side], column: str) -> list[Json] | None:
 
     Returns:
         `field` (of the recipe, of its numerics, or `options.NAME` if all estimators have the
-        option) and `values`, of each side, in the order of fields; None if the recipe of a side is unknown.
+        option) and `values`, of each side, in the order of fields; None if the recipe of a side is
+        unknown.
     """
     recipes = [side.effective_recipe(column) for side in sides]
     known = [one for one in recipes if one is not None]
