@@ -356,9 +356,8 @@ def lag_slope(squares: Floats, lag: Floats, window: Codes) -> LagSlope | None:
     values, codes = np.unique(lag, return_inverse=True)
     counts = np.bincount(codes)
     means = sums_of(squares, codes) / counts
-    enough = counts >= _LEAST
     floor = float(1 - value * lag.mean())
-    if enough[0] and values[0] >= 0:
+    if counts[0] >= _LEAST and values[0] >= 0:
         # The lowest lag itself; extrapolated to lag 0 with the slope from there, if it is above.
         low, rest_mean = means[0] / squares.mean(), float((y[lag > values[0]]).mean())
         step = (rest_mean - low) / (lag[lag > values[0]].mean() - values[0])
@@ -383,16 +382,7 @@ def differences_by_shift(old: Floats, infer: Floats, window: Codes) -> dict[int,
     return {lag: ratio_of_sums(np.minimum(d, MOST_NATS), ones, windows) for lag, d in sizes.items()}
 
 
-def _bfloat16(values: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray((values.astype(np.float32).view(np.uint32) & 0xFFFF) == 0)
-
-
-def _float16(values: NDArray[Any]) -> NDArray[Any]:
-    with np.errstate(over="ignore"):
-        return np.asarray(values.astype(np.float16).astype(np.float64) == values)
-
-
-def _decimals(places: int, values: NDArray[Any]) -> NDArray[Any]:
+def _on_decimals(places: int, values: NDArray[Any]) -> NDArray[Any]:
     """Return which numbers are rounded, up to what float32 makes of them."""
     scaled = values * 10.0**places
     error = np.abs(values) * np.finfo(np.float32).eps * 10.0**places
@@ -400,11 +390,9 @@ def _decimals(places: int, values: NDArray[Any]) -> NDArray[Any]:
 
 
 GRIDS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    "bfloat16": _bfloat16,
-    "float16": _float16,
-    "2 decimals": partial(_decimals, 2),
-    "3 decimals": partial(_decimals, 3),
-    "4 decimals": partial(_decimals, 4),
+    "bfloat16": lambda values: (values.astype(np.float32).view(np.uint32) & 0xFFFF) == 0,
+    "float16": lambda values: values.astype(np.float16) == values,
+    **{f"{places} decimals": partial(_on_decimals, places) for places in (2, 3, 4)},
 }
 """Whether log-probs are on a grid: that of a narrow format, or of rounded decimals."""
 
@@ -415,8 +403,7 @@ def grid_of(values: Floats) -> str | None:
     Args:
         values: [t]; those above -0.05 are left out, where narrow formats are fine.
     """
-    values = values[values < -0.05]  # noqa: PLR2004
+    values = np.maximum(values[values < -0.05], -6e4)  # noqa: PLR2004 - float16 has up to 65504
     if len(values) < _LEAST:
         return None
-    on = (name for name, grid in GRIDS.items() if grid(values).mean() > 0.99)  # noqa: PLR2004
-    return next(on, None)
+    return next((name for name, grid in GRIDS.items() if grid(values).mean() > 0.99), None)  # noqa: PLR2004

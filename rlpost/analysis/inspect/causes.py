@@ -85,10 +85,8 @@ class ComparedTokens:
 
     def chosen(self, keep: Flags) -> ComparedTokens:
         """Return some of the tokens."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        arrays: dict[str, Any] = {
-            name: x[keep] for name, x in values.items() if isinstance(x, np.ndarray)
-        }
+        values = ((item.name, getattr(self, item.name)) for item in fields(self))
+        arrays: dict[str, Any] = {n: x[keep] for n, x in values if isinstance(x, np.ndarray)}
         arrays["window"] = evidence.codes_of(arrays["window"])
         labels = {name: (codes[keep], names) for name, (codes, names) in self.labels.items()}
         return replace(self, **arrays, labels=labels)
@@ -173,11 +171,10 @@ class Case:
         numbers = {key: _rounded(value) for key, value in estimate.items()}
         sure: Certainty = "high" if abs(z) >= SURE_Z else "medium" if abs(z) >= LEAST_Z else "low"
         cause = Cause(name, _rounded(share), numbers, text, sure, change, REMEDIES[name])
-        for at, known in enumerate(self.causes):
-            if known.name == name:
-                cause = replace(known, share=_rounded(known.share + share))
-                return replace(self, causes=(*self.causes[:at], cause, *self.causes[at + 1 :]))
-        return replace(self, causes=(*self.causes, cause))
+        causes = {known.name: known for known in self.causes}
+        if name in causes:
+            cause = replace(causes[name], share=_rounded(causes[name].share + share))
+        return replace(self, causes=(*(causes | {name: cause}).values(),))
 
     def without(
         self, keep: Flags, name: str, z: float, text: str, *, left: float | None = None,
@@ -278,9 +275,8 @@ def few_tokens(case: Case) -> Case:
     """Few tokens carry the gap, at no place of turns, step or machine."""
     tokens, total = case.tokens, len(case.rest)
     chosen, share = evidence.heavy_tail(case.rest, tokens.infer, LEAST_GAP)
-    count, least = int(np.count_nonzero(chosen)), OUTLIERS
-    if case.has(*SAMPLING):
-        least = OUTLIERS_OF_HEAT
+    least = OUTLIERS_OF_HEAT if case.has(*SAMPLING) else OUTLIERS
+    count = int(np.count_nonzero(chosen))
     if not 0 < count <= MOST_OUTLIERS * total or share < least:
         return case
     labels = [np.minimum(tokens.since, PLACES), np.minimum(tokens.until, PLACES)]
@@ -383,15 +379,11 @@ def stale_weights(case: Case) -> Case:
     if growth is None or growth.slope.z(0.0) < LEAST_Z:
         return case
     sizes = [f"{size:.3g} at lag {lag:g}" for lag, size in growth.by_lag.items()]
-    shown = sizes if len(sizes) <= 4 else [*sizes[:2], *sizes[-1:]]  # noqa: PLR2004
-    text = f"the gap grows with the policy's age: {', '.join(shown)} (root mean square"
-    text += ", nats)" if case.exact else " of what the causes before it leave, nats)"
+    text = f"the gap grows with the policy's age: {sizes[0]}, {sizes[-1]} (root mean square, nats)"
     name = "stale-weights"
     if tokens.stuck is not None:
         name = "failed-sync"
         text = f"the engine's version stays the same from step {tokens.stuck} on; {text}"
-    if negative := float((tokens.lag < 0).mean()):
-        text += f"; {100 * negative:.2g} % of tokens are of a version newer than the step"
     return case.without(
         tokens.lag == np.nanmin(tokens.lag), name, growth.slope.z(0.0), text, left=growth.floor,
         change="engine", floor=growth.floor, slope=growth.slope.value, error=growth.slope.error,
@@ -407,10 +399,8 @@ def failed_sync(case: Case) -> Case:
         larger = case.larger(chosen, others, case.tokens.alike, OTHER_WEIGHTS)
         if larger is not None:
             names = [labels[code] for code in codes_of_larger]
-            listed = ", ".join(str(name) for name in names[:4])
-            listed += f" and {len(names) - 4} more" if len(names) > 4 else ""  # noqa: PLR2004
-            text = f"{column} {listed}: tokens differ by {larger[0]:.3g} times as much as "
-            text += "elsewhere (geometric mean)"
+            text = f"{column} {', '.join(map(str, names[:4]))}{' and more' * (len(names) > 4)}: "  # noqa: PLR2004
+            text += f"tokens differ by {larger[0]:.3g} times as much as elsewhere (geometric mean)"
             return case.without(
                 others, "failed-sync", larger[1], text, change="engine",
                 column=column, labels=names, ratio=larger[0],
@@ -442,9 +432,11 @@ def remainder(case: Case) -> Case:
         text = f"the engine is sure (≥ 0.5) and the trainer is 2 nats off in {100 * wrong:.2g} % "
         name, z, text, side = "failed-sync", LEAST_Z, text + "of tokens, everywhere", "either"
     elif not case.has("stale-weights", "failed-sync") and (not len(lag) or lag.all()):
-        ages = "their age is unknown without policy versions"
-        if len(lag):
-            ages = f"the policy that sampled is {lag.min():g} to {lag.max():g} versions older"
+        ages = (
+            f"the policy that sampled is {lag.min():g} to {lag.max():g} versions older"
+            if len(lag)
+            else "their age is unknown without policy versions"
+        )
         text = f"Δ of {size:.3g} nats in all positions, too much for numerical noise; {ages}"
         name = "stale-weights"
     return case.named(name, case.share, z, text, side, nats=size, **grids)

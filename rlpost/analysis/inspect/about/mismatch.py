@@ -37,7 +37,8 @@ def mismatch(facts: Facts) -> Page:
     parts = [causes if causes.rows else None, _table(gap), _largest(gap)]
     page = page_of(facts, "mismatch", parts, otherwise)
     advised = any(cause.advice for cause in gap.causes)
-    text = likeliest(gap.causes) or _agreement(gap)
+    agreement = "engine and trainer agree up to numerical noise"
+    text = likeliest(gap.causes) or (agreement if gap.sampled else "no token has both log-probs")
     text += "" if advised or not gap.causes else ", too small to have a measurable effect"
     steps = [f"rlpost advantages {facts.inputs[0]} OUT --is-weight token --is-cap 2"]
     corrected = advised and gap.causes[0].name not in MENDED
@@ -46,12 +47,6 @@ def mismatch(facts: Facts) -> Page:
         verdict=Notice("warning" if advised else "ok", text),
         next_steps=steps if corrected else [],
     )
-
-
-def _agreement(gap: Mismatch) -> str:
-    if not gap.sampled:
-        return "no token has both log-probs"
-    return "engine and trainer agree up to numerical noise"
 
 
 def causes_table(gap: Mismatch) -> TextTable:
