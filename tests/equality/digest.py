@@ -111,6 +111,7 @@ REMOVED = {
     *("stages.median", "stages.largest_ulps", "stages.median_ulps"),
     "mismatch.corrections",  # what usual corrections would touch: `advantages` has it of all tokens
     *("mismatch.ratio_edges", "mismatch.ratios"),  # histograms of log-ratios, by position and step
+    "mismatch.unexplained",  # what the shares of causes leave
     "mismatch.causes.options",  # of frameworks: `advice` names them
     "mismatch.causes.estimate.first_tokens",  # `where` says it
 }  # fmt: skip

@@ -96,11 +96,6 @@ class ComparedTokens:
         """The log-ratio old - infer."""
         return self.old - self.infer
 
-    @property
-    def alike(self) -> Codes:
-        """Codes of tokens with similar log-probs."""
-        return evidence.quantile_bins(self.infer)
-
     def __len__(self) -> int:
         """Return the number of tokens."""
         return len(self.old)
@@ -123,8 +118,9 @@ def causes_of(tokens: ComparedTokens) -> list[Cause]:
 
 
 def unexplained(causes: Sequence[Cause]) -> float:
-    """Return the share of the gap that no known cause explains."""
-    return max(0.0, 1.0 - sum(cause.share for cause in causes if cause.name != UNKNOWN))
+    """Return the share of the gap that no known cause explains; 0 without a gap."""
+    known = sum(cause.share for cause in causes if cause.name != UNKNOWN)
+    return max(0.0, 1.0 - known) if any(cause.share for cause in causes) else 0.0
 
 
 def likeliest(causes: Sequence[Cause]) -> str:
@@ -352,7 +348,7 @@ def places(case: Case) -> Case:
         return case
     tokens, later = case.tokens, case.tokens.later
     first, last, anywhere = tokens.since == 0, tokens.until == 0, later | ~later
-    alike = tokens.alike
+    alike = evidence.quantile_bins(tokens.infer)
     at_place = alike * (PLACES + 1) + np.minimum(tokens.since, PLACES)
     turns = "turns" if later.any() else "responses"
     for name, chosen, among, like, least, where in (
@@ -392,11 +388,12 @@ def stale_weights(case: Case) -> Case:
 
 def failed_sync(case: Case) -> Case:
     """On some machines or in some steps, the engine has other weights."""
+    alike = evidence.quantile_bins(case.tokens.infer)
     for column, (codes, labels) in case.tokens.labels.items():
         codes_of_larger = evidence.larger_labels(case.rest, codes)
         chosen = np.isin(codes, codes_of_larger)
         others = (codes >= 0) & ~chosen
-        larger = case.larger(chosen, others, case.tokens.alike, OTHER_WEIGHTS)
+        larger = case.larger(chosen, others, alike, OTHER_WEIGHTS)
         if larger is not None:
             names = [labels[code] for code in codes_of_larger]
             text = f"{column} {', '.join(map(str, names[:4]))}{' and more' * (len(names) > 4)}: "  # noqa: PLR2004
@@ -432,11 +429,9 @@ def remainder(case: Case) -> Case:
         text = f"the engine is sure (≥ 0.5) and the trainer is 2 nats off in {100 * wrong:.2g} % "
         name, z, text, side = "failed-sync", LEAST_Z, text + "of tokens, everywhere", "either"
     elif not case.has("stale-weights", "failed-sync") and (not len(lag) or lag.all()):
-        ages = (
-            f"the policy that sampled is {lag.min():g} to {lag.max():g} versions older"
-            if len(lag)
-            else "their age is unknown without policy versions"
-        )
+        ages = "their age is unknown without policy versions"
+        if len(lag):
+            ages = f"the policy that sampled is {lag.min():g} to {lag.max():g} versions older"
         text = f"Δ of {size:.3g} nats in all positions, too much for numerical noise; {ages}"
         name = "stale-weights"
     return case.named(name, case.share, z, text, side, nats=size, **grids)

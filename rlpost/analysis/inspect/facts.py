@@ -12,7 +12,7 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.inspect.advantages import advantage_facts
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
-from rlpost.analysis.inspect.causes import causes_of, unexplained
+from rlpost.analysis.inspect.causes import causes_of
 from rlpost.analysis.inspect.components import component_facts
 from rlpost.analysis.inspect.critic import critic_facts
 from rlpost.analysis.inspect.entropy import entropy_facts
@@ -297,12 +297,9 @@ def _mismatch(reading: PassResult) -> Mismatch | None:
     tokens = reading.sample.compared(rows, reading.selection.machines)
     if gap is None or tokens is None or not len(tokens):
         return gap
-    causes = causes_of(tokens)
-    shares = any(cause.share for cause in causes)
     return replace(
         gap,
-        causes=causes,
-        unexplained=unexplained(causes) if shares else None,
+        causes=causes_of(tokens),
         sampled=len(tokens),
         largest=reading.sample.largest_tokens(rows, reading.files),
     )

@@ -310,8 +310,6 @@ class Mismatch:
     by_position: list[Bucket]
     causes: list[Cause] = field(default_factory=list)
     """The largest share first; none if both agree up to numerical noise."""
-    unexplained: float | None = None
-    """Share of the gap that no known cause explains; None without causes."""
     sampled: int = 0
     """Tokens of which causes are estimated."""
     largest: list[LargestToken] = field(default_factory=list)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
 from rlpost.analysis.inspect.about.log_probs import clamped_lines
-from rlpost.analysis.inspect.causes import UNKNOWN, likeliest
+from rlpost.analysis.inspect.causes import UNKNOWN, likeliest, unexplained
 from rlpost.analysis.inspect.positions import span_text
 from rlpost.display.charts import bar
 from rlpost.display.page import Notice
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 BAR = 16  # characters
-MENDED = ("fill-value", "temperature", "truncated-sampling", "failed-sync", "shift", "template")
-"""Causes to remove: a correction only hides them."""
 LEAST_LEFT = 5e-4  # less is rounding
 _SIDES = {"engine": "engine", "trainer": "trainer", "either": "either side", "both": "both sides"}
 
@@ -40,13 +38,7 @@ def mismatch(facts: Facts) -> Page:
     agreement = "engine and trainer agree up to numerical noise"
     text = likeliest(gap.causes) or (agreement if gap.sampled else "no token has both log-probs")
     text += "" if advised or not gap.causes else ", too small to have a measurable effect"
-    steps = [f"rlpost advantages {facts.inputs[0]} OUT --is-weight token --is-cap 2"]
-    corrected = advised and gap.causes[0].name not in MENDED
-    return replace(
-        page,
-        verdict=Notice("warning" if advised else "ok", text),
-        next_steps=steps if corrected else [],
-    )
+    return replace(page, verdict=Notice("warning" if advised else "ok", text))
 
 
 def causes_table(gap: Mismatch) -> TextTable:
@@ -57,7 +49,7 @@ def causes_table(gap: Mismatch) -> TextTable:
         if cause.name != UNKNOWN
     ]
     notes = dict(enumerate(map(_note, (cause for cause in gap.causes if cause.name != UNKNOWN))))
-    if (left := gap.unexplained or 0.0) >= LEAST_LEFT:
+    if (left := unexplained(gap.causes)) >= LEAST_LEFT:
         notes |= {len(rows): _note(cause) for cause in gap.causes if cause.name == UNKNOWN}
         rows.append(("unexplained", percent(left), "", ""))
     lines = []
