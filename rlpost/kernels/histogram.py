@@ -14,8 +14,6 @@ import numpy as np
 from rlpost.kernels.arrays import Array, namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 
@@ -49,22 +47,16 @@ def tally(values: Array, counts: Array | None = None, bits: int = _BITS) -> Arra
     return xp.count_codes(codes & ((1 << bits) - 1), 1 << bits, counts)
 
 
-def nonzero_tally(numbers: NDArray[np.int64]) -> dict[int, int]:
-    """Return the counts of codes that occur, without that of 0."""
-    codes = np.flatnonzero(numbers)
-    pairs = zip(codes.tolist(), numbers[codes].tolist(), strict=True)
-    return {code: count for code, count in pairs if code % (len(numbers) // 2)}
+def histogram(counts: NDArray[np.int64]) -> SignedHistogram:
+    """Return the histogram of tallied numbers but 0, of 8 to 32 columns; none for no numbers.
 
-
-def histogram(counts: Mapping[int, int]) -> SignedHistogram:
-    """Return the histogram of tallied numbers, of 8 to 32 columns; none for no numbers.
-
-    >>> histogram(nonzero_tally(tally(np.array([-1.0, 0.0, 0.75, 1.5, 1.5]))))[1]
+    >>> histogram(tally(np.array([-1.0, 0.0, 0.75, 1.5, 1.5])))[1]
     [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 2]
     """
-    if not counts:
+    codes = np.flatnonzero(counts)
+    codes = codes[codes % _NEGATIVE > 0]
+    if not len(codes):
         return SignedHistogram([], [])
-    codes = np.array([*counts], dtype=np.int64)
     bits = (codes % _NEGATIVE << (32 - _BITS)).astype(np.int32)
     sizes = bits.view(np.float32).astype(np.float64)  # the lower ends of the codes, without sign
     width = 2.0 ** (np.frexp(sizes.max())[1] - 4)  # the largest is below 16 widths
@@ -72,6 +64,6 @@ def histogram(counts: Mapping[int, int]) -> SignedHistogram:
     column = np.where(codes < _NEGATIVE, column, -column - 1)
     first, last = int(column.min()), int(column.max())
     numbers = np.zeros(last - first + 1, dtype=np.int64)
-    np.add.at(numbers, column - first, np.array([*counts.values()], dtype=np.int64))
+    np.add.at(numbers, column - first, counts[codes])
     edges = [width * at for at in range(first, last + 2)]
     return SignedHistogram([float(edge) for edge in edges], numbers.tolist())

@@ -14,7 +14,9 @@ import numpy as np
 from rlpost.kernels.arrays import Array, namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from rlpost.kernels.moments import Integers
 
 
 _FINEST, _COARSEST = -20, 6  # powers of two; smaller values count as 0, larger in the last bin
@@ -40,14 +42,12 @@ def bins_of(values: Array) -> Array:
     return xp.astype(xp.where(bits >= 0, steps, -steps) + _SIDE, xp.int64)
 
 
-def quantiles(counts: Mapping[int, int], number: int, shares: Sequence[float]) -> list[float]:
+def quantiles(counts: Integers, number: int, shares: Sequence[float]) -> list[float]:
     """Return for each share the smallest number that at least this share of all does not exceed.
 
-    >>> quantiles({}, 3, [0.5])
-    [0.0]
-
     Args:
-        counts: of numbers other than 0, by code of `BITS` bits.
+        counts: of numbers by their first `BITS` bits, from `kernels.histogram.tally`; that of 0 is
+            not read.
         number: of all numbers, at least 1.
         shares: each 0 to 1.
 
@@ -55,13 +55,11 @@ def quantiles(counts: Mapping[int, int], number: int, shares: Sequence[float]) -
         The middles of the numbers' bins; 0 for absolute values below 2^-20. The relative error is
         at most 1/64 for those up to 2^6.
     """
-    codes = np.array([*counts], np.int64)
-    negative = 1 << (BITS - 1)
+    codes, negative = np.arange(1 << BITS), 1 << (BITS - 1)
     steps = (codes % negative - ((_BIAS + _FINEST) << _STEPS) + 1).clip(0, _SIDE)
     bins = np.zeros(BINS, np.int64)
-    numbers = np.array([*counts.values()], np.int64)
-    bins[_SIDE] = number - numbers.sum()
-    np.add.at(bins, _SIDE + np.where(codes < negative, steps, -steps), numbers)
+    np.add.at(bins, _SIDE + np.where(codes < negative, steps, -steps), counts)
+    bins[_SIDE] += number - bins.sum()
     below, count = bins.cumsum(0), float(number)
     # 1 - 2^-40: rounding must not make 0.1 · 10 the second of ten numbers
     ranks = [max(1, int(-(-share * count * (1 - 2.0**-40) // 1))) for share in shares]

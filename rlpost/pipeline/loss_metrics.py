@@ -275,7 +275,7 @@ class TokenBlock:
         if BY_POSITION in self.numbers:
             self.numbers[BY_POSITION].spans[name] = low, high
 
-    def count_above(self, bound: float, values: Array, most: Array) -> Array:
+    def count_above(self, bound: float, values: Array, most: Array | float) -> Array:
         """Return the number of values above a bound of each response, [n].
 
         Args:
@@ -332,7 +332,16 @@ class TokenBlock:
     @cached_property
     def log_ratio(self) -> Array:
         """[T] log ratio, 0 for masked-out tokens, so that these add 0 to each sum of it."""
-        return self.base.log_ratio.clip(-MOST_NATS, MOST_NATS)
+        log_ratio, (_, most) = self.base.log_ratio, self.distance
+        if not is_tensor(most) and float(most) <= MOST_NATS:
+            return log_ratio
+        return log_ratio.clip(-MOST_NATS, MOST_NATS)
+
+    @cached_property
+    def distance(self) -> tuple[Array, Array | float]:
+        """[T] |log ratio|, and the highest of them."""
+        distance = abs(self.base.log_ratio)
+        return distance, distance.max() if len(distance) else 0.0
 
     @cached_property
     def excess(self) -> Array:
@@ -355,9 +364,12 @@ class TokenBlock:
 
     def signed(self, up: Array, down: Array) -> Array:
         """Return `signs` of other advantages, which are positive or negative at these tokens."""
-        flags = zip((up, down, ~self.tokens.mask), (POSITIVE, NEGATIVE, OUTSIDE), strict=True)
-        sign = sum(self.xp.astype(flag, self.xp.uint8) * number for flag, number in flags)
-        return self.first_kinds + sign * (KINDS // SIGNS)
+        kinds = [(up, POSITIVE), (down, NEGATIVE)]
+        kinds += [] if self.tokens.all_policy else [(~self.tokens.mask, OUTSIDE)]
+        size = KINDS // SIGNS
+        return self.first_kinds + sum(
+            self.xp.astype(flag, self.xp.uint8) * (sign * size) for flag, sign in kinds
+        )
 
 
 # ---- of the input ----
@@ -590,8 +602,7 @@ OF_LOSS = (
 
 def _add_beyond(block: TokenBlock) -> None:
     """Add the log ratios beyond each clamp."""
-    distance = abs(block.base.log_ratio)
-    most = distance.max() if len(distance) else 0.0
+    distance, most = block.distance
     for clamp in {setting.config.clamp for setting in block.settings}:
         beyond = block.count_above(clamp, distance, most)
         block.add_rows(f"beyond {clamp}", beyond, BY_CELL)

@@ -24,7 +24,6 @@ from rlpost.kernels.divergence import (
     effective_sample_size,
     kl_terms,
 )
-from rlpost.kernels.histogram import nonzero_tally
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import (
     count_true,
@@ -112,8 +111,8 @@ class Numbers:
             sums = {name: fetched[f"sum {name}"] for name in self.sums}
             spans = {n: (fetched[f"low {n}"], fetched[f"high {n}"]) for n in self.spans}
             counts = {name: fetched[f"count {name}"] for name in self.counts}
-            tallies = [nonzero_tally(fetched[f"tally {i}"]) for i in range(len(self.tallies))]
-            return replace(ExactTotals.of(keys, sums, spans, counts), tallies=tuple(tallies))
+            tallies = tuple(fetched[f"tally {i}"] for i in range(len(self.tallies)))
+            return replace(ExactTotals.of(keys, sums, spans, counts), tallies=tallies)
 
         return Counted(arrays, totals)
 

@@ -442,7 +442,8 @@ def _penalty(recipe: Recipe, coefficients: list[Json] | None) -> Json:
 
 def _histogram(totals: ExactTotals) -> Json:
     """Return the histogram of advantages other than 0."""
-    return histogram(totals.tallies[0] if totals.tallies else {})._asdict()
+    tallied = totals.tallies or (np.zeros(0, np.int64),)
+    return histogram(tallied[0])._asdict()
 
 
 def _add_group_signal(

@@ -6,7 +6,7 @@ In the summary a key is a cell: a pair of step and domain that occurs in a table
 from __future__ import annotations
 
 import base64
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, reduce
@@ -39,6 +39,7 @@ Label = str | int
 
 SPREADS = ("count", "total", "squares")
 _NUMBERS = ("keys", "digits", "lows", "highs")  # of a block
+_NONE = np.zeros((), np.int64)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Totals:
     highs: dict[str, float] = field(default_factory=dict)
     scale: int = 0
     counts: dict[str, Integers] = field(default_factory=dict)
-    tallies: tuple[Mapping[int, int], ...] | None = None
+    tallies: tuple[Integers, ...] | None = None
     """Of all keys together; None for a set of keys."""
 
     def __contains__(self, name: object) -> bool:
@@ -156,8 +157,8 @@ class ExactTotals:
     """Names of other counts."""
     blocks: tuple[KeyBlock, ...] = ()
     """Not merged yet: each block has more than twice as many keys as the next one."""
-    tallies: tuple[Mapping[int, int], ...] = ()
-    """Counts of all keys together, by number, from `kernels.histogram.nonzero_tally`."""
+    tallies: tuple[Integers, ...] = ()
+    """Counts of all keys together, from `kernels.histogram.tally`."""
 
     @classmethod
     def of(
@@ -197,9 +198,7 @@ class ExactTotals:
             while len(blocks) > 1 and len(blocks[-2].keys) <= 2 * len(blocks[-1].keys):
                 blocks[-2:] = [blocks[-2] + blocks[-1]]
         first = self if self.blocks else other
-        none: dict[int, int] = {}
-        tallies = zip_longest(self.tallies, other.tallies, fillvalue=none)
-        added = tuple(Counter(a) + Counter(b) for a, b in tallies)
+        added = tuple(a + b for a, b in zip_longest(self.tallies, other.tallies, fillvalue=_NONE))
         return ExactTotals(first.sums, first.spans, first.counts, tuple(blocks), added)
 
     def __bool__(self) -> bool:
@@ -233,7 +232,7 @@ class ExactTotals:
         joined, file = self.joined, BytesIO()
         numbers = {name: getattr(joined, name) for name in _NUMBERS}
         numbers |= {"sums": np.array(self.sums), "spans": np.array(self.spans)}
-        numbers |= {f"tally{i}": np.array([*x.items()]) for i, x in enumerate(self.tallies)}
+        numbers |= {f"tally{i}": x for i, x in enumerate(self.tallies)}
         np.savez_compressed(file, **numbers)
         return base64.b64encode(file.getvalue()).decode()
 
@@ -245,9 +244,9 @@ class ExactTotals:
         with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as table:
             keys, digits, lows, highs = (table[name] for name in _NUMBERS)
             sums, spans = (tuple(table[name].tolist()) for name in ("sums", "spans"))
-            tallies = [table[name].tolist() for name in table.files if name.startswith("tally")]
+            tallies = tuple(table[name] for name in table.files if name.startswith("tally"))
         block = KeyBlock(keys, digits, lows, highs)
-        return cls(sums, spans, (), (block,), tuple(map(dict, tallies)))
+        return cls(sums, spans, (), (block,), tallies)
 
     @cached_property
     def joined(self) -> KeyBlock:
