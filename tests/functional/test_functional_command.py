@@ -52,7 +52,7 @@ OPTIONS = {
     "gar": [{"floor": 0.25, "cap": 1.25}],
 }
 """Options of estimators beside the defaults."""
-ROUGH = {"rtol": 1e-4, "atol": 1e-3}  # rewards that are divided by next to nothing
+ROUGH = {"rtol": 2e-5, "atol": 2e-5}
 JOINED = ("mt_grpo", "turn_credit")
 SCALARS = {
     "turn": "turn", "step_score": "step_score", "episode_score": "episode_score",
