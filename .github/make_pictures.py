@@ -14,7 +14,6 @@ from rich.console import Console
 
 import rlpost
 from rlpost.analysis.browse.app import Browser
-from rlpost.analysis.report.run import report
 from rlpost.analysis.responses.index import build_index
 from rlpost.render import summary as render
 
@@ -34,7 +33,7 @@ def report_page() -> None:
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         out = Path("arithmetic-grpo.parquet")
         rlpost.advantages(ROOT / "sample_data" / "arithmetic.parquet", out, recipe)
-        report([str(out)], "report.html")
+        rlpost.report([str(out)], "report.html")
         with sync_playwright() as playwright:
             chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"))
             page = chromium.new_page(viewport={"width": 1280, "height": 1160})
