@@ -290,7 +290,7 @@ def truncated_sampling(case: Case) -> Case:
     """The engine renormalises over the tokens that top-p, top-k or min-p keep."""
     d = case.tokens.d
     mass = evidence.mean_ratio(d, case.tokens.window)
-    rounded = np.abs(d) <= np.abs(case.tokens.infer) * BFLOAT16
+    rounded = np.abs(d) <= np.abs(case.tokens.infer) * BFLOAT16 + LEAST_GAP
     if 1 - mass.value < MISSING_MASS or -mass.z(1.0) < LEAST_Z or rounded.all():
         return case
     text = f"the trainer gives {mass.value:.4f} ± {mass.error:.1g} of its probability to what was "

@@ -108,6 +108,20 @@ def test_the_side_to_change_is_the_one_that_tokens_were_not_sampled_from(planted
         assert ratios.index(min(ratios)) == ["trainer", "engine"].index(change)
 
 
+def test_log_probs_that_are_cut_to_bfloat16_are_no_truncated_sampling():
+    """All of them are higher then, as those of tokens that top-p keeps."""
+    table, _ = rollouts()
+    values = table["infer_log_probs"].combine_chunks()
+    bits = values.flatten().to_numpy().view(np.uint32) & 0xFFFF0000
+    cut = pa.ListArray.from_arrays(values.offsets, pa.array(bits.view(np.float32)))
+    at = table.schema.get_field_index("infer_log_probs")
+    found = causes(table.set_column(at, "infer_log_probs", cut))
+    assert "truncated-sampling" not in found
+    cause = next(iter(found.values()))
+    assert (cause.name, cause.change) == ("precision", "engine")
+    assert cause.estimate["engine"] == "bfloat16"
+
+
 def test_the_table_has_the_causes_and_what_none_explains():
     gap = rlpost.inspect(rollouts(heat=0.7, responses=32)[0]).mismatch
     causes_ = [
