@@ -82,7 +82,7 @@ def checked(
         returns: the type of the result, if it is another one; `Array` is advantages alone.
         mask: a formula of tokens has observation tokens to leave out.
     """
-    own, name = signature(formula).parameters, name or formula.__name__
+    declared, name = signature(formula).parameters, name or formula.__name__
     parameters = [p for p in _public(formula, parts) if mask or p.name != "mask"]
     returns = returns or signature(formula).return_annotation.replace("Floats", "Array")
     public = Signature(parameters, return_annotation=returns)
@@ -92,7 +92,7 @@ def checked(
     arrays = [x for x in names if x in TOKENS | RESPONSES | IDS | _STRUCTURE]
     others = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
     known, options = {*names}, {*names} - {*arrays, others}
-    needed = {x for x, p in own.items() if p.default is p.empty}
+    needed = {x for x, p in declared.items() if p.default is p.empty}
     compute = _of_responses if TOKENS.union(_STRUCTURE).isdisjoint(names) else _of_tokens
 
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -104,7 +104,7 @@ def checked(
         prepared = partial(formula, **chosen, **given.get(others, {}))
         columns = {x: given.get(x) for x in arrays}
         present = {x: y for x, y in columns.items() if y is not None or x in needed}
-        result = compute(prepared, own, present, masked=mask)
+        result = compute(prepared, declared, present, masked=mask)
         return result[0] if returns == "Array" and isinstance(result, tuple) else result
 
     return public_form(call, name, public, _documented(formula, name, public, parts))
@@ -112,14 +112,16 @@ def checked(
 
 def padded(function: Function) -> Function:
     """Return the form of a public function for padded arrays; itself if it takes any shape."""
-    own = signature(function)
-    if "offsets" not in own.parameters:
+    declared = signature(function)
+    if "offsets" not in declared.parameters:
         return function
-    masked = "mask" in own.parameters
-    parameters = {x: p for x, p in own.parameters.items() if x != "mask"}
+    masked = "mask" in declared.parameters
+    parameters = {x: p for x, p in declared.parameters.items() if x != "mask"}
     parameters["offsets"] = parameters["offsets"].replace(name="mask")
     several = next((x for x, p in parameters.items() if p.kind is p.VAR_POSITIONAL), "")
-    public = own.replace(parameters=[p for p in parameters.values() if masked or p.name != "mask"])
+    public = declared.replace(
+        parameters=[p for p in parameters.values() if masked or p.name != "mask"]
+    )
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         given = public.bind(*arguments, **keywords).arguments
@@ -131,7 +133,7 @@ def padded(function: Function) -> Function:
         flat |= {several: tuple(flat[x] for x in more)} if several else {}
         first = next(iter(columns.values()))
         flat["offsets"] = namespace(first).arange(rows + 1, first) * width
-        bound = BoundArguments(own, {**given, **flat})
+        bound = BoundArguments(declared, {**given, **flat})
         result = function(*bound.args, **bound.kwargs)
         return checks.each(result, lambda x: x.reshape(rows, width) if masked and x.ndim else x)
 
@@ -154,15 +156,15 @@ def public_form(
 
 def _public(formula: Function, parts: Iterable[Function]) -> list[Parameter]:
     """Return the parameters of the public form of a formula; `parts` have its `**options`."""
-    own = signature(formula).parameters
-    by_tokens = "mask" in own or not TOKENS.isdisjoint(own)
+    declared = signature(formula).parameters
+    by_tokens = "mask" in declared or not TOKENS.isdisjoint(declared)
     public = {"rollout_order": "turn"} | ({} if by_tokens else {"offsets": "group"})
     needed: dict[str, bool] = {}
-    for name, parameter in own.items():
+    for name, parameter in declared.items():
         if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD:
             required = name not in _OPTIONAL and parameter.default is Parameter.empty
             needed[public.get(name, name)] = required
-    needed |= {"branch": False} if "rollout_order" in own else {}
+    needed |= {"branch": False} if "rollout_order" in declared else {}
     needed |= {"mask": False} if by_tokens else {}
     columns = [
         Parameter(
@@ -173,7 +175,7 @@ def _public(formula: Function, parts: Iterable[Function]) -> list[Parameter]:
         )
         for name, required in sorted(needed.items(), key=lambda column: not column[1])
     ]
-    others = [p for p in own.values() if p.kind is p.VAR_KEYWORD and not parts]
+    others = [p for p in declared.values() if p.kind is p.VAR_KEYWORD and not parts]
     ids = [p.replace(annotation="Ids | None") for p in _keywords(formula) if p.name in IDS]
     options = {p.name: p for p in (*_keywords(*parts, formula), *ids)}
     return [*columns, *options.values(), *others]
@@ -211,7 +213,7 @@ def _parsed(functions: tuple[Function, ...], name: str, value: Any) -> Any:
 
 
 def _of_tokens(
-    formula: Function, own: Collection[str], present: Mapping[str, Any], *, masked: bool
+    formula: Function, declared: Collection[str], present: Mapping[str, Any], *, masked: bool
 ) -> Any:
     """Return what a formula of tokens computes.
 
@@ -237,10 +239,10 @@ def _of_tokens(
     kept, finite = structure["mask"], {x: xp.constant(columns[x]) for x in columns if x in _FINITE}
     checks.finite_tokens(kept, structure.get("offsets"), **finite)
     arguments = {**numbers, **_codes(present, count)[0]}
-    if "mask" in own or not masked:
-        arguments |= {x: value for x, value in structure.items() if x in own}
+    if "mask" in declared or not masked:
+        arguments |= {x: value for x, value in structure.items() if x in declared}
         return formula(**columns, **arguments)
-    if "offsets" in own:
+    if "offsets" in declared:
         policy = positions_of(kept)
         arguments |= {x: column[policy] for x, column in columns.items()}
         result = formula(**arguments, offsets=compact_offsets(kept, structure["offsets"]))
@@ -252,7 +254,7 @@ def _of_tokens(
 
 
 def _of_responses(
-    formula: Function, own: Collection[str], present: Mapping[str, Any], **_: Any
+    formula: Function, declared: Collection[str], present: Mapping[str, Any], **_: Any
 ) -> Any:
     """Return what a formula of responses computes, from numbers of numpy in float64."""
     numbers = {x: value for x, value in present.items() if x in RESPONSES}
@@ -264,16 +266,16 @@ def _of_responses(
         for x, value in numbers.items()
     }
     codes, sizes = _codes(present, count)
-    if "rollout_order" in own:
+    if "rollout_order" in declared:
         rollout = joint_codes(codes["group"], codes["rollout"])
         columns["rollout_order"] = ranks_of(rollout, columns["turn"], present.get("branch"))
-    if "domain_name" in own:
+    if "domain_name" in declared:
         names = present["domain_name"]
         names = names.tolist() if hasattr(names, "tolist") else names
         codes["domain_name"] = np.array([*map(str, names)])
-    arguments = {x: value for x, value in {**columns, **codes}.items() if x in own}
+    arguments = {x: value for x, value in {**columns, **codes}.items() if x in declared}
     order: Any = slice(None)
-    if "offsets" in own:
+    if "offsets" in declared:
         keys = (key for x in arguments.values() for key in (x.T if x.ndim > 1 else (x,)))
         order = canonical_order(codes["group"], *keys)
         arguments = {x: value[order] for x, value in arguments.items()}
@@ -281,7 +283,7 @@ def _of_responses(
     result = formula(**arguments)
 
     def as_given(part: Floats) -> Any:
-        back = placed(part, order, count) if "offsets" in own else part
+        back = placed(part, order, count) if "offsets" in declared else part
         return namespace(first).astype(like(back, first), first.dtype)
 
     return checks.each(result, as_given)

@@ -508,13 +508,13 @@ def optimal_token_baseline(
     rewards, *others = (x[policy] for x in columns)
     inner = segments.compact_offsets(mask, offsets)
     infer = None if infer_log_probs is None else infer_log_probs[policy]
-    own = [{x: options[x] for x in options if x in signature(f).parameters} for f in _OTB]
-    weights = _OTB[0](*others, inner, infer, **own[0])
-    positions = on_host(_OTB[1](mask, offsets, **own[1])[policy])
+    chosen = [{x: options[x] for x in options if x in signature(f).parameters} for f in _OTB]
+    weights = _OTB[0](*others, inner, infer, **chosen[0])
+    positions = on_host(_OTB[1](mask, offsets, **chosen[1])[policy])
     slot = joint_codes(segments.spread(group, on_host(inner)), positions)
     returns = reverse_scan(rewards, inner, gamma)
     above, below = (np.bincount(slot, on_host(x)) for x in (returns * weights, weights))
-    baselines = _OTB[2](above, below, np.bincount(slot), **own[2])
+    baselines = _OTB[2](above, below, np.bincount(slot), **chosen[2])
     baseline = xp.astype(like(baselines[slot], rewards), rewards.dtype)
     credit = ESTIMATORS["optimal_token_baseline"].function(rewards, baseline, inner, gamma=gamma)
     return Credit(*(xp.placed(part, policy, len(mask)) for part in credit))

@@ -349,19 +349,19 @@ class CorrectionOptions(OptionModel):
     @property
     def compares_engine(self) -> bool:
         """Whether weights or filters compare log-probs with those of the engine."""
-        compared = (one.measure != "age" or one.where == "diverging" for one in self.is_filter)
+        compared = (rule.measure != "age" or rule.where == "diverging" for rule in self.is_filter)
         return self.is_weight is not None or any(compared)
 
     @property
     def reads_ages(self) -> bool:
         """Whether weights or filters read the age of tokens, in versions."""
-        by_age = any(one.measure == "age" for one in self.is_filter)
+        by_age = any(rule.measure == "age" for rule in self.is_filter)
         return by_age or (self.compares_engine and self.is_policy in PROXIMAL)
 
     @property
     def batch_filters(self) -> dict[int, Filter]:
         """The filters of the largest tokens of a batch, by their number among all."""
-        return {number: one for number, one in enumerate(self.is_filter) if one.of_batch}
+        return {number: rule for number, rule in enumerate(self.is_filter) if rule.of_batch}
 
     @property
     def corrects(self) -> bool:
@@ -371,12 +371,12 @@ class CorrectionOptions(OptionModel):
     @property
     def rejects_responses(self) -> bool:
         """Whether a filter drops whole responses, whatever their advantages."""
-        return any(one.drops_responses for one in self.is_filter)
+        return any(rule.drops_responses for rule in self.is_filter)
 
     @property
     def rejects_tokens(self) -> bool:
         """Whether a filter rejects single tokens of a response."""
-        return not all(one.drops_responses for one in self.is_filter)
+        return not all(rule.drops_responses for rule in self.is_filter)
 
     def _correction_conflicts(self) -> Conflicts:
         options = {"is_cap": self.is_cap, "is_mask": self.is_mask}
@@ -509,9 +509,9 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
                 tip = f"rlpost loss IN OUT --emit {name} writes it, and so does {python}"
                 raise OptionValueError(ErrorPart(f"--emit: `{name}` is of a policy loss", tip=tip))
             if name not in columns:
-                every = f"there are {', '.join(sorted(columns))}"
+                choices = f"there are {', '.join(sorted(columns))}"
                 text = f"--emit: no column {name!r} to write"
-                raise OptionValueError(no_such(text, name, columns, every))
+                raise OptionValueError(no_such(text, name, columns, choices))
         return self
 
     def _conflicts(self) -> Conflicts:

@@ -225,13 +225,13 @@ class ColumnMap:
     @property
     def recorded(self) -> frozenset[str]:
         """The written columns that have a recorded one, in place of being computed."""
-        return frozenset(one.removeprefix(RECORDED) for one in self.columns if RECORDED in one)
+        return frozenset(role.removeprefix(RECORDED) for role in self.columns if RECORDED in role)
 
     def with_recorded(self, columns: Mapping[str, str]) -> ColumnMap:
         """Return the same columns with those that a trainer recorded, by written column."""
-        own = {f"{RECORDED}{name}": column for name, column in columns.items()}
-        how = dict.fromkeys(own, "map")
-        return replace(self, columns={**self.columns, **own}, how={**self.how, **how})
+        recorded = {f"{RECORDED}{name}": column for name, column in columns.items()}
+        how = dict.fromkeys(recorded, "map")
+        return replace(self, columns={**self.columns, **recorded}, how={**self.how, **how})
 
     def column(self, role: str) -> str:
         """Return the column of a role that has one."""
@@ -241,9 +241,9 @@ class ColumnMap:
         """Return what statistics of responses count, if the recipe leaves it open with None."""
         if chosen is not None:
             return chosen
-        rewards = "reward" in self or any(one.startswith("component:") for one in self.columns)
-        found = "rollout" in self and "group" in self and rewards
-        return "rollout" if found or self.is_mapped("rollout") else "row"
+        rewards = "reward" in self or any(role.startswith("component:") for role in self.columns)
+        of_rollouts = "rollout" in self and "group" in self and rewards
+        return "rollout" if of_rollouts or self.is_mapped("rollout") else "row"
 
     def is_mapped(self, role: str) -> bool:
         """Return whether a role has a column by a choice, not by its name."""
@@ -253,7 +253,7 @@ class ColumnMap:
         """Return the columns of the other roles."""
 
         def kept(part: Mapping[str, Any]) -> dict[str, Any]:
-            return {role: one for role, one in part.items() if role not in roles}
+            return {role: column for role, column in part.items() if role not in roles}
 
         return replace(
             self,
@@ -378,7 +378,7 @@ def _absent_columns(
         return no_such(f"{where}: {option}no column {column!r}", column, available)
 
     parts = [part(option, column) for option, column in absent]
-    explained = all(one.advice for one in parts)
+    explained = all(part.advice for part in parts)
     return DataError(*parts, tip="" if explained else columns_here(available))
 
 

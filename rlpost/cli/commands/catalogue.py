@@ -120,8 +120,8 @@ def show(
     options = frameworks.loss_preset(name, **({"loss": loss} if loss else {}))
     whole = name == frameworks.DEFAULT
     lines = frameworks.toml_comment(frameworks.about(name))
-    lines += frameworks.toml_lines(recipe, options, every=whole)
-    show_recipe(lines, frameworks.changed(recipe, options, every=whole), how)
+    lines += frameworks.toml_lines(recipe, options, whole=whole)
+    show_recipe(lines, frameworks.changed(recipe, options, whole=whole), how)
 
 
 @command(presets_app)

@@ -134,8 +134,10 @@ class NamedCorrection(NamedTuple):
 
 def corrections() -> tuple[str, ...]:
     """Return all named corrections, as FRAMEWORK:NAME."""
-    every = ((one, name) for one in PRESETS for name in table_of(one).get("corrections", ()))
-    return tuple(f"{framework}:{name}" for framework, name in every)
+    pairs = (
+        (preset, name) for preset in PRESETS for name in table_of(preset).get("corrections", ())
+    )
+    return tuple(f"{framework}:{name}" for framework, name in pairs)
 
 
 def correction_named(name: str | None) -> NamedCorrection:
@@ -147,15 +149,15 @@ def correction_named(name: str | None) -> NamedCorrection:
     if name in (None, "none"):
         return NamedCorrection({}, {})
     assert name is not None
-    framework, _, own = name.partition(":")
+    framework, _, correction = name.partition(":")
     if name not in corrections():
-        of_framework = [one for one in corrections() if one.startswith(f"{framework}:")]
-        every = f"there are {', '.join(of_framework or corrections())}"
+        of_framework = [known for known in corrections() if known.startswith(f"{framework}:")]
+        choices = f"there are {', '.join(of_framework or corrections())}"
         raise UsageError(
-            no_such(f"--correction: no correction {name!r}", name, corrections(), every)
+            no_such(f"--correction: no correction {name!r}", name, corrections(), choices)
         )
     table = table_of(framework)
-    fields = dict(table["corrections"][own])
+    fields = dict(table["corrections"][correction])
     usual = {key: x for key, x in table["numerics"].items() if key in _OF_CORRECTIONS}
     loss = fields.pop("loss", {})
     return NamedCorrection(merged({"numerics": usual}, fields), loss)
@@ -192,8 +194,8 @@ def preset(name: str, *, correction: str | None = None, **values: Any) -> Recipe
     Raises:
         UsageError: there is no such preset, or options exclude each other.
     """
-    own = merged(correction_named(correction).recipe, values)
-    return Recipe.of(values_of(name, own), f"preset {name}")
+    changes = merged(correction_named(correction).recipe, values)
+    return Recipe.of(values_of(name, changes), f"preset {name}")
 
 
 def loss_values_of(name: str, values: Values | None = None) -> Values:
@@ -226,8 +228,8 @@ def loss_preset(name: str, *, correction: str | None = None, **values: Any) -> L
     Raises:
         UsageError: there is no such preset, or options exclude each other.
     """
-    own = {**correction_named(correction).loss, **values}
-    return LossOptions.of(loss_values_of(name, own), f"preset {name}")
+    changes = {**correction_named(correction).loss, **values}
+    return LossOptions.of(loss_values_of(name, changes), f"preset {name}")
 
 
 def loss_variants(name: str) -> tuple[str, ...]:
@@ -268,9 +270,9 @@ def differences(
         meanings: the descriptions of options.
     """
     fields = []
-    for one, other in ((left, right), (left.numerics, right.numerics)):
-        for name, info in type(one).model_fields.items():
-            pair = _written(getattr(one, name)), _written(getattr(other, name))
+    for model, other in ((left, right), (left.numerics, right.numerics)):
+        for name, info in type(model).model_fields.items():
+            pair = _written(getattr(model, name)), _written(getattr(other, name))
             if name == "options":
                 for key in dict.fromkeys(key for options in pair for key in options):
                     first, second = (options.get(key) for options in pair)
@@ -303,23 +305,23 @@ def loss_differences(
     ]
 
 
-def changed(recipe: Recipe, loss: LossOptions | None = None, *, every: bool = False) -> Values:
+def changed(recipe: Recipe, loss: LossOptions | None = None, *, whole: bool = False) -> Values:
     """Return the fields of a recipe, and of a loss, that differ from the defaults, as plain data.
 
-    With `every`, all numerics are included.
+    With `whole`, all numerics are included.
     """
     values = recipe.model_dump(mode="json", exclude_defaults=True)
-    if every:
+    if whole:
         values["numerics"] = recipe.numerics.model_dump(mode="json")
-    own = loss.model_dump(mode="json", exclude_defaults=True) if loss else {}
-    return {**values, "loss": own} if own else values
+    of_loss = loss.model_dump(mode="json", exclude_defaults=True) if loss else {}
+    return {**values, "loss": of_loss} if of_loss else values
 
 
 def toml_lines(
-    recipe: Recipe, loss: LossOptions | None = None, *, every: bool = False
+    recipe: Recipe, loss: LossOptions | None = None, *, whole: bool = False
 ) -> list[str]:
     """Return the fields of `changed` as lines of a TOML file, each below its description."""
-    return toml_of(changed(recipe, loss, every=every))
+    return toml_of(changed(recipe, loss, whole=whole))
 
 
 def toml_of(values: Values) -> list[str]:
