@@ -74,10 +74,10 @@ def examine(device: str, out: str = ".") -> Json:
             f"{out}: doctor checks disks of this machine; leave OUT out, or name a local path"
         )
     devices, problems = _chosen(device)
-    tests = list(_self_test([one for one, why in devices.items() if why is None]))
+    tests = list(_self_test([torch_device for torch_device, why in devices.items() if why is None]))
     disks = [*_disks(Path(out))]
-    failed = [one for one in tests if one["problem"] is not None]
-    problems += [f"{one['device']}, {one['recipe']}: {one['problem']}" for one in failed]
+    failed = [test for test in tests if test["problem"] is not None]
+    problems += [f"{test['device']}, {test['recipe']}: {test['problem']}" for test in failed]
     problems += _disk_problems(disks)
     return {
         "rlpost": __version__,
@@ -92,7 +92,7 @@ def examine(device: str, out: str = ".") -> Json:
             "limit": core_limit(),
         },
         "memory": memory()._asdict(),
-        "devices": [_facts(one, why) for one, why in devices.items()],
+        "devices": [_facts(torch_device, why) for torch_device, why in devices.items()],
         "disks": disks,
         "environment": _environment(),
         "self_test": {"tokens": TOKENS, "results": tests},
@@ -106,17 +106,21 @@ def _chosen(name: str) -> tuple[dict[torch.device, str | None], list[str]]:
 
     The reason is None for a device that is tested.
     """
-    every, warning = accelerators()
-    problems = [f"{one} {why}" for one, why in every.items() if why not in (None, NO_FLOAT64)]
+    devices, warning = accelerators()
+    problems = [
+        f"{device} {why}" for device, why in devices.items() if why not in (None, NO_FLOAT64)
+    ]
     problems += [warning] if warning else []
     if name != "auto":
         try:
             chosen = devices_named(name)
         except UnavailableError as error:
             chosen, problems = (), [*problems, str(error)]
-        every |= {device: None for device in chosen if device != _CPU}
-        every |= {one: every[one] or "not chosen" for one in every if one not in chosen}
-    return {_CPU: None, **every}, problems
+        devices |= {device: None for device in chosen if device != _CPU}
+        devices |= {
+            device: devices[device] or "not chosen" for device in devices if device not in chosen
+        }
+    return {_CPU: None, **devices}, problems
 
 
 def _version(name: str) -> str | None:
@@ -133,8 +137,8 @@ def _builds() -> Json:
     """Return what torch was built for, and the version of NVIDIA's driver."""
     driver = Path("/proc/driver/nvidia/version")
     lines = driver.read_text(encoding="utf-8").splitlines() if driver.is_file() else []
-    own = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
-    return own | {
+    builds = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    return builds | {
         "xpu": getattr(torch.version, "xpu", None),
         "nvidia_driver": lines[0].removeprefix("NVRM version: ") if lines else None,
     }
@@ -184,7 +188,7 @@ def _disks(path: Path) -> Iterator[Json]:
 def _disk_problems(disks: Iterable[Json]) -> Iterator[str]:
     """Yield which directories cannot be written, each once."""
     flags = {"output": "OUT", "temporary": "TMPDIR"}
-    for disk in {one["directory"]: one for one in [*disks][::-1]}.values():
+    for disk in {facts["directory"]: facts for facts in [*disks][::-1]}.values():
         if not disk["writable"] or not disk["total"]:
             what = "has no disk space" if disk["writable"] else "is not writable"
             yield f"{disk['directory']}: {what}; name another {flags[disk['purpose']]}"
@@ -233,7 +237,7 @@ def _compared(computed: pa.Table, reference: pa.Table, *, exact: bool) -> Json:
     """
     columns = [ColumnDifference(name) for name in ("advantages", "returns")]
     for column in columns:
-        column.add(*(one[column.name].combine_chunks() for one in (computed, reference)))
+        column.add(*(table[column.name].combine_chunks() for table in (computed, reference)))
     largest = max(column.totals.largest for column in columns)
     differing = sum(column.totals.rows_differing for column in columns)
     same = not differing and not any(column.rounded for column in columns)

@@ -49,7 +49,7 @@ class Check(Generic[Run]):
 
     @property
     def _paragraphs(self) -> list[str]:
-        return [" ".join(one.split()) for one in (self.run.__doc__ or "").split("\n\n")]
+        return [" ".join(paragraph.split()) for paragraph in (self.run.__doc__ or "").split("\n\n")]
 
 
 AnyCheck = TypeVar("AnyCheck", bound=Check[Any])

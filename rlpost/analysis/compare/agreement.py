@@ -32,7 +32,7 @@ class SignCounts:
         """Count pairs, [n] finite numbers each."""
         signs = (left > 0, left < 0), (right > 0, right < 0)
         (up, down), (also_up, also_down) = signs
-        some = [int(np.count_nonzero(one)) for pair in signs for one in pair]
+        some = [int(np.count_nonzero(flags)) for pair in signs for flags in pair]
         same = int(np.count_nonzero(up & also_up) + np.count_nonzero(down & also_down))
         opposite = int(np.count_nonzero(up & also_down) + np.count_nonzero(down & also_up))
         one_zero = sum(some) - 2 * (same + opposite)

@@ -105,7 +105,7 @@ def compare_recipes(
     options = Options(workers=max(1, cores() // len(named_recipes)))
     plans = [bind(source, recipe) for _, recipe in named_recipes]
     names = [name for name, _ in named_recipes]
-    sides: list[Side] = [RecipeSide(*one, options) for one in zip(names, plans, strict=True)]
+    sides: list[Side] = [RecipeSide(*pair, options) for pair in zip(names, plans, strict=True)]
     mask = _mask(source, columns)
     if len(sides) == 1:
         sides.insert(0, file_side(source, columns_map, column))
@@ -221,7 +221,7 @@ class _ComparisonTotals:
             totals.stats[i] = ValueStats.of(chosen[i])
         if by_response:
             return totals
-        same = np.logical_and.reduce([one.lengths == columns[0].lengths for one in columns])
+        same = np.logical_and.reduce([column.lengths == columns[0].lengths for column in columns])
         totals.unequal = int((~same).sum())
         for left, right in totals.pairs:
             pair = chosen[left], chosen[right]
@@ -236,8 +236,8 @@ class _ComparisonTotals:
         """Add the statistics of the next rows."""
         for pair, agreement in part.pairs.items():
             self.pairs[pair].add(agreement)
-        for own, stats in zip(self.stats, part.stats, strict=True):
-            own.add(stats)
+        for total, stats in zip(self.stats, part.stats, strict=True):
+            total.add(stats)
         for means, new in zip(self.means, part.means, strict=True):
             means.extend(new)
         self.unequal += part.unequal
@@ -256,15 +256,15 @@ def _advantage_columns(
 ) -> list[Generator[ColumnChunk]]:
     """Return the matched rows of the advantages of every side, and of the mask, which is last."""
     columns = [side.chunks() for side in sides]
-    counts, rows = [one.count for one in inputs], matched.rows if matched else []
+    counts, rows = [keys.count for keys in inputs], matched.rows if matched else []
     if mask is not None:
         columns.append(matching.read_column(*mask))
         counts, rows = [*counts, counts[0]], [*rows, *rows[:1]]
     if matched is None:
         return columns
     return [
-        matching.select_rows(column, own, count)
-        for column, own, count in zip(columns, rows, counts, strict=True)
+        matching.select_rows(column, row_numbers, count)
+        for column, row_numbers, count in zip(columns, rows, counts, strict=True)
     ]
 
 
@@ -275,7 +275,7 @@ def _row_facts(
         "count": count,
         "matched_by": ["position"] if not matched or not matched.by else list(matched.by),
         "by_order_within": bool(matched and matched.ordinal),
-        "left_out": {one.name: one.count - count for one in inputs},
+        "left_out": {keys.name: keys.count - count for keys in inputs},
         "unequal_lengths": totals.unequal,
     }
 
@@ -337,25 +337,27 @@ def recipe_differences(sides: Sequence[Side], column: str) -> list[Json] | None:
         unknown.
     """
     recipes = [side.effective_recipe(column) for side in sides]
-    known = [one for one in recipes if one is not None]
+    known = [recipe for recipe in recipes if recipe is not None]
     if len(known) < len(recipes):
         return None
-    fields = frozenset(name for one in known for name in one.fields)
+    fields = frozenset(name for recipe in known for name in recipe.fields)
     first = known[0].recipe
     names = {
         name: None
         for other in known[1:]
-        for name in [one.field for one in differences(first, other.recipe)]
+        for name in [difference.field for difference in differences(first, other.recipe)]
         if name in fields or f"numerics.{name}" in fields
     }
-    of_all = set.intersection(*({f"options.{key}" for key in one.recipe.options} for one in known))
+    of_all = set.intersection(
+        *({f"options.{key}" for key in recipe.recipe.options} for recipe in known)
+    )
     names = {name: None for name in names if name in of_all or not name.startswith("options.")}
-    return [{"field": name, "values": [_value(one, name) for one in known]} for name in names]
+    return [{"field": name, "values": [_value(recipe, name) for recipe in known]} for name in names]
 
 
-def _value(one: EffectiveRecipe, name: str) -> Any:
+def _value(recipe: EffectiveRecipe, name: str) -> Any:
     """Return the value of a field, as plain data."""
-    plain = one.recipe.model_dump(mode="json")
+    plain = recipe.recipe.model_dump(mode="json")
     table, dot, key = name.partition(".")
     if dot:
         return plain[table].get(key)

@@ -108,7 +108,7 @@ def match(inputs: Sequence[RowKeys]) -> Match:
         DataError: there are no keys and the numbers of rows differ, or no row is in all inputs.
     """
     keys = [key for key in inputs[0].keys if all(key in other.keys for other in inputs[1:])]
-    counts = {one.count for one in inputs}
+    counts = {side.count for side in inputs}
     if not keys:
         if len(counts) > 1:
             raise DataError(
@@ -116,12 +116,12 @@ def match(inputs: Sequence[RowKeys]) -> Match:
                 "step, sample_id, ...) they are matched by position and need the same number of "
                 "rows"
             )
-        return Match((), ordinal=False, rows=[np.arange(one.count) for one in inputs])
+        return Match((), ordinal=False, rows=[np.arange(side.count) for side in inputs])
     codes = _codes(inputs, keys)
-    ordinals = [ordinals_of(own) for own in codes]
-    ordinal = any(bool(own.any()) for own in ordinals)
-    most = 1 + max(int(own.max(initial=0)) for own in ordinals)
-    full = [code * most + own for code, own in zip(codes, ordinals, strict=True)]
+    ordinals = [ordinals_of(code) for code in codes]
+    ordinal = any(bool(order.any()) for order in ordinals)
+    most = 1 + max(int(order.max(initial=0)) for order in ordinals)
+    full = [code * most + order for code, order in zip(codes, ordinals, strict=True)]
     rows = _common_rows(full)
     if not len(rows[0]):
         raise DataError(
@@ -136,9 +136,9 @@ def _names_and_counts(inputs: Sequence[RowKeys]) -> str:
 
 def _codes(inputs: Sequence[RowKeys], keys: Sequence[str]) -> list[Codes]:
     """Return a number for each row that is equal if all keys are equal, over all inputs."""
-    chunks = ([chunk for one in inputs for chunk in one.keys[key].chunks] for key in keys)
-    joint = joint_codes(*(KeyColumn.of(own).codes for own in chunks))
-    return np.split(joint, np.cumsum([one.count for one in inputs])[:-1])
+    chunks = ([chunk for side in inputs for chunk in side.keys[key].chunks] for key in keys)
+    joint = joint_codes(*(KeyColumn.of(column).codes for column in chunks))
+    return np.split(joint, np.cumsum([side.count for side in inputs])[:-1])
 
 
 def _common_rows(codes: list[Codes]) -> list[Codes]:
@@ -147,9 +147,9 @@ def _common_rows(codes: list[Codes]) -> list[Codes]:
     for other in codes[1:]:
         shared = shared[np.isin(shared, other)]
     rows = []
-    for own in codes:
-        order = np.argsort(own, kind="stable")
-        rows.append(order[np.searchsorted(own, shared, sorter=order)])
+    for code in codes:
+        order = np.argsort(code, kind="stable")
+        rows.append(order[np.searchsorted(code, shared, sorter=order)])
     return rows
 
 
@@ -205,6 +205,8 @@ def _reorder_rows(
         starts = lengths.cumsum() - lengths
         bounds = np.searchsorted(lengths[rows].cumsum(), np.arange(0, lengths.sum(), CHUNK_TOKENS))
         for part in np.split(rows, np.unique(bounds[1:])):
-            own = lengths[part]
-            tokens = np.arange(own.sum()) + np.repeat(starts[part] - (own.cumsum() - own), own)
-            yield ColumnChunk(own, stored[tokens].astype(np.float64))
+            sizes = lengths[part]
+            tokens = np.arange(sizes.sum()) + np.repeat(
+                starts[part] - (sizes.cumsum() - sizes), sizes
+            )
+            yield ColumnChunk(sizes, stored[tokens].astype(np.float64))

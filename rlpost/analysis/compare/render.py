@@ -125,7 +125,7 @@ def _why(comparison: Json) -> Iterator[str]:
             yield f"why: {fields[0]['field']} is {', '.join(texts)}"
     else:
         more = f" and {len(fields) - MOST_FIELDS:,} more" if len(fields) > MOST_FIELDS else ""
-        named = ", ".join(one["field"] for one in fields[:MOST_FIELDS])
+        named = ", ".join(field["field"] for field in fields[:MOST_FIELDS])
         yield f"why: the recipes differ in {named}{more}"
 
 
@@ -135,7 +135,7 @@ def _recipes(comparison: Json) -> Iterator[TextTable]:
     if len(fields) < 2:  # noqa: PLR2004
         return
     names = [side["name"] for side in comparison["sides"]]
-    rows = [[one["field"], *map(_value, one["values"])] for one in fields[:MOST_FIELDS]]
+    rows = [[field["field"], *map(_value, field["values"])] for field in fields[:MOST_FIELDS]]
     more = len(fields) - len(rows)
     notes = [f"{more:,} more: --format json"] if more else []
     if _verdict(comparison["pairs"]).severity == "ok":
@@ -193,10 +193,10 @@ def _sides(comparison: Json) -> TextTable:
     """Return the statistics of each side's advantages."""
     sides = comparison["sides"]
     facts = [side["advantage"] for side in sides]
-    means = [mean_beside(one["mean"], one["std"]) for one in facts]
+    means = [mean_beside(stats["mean"], stats["std"]) for stats in facts]
     rows = [["mean", *aligned(means)]]
-    rows += [[part, *aligned([one[part] for one in facts])] for part in ("std", "min", "max")]
-    rows.append(["A = 0", *(_share(one, "zeros") for one in facts)])
+    rows += [[part, *aligned([stats[part] for stats in facts])] for part in ("std", "min", "max")]
+    rows.append(["A = 0", *(_share(stats, "zeros") for stats in facts)])
     headings = ("advantage", *(side["name"] for side in sides))
     return TextTable(headings, rows, lines=[f"of {comparison['population']}"])
 
@@ -233,15 +233,15 @@ def _matrix(comparison: Json) -> TextTable:
     pairs = {(pair["left"], pair["right"]): pair["responses"] for pair in comparison["pairs"]}
     rows = [
         [
-            one,
+            name,
             *(
-                "·" if one == other
-                else _correlation(pairs[one, other]["pearson"]) if (one, other) in pairs
-                else f"{pairs[other, one]['sign']['opposite']:,}"
+                "·" if name == other
+                else _correlation(pairs[name, other]["pearson"]) if (name, other) in pairs
+                else f"{pairs[other, name]['sign']['opposite']:,}"
                 for other in names
             ),
         ]
-        for one in names
+        for name in names
     ]  # fmt: skip
     note = "responses: Pearson's correlation above the diagonal, opposite signs below it"
     return TextTable(("agreement", *names), rows, notes=[note])
@@ -261,21 +261,22 @@ def _most_different(pair: Json) -> Iterator[TextTable]:
         for heading, key in (("step", "step"), ("prompt", "prompt_id"))
         if responses[0][key] is not None
     }
-    several = any(one["file_row"] != one["row"] for one in responses)
+    several = any(response["file_row"] != response["row"] for response in responses)
     places = [
-        f"{one['file']}:{one['file_row']}" if several else str(one["row"]) for one in responses
+        f"{response['file']}:{response['file_row']}" if several else str(response["row"])
+        for response in responses
     ]
-    sides = [aligned([one[side] for one in responses]) for side in ("left", "right")]
-    deltas = aligned([one["left"] - one["right"] for one in responses])
+    sides = [aligned([response[side] for response in responses]) for side in ("left", "right")]
+    deltas = aligned([response["left"] - response["right"] for response in responses])
     rows = [
         [
             places[i],
-            *(str(one[key]) for key in keys.values()),
-            number(one["reward"]),
-            *(own[i] for own in sides),
+            *(str(response[key]) for key in keys.values()),
+            number(response["reward"]),
+            *(side[i] for side in sides),
             deltas[i],
         ]
-        for i, one in enumerate(responses)
+        for i, response in enumerate(responses)
     ]
     left, right = pair["left"], pair["right"]
     headings = ("file:row" if several else "row", *keys, "reward", left, right, "Δ")

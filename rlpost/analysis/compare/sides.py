@@ -54,8 +54,8 @@ def kept_chunk(advantages: pa.Array, mask: pa.Array | None) -> ColumnChunk:
     if mask is None:
         return chunk
     if is_list(mask.type):
-        own = lists.flat(mask)
-        kept = lists.mask_beside(own, chunk.offsets)
+        flat_mask = lists.flat(mask)
+        kept = lists.mask_beside(flat_mask, chunk.offsets)
     else:
         kept = np.repeat(lists.numbers(mask) != 0, chunk.lengths)
     return chunk._replace(values=np.where(kept, chunk.values, np.nan))

@@ -117,8 +117,8 @@ class Candidate:
         """The plainest first: the fewest changes, then rlpost's options, then presets."""
         running = sum(value == "running" for value in self.changes.values())
         usual = usual_estimator(self.preset)
-        own = self.estimator in (*_own(self.preset), usual)
-        kind = 0 if self.preset == DEFAULT else 3 if not own else 1
+        of_preset = self.estimator in (*_own(self.preset), usual)
+        kind = 0 if self.preset == DEFAULT else 3 if not of_preset else 1
         place, other = ORDER.index(self.preset), self.estimator != usual
         number = NAMES.index(self.estimator) if self.estimator in NAMES else len(NAMES)
         return len(self.changes), running, kind, place, other, number
@@ -140,9 +140,9 @@ class Candidate:
         if None in changes.values():  # a file cannot unset what the preset sets
             return "\n".join(toml_lines(self.recipe))
         plain = flat(self.recipe.model_dump(mode="json"))
-        own = nested({name: plain[name] for name in changes if name != "estimator"})
+        fields = nested({name: plain[name] for name in changes if name != "estimator"})
         preset = {} if self.preset == DEFAULT else {"preset": self.preset}
-        return "\n".join(toml_of({**preset, "estimator": self.estimator, **own}))
+        return "\n".join(toml_of({**preset, "estimator": self.estimator, **fields}))
 
     @property
     def named(self) -> str:
@@ -174,17 +174,19 @@ def presets_of(estimator: str, given: Mapping[str, Any]) -> list[Candidate]:
 
 def _distinct(pairs: Iterable[tuple[str, str]], given: Mapping[str, Any]) -> list[Candidate]:
     """Return a candidate for each different recipe, the plainest."""
-    own = {name: value for name, value in given.items() if name != "estimator"}
+    fields = {name: value for name, value in given.items() if name != "estimator"}
     typed = given.get("estimator")
     if typed is not None and typed not in NAMES:
         pairs = [*pairs, *((preset, typed) for preset in ORDER if ":" in typed)]
-    found: dict[str, Candidate] = {}
+    candidates: dict[str, Candidate] = {}
     for preset, name in pairs:
         recipe = base_recipe(preset, name)
         if typed in (None, name, recipe.estimator):
-            one, key = Candidate(preset, name, {}, own), key_of(recipe)
-            found[key] = min(found.get(key, one), one, key=lambda each: each.order)
-    return list(found.values())
+            candidate, key = Candidate(preset, name, {}, fields), key_of(recipe)
+            candidates[key] = min(
+                candidates.get(key, candidate), candidate, key=lambda each: each.order
+            )
+    return list(candidates.values())
 
 
 def key_of(recipe: Recipe) -> str:
@@ -199,11 +201,11 @@ def values_read(resolved: ResolvedRecipe) -> Values:
     Recipes with the same values compute the same.
     """
     fields = fields_of(stages_of(resolved, RunState()))
-    own: Values = {"whiten_advantages": resolved.whiten, "unit": resolved.unit}
+    resolved_values: Values = {"whiten_advantages": resolved.whiten, "unit": resolved.unit}
     if not resolved.estimator.normalises:
-        own |= dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
+        resolved_values |= dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
     values = {name: value_of(resolved.recipe, name) for name in sorted(fields)}
-    return values | {name: value for name, value in own.items() if name in fields}
+    return values | {name: value for name, value in resolved_values.items() if name in fields}
 
 
 _LEFT_OUT = {"estimator", "estimator_name", "columns", "emit", "emit_only", "replace"}

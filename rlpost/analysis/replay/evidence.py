@@ -140,12 +140,12 @@ class Evidence:
         size = np.round(np.log(np.abs(values)) / (10 * TOLERANCE)) * 2 + (values < 0)
         return len(np.unique(size))
 
-    def enough(self, elements: Mask, constants: int = 1) -> bool:
-        """Return whether elements have the numbers that a relation with constants needs.
+    def enough(self, elements: Mask) -> bool:
+        """Return whether elements have the numbers that a relation with a constant needs.
 
-        These are three distinct numbers more than constants; or two, in six responses.
+        These are three distinct numbers; or two, in six responses.
         """
-        distinct = self.distinct(elements) - constants
+        distinct = self.distinct(elements) - 1
         responses = len(np.unique(self.rows[elements]))
         return distinct >= DISTINCT - 1 or (distinct >= 1 and responses >= 2 * DISTINCT)
 

@@ -165,17 +165,17 @@ def findings(stages: Sequence[Replayed], recipe: Recipe, replayer: Replayer) -> 
         changes that reproduce it, relations, and parts that have all differences. If no stage
         differs: notes about numbers that differ and count as equal.
     """
-    found = [*_of_stages("not compared", stages, replayer)]
+    not_compared = [*_of_stages("not compared", stages, replayer)]
     first = next((stage for stage in stages if not stage.difference.equal), None)
     if first is None:
-        return [*found, *_of_stages("note", stages, replayer)]
+        return [*not_compared, *_of_stages("note", stages, replayer)]
     seen = Evidence(first, recipe, replayer)
     sample = seen.sample()
     explanations = [*_changes(sample), *_relations(sample)]
     explanations.sort(key=lambda x: (x.explains < WHOLE, bool(x.breaks)))
     if not any(finding.explains >= WHOLE for finding in explanations):
         explanations += _parts(seen)
-    return [*found, *explanations[:_MOST]]
+    return [*not_compared, *explanations[:_MOST]]
 
 
 def _of_stages(
@@ -192,8 +192,8 @@ def _of(phase: Phase) -> list[ReplayCheck]:
 
 
 def _finding(check: ReplayCheck, explanation: Explanation, stage: str) -> ReplayFinding:
-    own = check.name, explanation.text, check.advice, explanation.explains
-    return ReplayFinding(*own, stage=stage, note=check.phase == "note")
+    fields = check.name, explanation.text, check.advice, explanation.explains
+    return ReplayFinding(*fields, stage=stage, note=check.phase == "note")
 
 
 def _relations(seen: Evidence) -> Iterator[ReplayFinding]:
@@ -206,12 +206,14 @@ def _relations(seen: Evidence) -> Iterator[ReplayFinding]:
 def _parts(seen: Evidence) -> Iterator[ReplayFinding]:
     for check in _of("part"):
         for text, share, inside in check.run(seen):
-            found = [] if inside is None else [*_relations(inside)]
+            details = [] if inside is None else [*_relations(inside)]
             if inside is not None and inside.replayer is not seen.replayer:  # computed alone
-                found = [*_changes(inside), *found]
-            more = f": {found[0].text}" if found else ""
+                details = [*_changes(inside), *details]
+            more = f": {details[0].text}" if details else ""
             finding = _finding(check, Explanation(text + more, share), seen.stage.name)
-            yield ReplayFinding(**{**vars(finding), "options": found[0].options if found else ()})
+            yield ReplayFinding(
+                **{**vars(finding), "options": details[0].options if details else ()}
+            )
             break
 
 
@@ -225,21 +227,21 @@ def _changes(seen: Evidence) -> list[ReplayFinding]:
     """
     if int(seen.wrong.sum()) < 2:  # noqa: PLR2004 - one number fits anything
         return []
-    found: dict[str, ReplayFinding] = {}
+    by_name: dict[str, ReplayFinding] = {}
     equal = _equal_stages(seen.replayer, seen.recipe)
     for check in _of("change"):
         for cause in check.run(seen):
             finding = _tested(check, cause, seen, equal)
             if finding is not None:
-                before = found.get(finding.name, finding)
-                found[finding.name] = max(before, finding, key=lambda x: round(x.explains, 3))
-    solved = not any(finding.explains >= WHOLE for finding in found.values())
+                before = by_name.get(finding.name, finding)
+                by_name[finding.name] = max(before, finding, key=lambda x: round(x.explains, 3))
+    solved = not any(finding.explains >= WHOLE for finding in by_name.values())
     for cause in _solved(seen) if solved else ():
         finding = _tested(FINDINGS["option"], cause, seen, equal)
         if finding is not None:
-            found[finding.name] = finding
+            by_name[finding.name] = finding
             break
-    order = sorted(found.values(), key=lambda x: (len(x.breaks), -len(x.reproduces)))
+    order = sorted(by_name.values(), key=lambda x: (len(x.breaks), -len(x.reproduces)))
     return sorted(order, key=lambda x: (x.explains < WHOLE, len(x.options) > 1))
 
 
@@ -330,8 +332,8 @@ def _solution(seen: Evidence, names: Sequence[str]) -> dict[str, float]:
 
     def numbers(changes: dict[str, float]) -> Numbers | None:
         cause = _changed(seen, with_numbers(seen.resolved.recipe, changes))
-        found = None if cause is None or cause.recipe is None else seen.numbers(cause.recipe)
-        return None if found is None else found[seen.chosen]
+        computed = None if cause is None or cause.recipe is None else seen.numbers(cause.recipe)
+        return None if computed is None else computed[seen.chosen]
 
     recorded = seen.recorded[seen.chosen]
     for _ in range(_ROUNDS):
@@ -472,10 +474,10 @@ def _columns(seen: Evidence, roles: Sequence[str]) -> dict[str, NumberColumn]:
     if seen.resolved.rows_only:
         return {}
     read = [role for role in roles if role in columns and role in {*seen.roles, "mask"}]
-    found = {
+    numbers = {
         columns.column(role): NumberColumn.of(table.column(columns.column(role))) for role in read
     }
-    return {name: column for name, column in found.items() if column.offsets is not None}
+    return {name: column for name, column in numbers.items() if column.offsets is not None}
 
 
 def _lists(column: NumberColumn, values: Numbers) -> pa.Array:

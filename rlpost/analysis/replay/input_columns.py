@@ -29,11 +29,11 @@ def type_in_all_files(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
     Args:
         kinds: at least one.
     """
-    own = [*dict.fromkeys(kinds)]
-    if len(own) == 1:
-        return own[0]
-    kind = common_type(own)
-    keys = all(pa.types.is_integer(one) or content_kind(one) == "text" for one in own)
+    types = [*dict.fromkeys(kinds)]
+    if len(types) == 1:
+        return types[0]
+    kind = common_type(types)
+    keys = all(pa.types.is_integer(dtype) or content_kind(dtype) == "text" for dtype in types)
     return pa.large_string() if kind is None and keys else kind
 
 
@@ -123,7 +123,7 @@ def recorded_columns(
     Raises:
         DataError: a column that the user named does not exist.
     """
-    found = {}
+    columns = {}
     for stage in STAGES.values():
         chosen = named.recorded.get(stage.name)
         if chosen is not None and chosen != "none" and chosen not in available:
@@ -132,8 +132,8 @@ def recorded_columns(
         names = stage.names if chosen is None else (chosen,)
         free = [name for name in names if name in available and name not in used]
         if free:
-            found[stage.name] = free[0]
-    return found
+            columns[stage.name] = free[0]
+    return columns
 
 
 def roles_of(source: Source | TableSource, named: NamedColumns) -> ColumnMap:
@@ -188,9 +188,11 @@ class InputColumns(NamedTuple):
             also: columns besides these.
         """
         ids = [name for name in ROLES["rollout"].aliases if name in schema.names]
-        own = [*dict.fromkeys([*self.used, *self.recorded.values(), *(needed or ()), *ids, *also])]
+        names = [
+            *dict.fromkeys([*self.used, *self.recorded.values(), *(needed or ()), *ids, *also])
+        ]
         more = [n for n in schema.names if needed is None and _may_matter(schema, n)]
-        return [*dict.fromkeys([*own, *more, *self.whole_numbers(schema)])]
+        return [*dict.fromkeys([*names, *more, *self.whole_numbers(schema)])]
 
     def whole_numbers(self, schema: pa.Schema) -> list[str]:
         """Return columns of a whole number for each response."""
@@ -201,9 +203,11 @@ class InputColumns(NamedTuple):
         if self.roles.rows_only:
             return None
         roles = ("mask", *(role.name for role in ROLES.values() if role.kind == "tokens"))
-        found = next((self.roles.column(role) for role in roles if role in self.roles), None)
-        own = (name for stage, name in self.recorded.items() if STAGES[stage].level == "tokens")
-        return found or next((name for name in own if is_list(schema.field(name).type)), None)
+        column = next((self.roles.column(role) for role in roles if role in self.roles), None)
+        recorded = (
+            name for stage, name in self.recorded.items() if STAGES[stage].level == "tokens"
+        )
+        return column or next((name for name in recorded if is_list(schema.field(name).type)), None)
 
 
 def columns_of(source: Source | TableSource, named: NamedColumns) -> InputColumns:

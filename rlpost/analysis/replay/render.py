@@ -288,14 +288,16 @@ def _of_tokens(example: Json, before: str) -> TextTable:
     differs, policy = example["differs"], example["policy"]
     digits = digits_of([pair for pair, wrong in zip(pairs, differs, strict=True) if wrong])
     names = [str(example["first_token"] + i) for i in range(len(pairs))]
-    names = [name if own else f"({name})" for name, own in zip(names, policy, strict=True)]
+    names = [
+        name if by_policy else f"({name})" for name, by_policy in zip(names, policy, strict=True)
+    ]
     cells = [[shown(pair[side], digits) for pair in pairs] for side in (0, 1)]
     widest = max(len(text) for texts in (*cells, names) for text in texts)
     count = max(1, (_WIDTH - _LABEL) // (widest + _GAP))
     first = max(0, min(differs.index(True) - 1, len(pairs) - count))
     part = range(first, min(first + count, len(pairs)))
-    styles = ["dim" if not own else "bold red" if wrong else ""
-              for own, wrong in zip(policy, differs, strict=True)]  # fmt: skip
+    styles = ["dim" if not by_policy else "bold red" if wrong else ""
+              for by_policy, wrong in zip(policy, differs, strict=True)]  # fmt: skip
     rows: list[tuple[str | Text, ...]] = [
         (label, *(Text(texts[i], styles[i]) for i in part))
         for label, texts in zip(("recorded", "computed"), cells, strict=True)

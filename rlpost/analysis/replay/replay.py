@@ -229,7 +229,7 @@ def stage_facts(
     }
 
 
-def examples(stage: Replayed, rollouts: Rollouts, count: int = _EXAMPLES) -> list[Json]:
+def examples(stage: Replayed, rollouts: Rollouts) -> list[Json]:
     """Return the responses that differ the most, of different prompt groups if there are several.
 
     Both sides' numbers are side by side.
@@ -237,11 +237,11 @@ def examples(stage: Replayed, rollouts: Rollouts, count: int = _EXAMPLES) -> lis
     difference = stage.difference
     wrong = np.where(difference.wrong, np.nan_to_num(difference.distance, nan=np.inf), 0.0)
     if not stage.by_token(rollouts):
-        order = _of_groups(np.argsort(-wrong, kind="stable"), wrong, rollouts)[:count]
+        order = _of_groups(np.argsort(-wrong, kind="stable"), wrong, rollouts)[:_EXAMPLES]
         return [_example(stage, rollouts, int(row), slice(row, row + 1)) for row in order]
     starts = rollouts.offsets
     worst = segment_reduce(np.maximum, wrong, starts, 0.0)
-    order = _of_groups(np.argsort(-worst, kind="stable"), worst, rollouts)[:count]
+    order = _of_groups(np.argsort(-worst, kind="stable"), worst, rollouts)[:_EXAMPLES]
     results = []
     for row in map(int, order):
         begin, end = int(starts[row]), int(starts[row + 1])

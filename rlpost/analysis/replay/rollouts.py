@@ -112,11 +112,6 @@ class Rollouts:
         """Whether these are all rows of the input."""
         return len(self) == self.total
 
-    @property
-    def total_tokens(self) -> int:
-        """About the number of tokens of the input."""
-        return round(int(self.offsets[-1]) * self.total / len(self))
-
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """[N+1] of the tokens of responses; each has one if the input has no tokens."""
@@ -175,15 +170,15 @@ class Rollouts:
     @cached_property
     def sets(self) -> dict[str, Codes]:
         """[N] codes of columns of few whole numbers, such as the rank of each response."""
-        found = {}
+        sets = {}
         used = {*self.columns.columns.values(), *self.recorded.values()}
         most = min(_MOST_SETS, len(self) // _LEAST_OF_SET)
         for column in self.table.schema:
             if column.name not in used and pa.types.is_integer(column.type):
                 keys = KeyColumn.of(self.table.column(column.name).chunks)
                 if 1 < len(keys.labels) <= most:
-                    found[column.name] = keys.codes
-        return found
+                    sets[column.name] = keys.codes
+        return sets
 
     @cached_property
     def groups(self) -> Codes:
@@ -215,16 +210,16 @@ class Rollouts:
     def _column(self, stage: str, name: str) -> NumberColumn:
         column = NumberColumn.of(self.table.column(name))
         if column.offsets is not None:
-            own = np.diff(column.offsets)
-            wrong = np.flatnonzero((own != self.lengths) & (own != 0))
+            counts = np.diff(column.offsets)
+            wrong = np.flatnonzero((counts != self.lengths) & (counts != 0))
             if len(wrong):
                 row = int(wrong[0])
                 raise DataError(
-                    f"{self.name}: row {self.rows[row]}: `{name}` has {own[row]} numbers; the "
+                    f"{self.name}: row {self.rows[row]}: `{name}` has {counts[row]} numbers; the "
                     f"response has {self.lengths[row]} tokens; one for each token is needed, "
                     f"without those of the prompt or padding: choose another with --map {stage}="
                 )
-            if not np.array_equal(own, self.lengths):
+            if not np.array_equal(counts, self.lengths):
                 column = _filled(column, self.offsets)
         return column
 
@@ -246,8 +241,8 @@ class Rollouts:
         array = self.table.column(self.recorded[stage]).combine_chunks()
         if not is_list(array.type):
             return np.asarray(array.is_null())
-        own = np.diff(lists.flat(array)[0])
-        return np.asarray((own == 0) & (self.lengths > 0))
+        counts = np.diff(lists.flat(array)[0])
+        return np.asarray((counts == 0) & (self.lengths > 0))
 
     def take(self, rows: NDArray[np.int64], scope: str) -> Rollouts:
         """Return some rows, [n] positions in ascending order."""
@@ -310,16 +305,16 @@ class RolloutReader:
         Raises:
             DataError: there are no rows, or recorded columns have no numbers.
         """
-        found, schema = columns_of(source, named), common_schema(source)
-        names = found.read(schema, needed, also)
+        columns, schema = columns_of(source, named), common_schema(source)
+        names = columns.read(schema, needed, also)
         check_types(source, names)
         unread = frozenset[str]()
         if needed is not None:
-            read = {*found.used, *found.recorded.values(), *needed}
-            unread = frozenset(found.whole_numbers(schema)) - read
-        parts, scope = parts_of(source, found, most_tokens)
-        warnings = lacking_warnings(source, found.recorded)
-        return cls(source, found, tuple(names), unread, parts, scope, warnings)
+            read = {*columns.used, *columns.recorded.values(), *needed}
+            unread = frozenset(columns.whole_numbers(schema)) - read
+        parts, scope = parts_of(source, columns, most_tokens)
+        warnings = lacking_warnings(source, columns.recorded)
+        return cls(source, columns, tuple(names), unread, parts, scope, warnings)
 
     def with_whole(self, unit: Literal["batch", "run"]) -> RolloutReader:
         """Return a reader whose parts are whole steps of any size, or the whole input."""
@@ -346,7 +341,7 @@ class RolloutReader:
 
 
 def parts_of(
-    source: Source | TableSource, found: InputColumns, most: int, only: str = ""
+    source: Source | TableSource, columns: InputColumns, most: int, only: str = ""
 ) -> tuple[tuple[NDArray[np.int64], ...], str]:
     """Return the rows of parts of so many tokens, and what they are.
 
@@ -354,23 +349,23 @@ def parts_of(
 
     Args:
         source: the input.
-        found: its columns.
+        columns: of the input.
         most: tokens of a part.
         only: what parts are: whole steps, or whole prompt groups; empty for either.
     """
-    columns = found.roles
-    sized = next((columns.column(r) for r in ("mask", "old_log_probs") if r in columns), None)
-    sized = sized or next(iter(found.recorded.values()), None)
+    roles = columns.roles
+    sized = next((roles.column(r) for r in ("mask", "old_log_probs") if r in roles), None)
+    sized = sized or next(iter(columns.recorded.values()), None)
     per_row = 1.0 if sized is None else max(1.0, source.values_of(sized) / source.rows)
     budget = max(1, int(most / per_row))
     if source.rows <= budget:
         return (np.arange(source.rows),), "everything"
-    keys = read_keys(source, columns)  # type: ignore[arg-type]  # both have `read`
+    keys = read_keys(source, roles)  # type: ignore[arg-type]  # both have `read`
     units = {"whole steps": _codes(keys, "batch")}
     units["whole prompt groups"] = _codes(keys, "batch", "group")
     scope = only or "whole prompt groups"
-    for name, own in units.items():
-        sizes = np.bincount(own)
+    for name, unit_codes in units.items():
+        sizes = np.bincount(unit_codes)
         if not only and len(sizes) > 1 and sizes[0] <= _ONE_STEP * budget:
             scope = name
             break
@@ -389,8 +384,8 @@ def parts_of(
 
 def _codes(keys: RowKeys, *names: str) -> Codes:
     """Return the code of each row's combination of keys, [N], in order of appearance."""
-    own = (KeyColumn.of(keys.keys[name].chunks).codes for name in names if name in keys.keys)
-    joint = joint_codes(np.zeros(keys.count, np.int64), *own)
+    columns = (KeyColumn.of(keys.keys[name].chunks).codes for name in names if name in keys.keys)
+    joint = joint_codes(np.zeros(keys.count, np.int64), *columns)
     return KeyColumn.of([to_arrow(joint, pa.int64())]).codes
 
 
@@ -409,13 +404,15 @@ def read_rows(
     sized = next((name for name in names if is_list(type_in_first_file(source, name))), "")
     parts: list[pa.RecordBatch] = []
     for index, (first, last) in enumerate(pairwise(source.first_rows)):
-        own = rows[(rows >= first) & (rows < last)] - first
+        positions = rows[(rows >= first) & (rows < last)] - first
         footer = source.footers[index]
         sizes = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
-        needed = {*np.searchsorted(np.cumsum(sizes), own, side="right").tolist()}
-        chunks = source.read_file(index, names, CHUNK_TOKENS, sized, needed) if len(own) else ()
+        needed = {*np.searchsorted(np.cumsum(sizes), positions, side="right").tolist()}
+        chunks = (
+            source.read_file(index, names, CHUNK_TOKENS, sized, needed) if len(positions) else ()
+        )
         for chunk in chunks:
             begin = chunk.first_row
-            low, high = np.searchsorted(own, [begin, begin + chunk.table.num_rows])
-            parts += [chunk.table.take(pa.array(own[low:high] - begin))] if high > low else []
+            low, high = np.searchsorted(positions, [begin, begin + chunk.table.num_rows])
+            parts += [chunk.table.take(pa.array(positions[low:high] - begin))] if high > low else []
     return joined(parts)

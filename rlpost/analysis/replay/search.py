@@ -257,11 +257,11 @@ class _Search:
         """Return a trial with more equal stages than a trial, or the nearest one."""
         changes = best.candidate.changes
         others = [x.candidate.changed(changes) for x in self.starts] if changes else []
-        found = {trial.numbers: trial for trial in reversed(self.starts)}
-        self._add(found, [best, *self._tried(others)])
+        by_numbers = {trial.numbers: trial for trial in reversed(self.starts)}
+        self._add(by_numbers, [best, *self._tried(others)])
         expanded: set[Any] = set()
         for _ in range(ROUNDS):
-            waiting = [trial for key, trial in found.items() if key not in expanded]
+            waiting = [trial for key, trial in by_numbers.items() if key not in expanded]
             orders: list[Callable[[Trial], Any]] = [lambda x: x.by_share, lambda x: x.by_distance]
             nearest = [sorted(waiting, key=order)[:NEAREST] for order in orders]
             turns = {trial.numbers: trial for pair in zip(*nearest, strict=True) for trial in pair}
@@ -269,23 +269,23 @@ class _Search:
                 if self.trials.count > RECIPES:
                     break
                 expanded.add(trial.numbers)
-                self._add(found, self._tried(self._neighbours(trial)))
+                self._add(by_numbers, self._tried(self._neighbours(trial)))
                 if number < _SOLUTIONS:
-                    self._add(found, self._solved(trial))
-                nearer = min(found.values(), key=lambda x: x.by_share)
+                    self._add(by_numbers, self._solved(trial))
+                nearer = min(by_numbers.values(), key=lambda x: x.by_share)
                 if nearer.equal_stages > best.equal_stages:
                     return nearer
-        return min(found.values(), key=lambda trial: trial.by_share)
+        return min(by_numbers.values(), key=lambda trial: trial.by_share)
 
     def _tried(self, candidates: Iterable[Candidate]) -> Iterator[Trial]:
         yield from (trial for trial in map(self.trials.of, candidates) if trial is not None)
 
     @staticmethod
-    def _add(found: dict[Any, Trial], trials: Iterable[Trial]) -> None:
+    def _add(by_numbers: dict[Any, Trial], trials: Iterable[Trial]) -> None:
         """Add trials, the plainest of those with the same numbers."""
         for trial in trials:
-            before = found.get(trial.numbers, trial)
-            found[trial.numbers] = min(before, trial, key=lambda x: x.candidate.order)
+            before = by_numbers.get(trial.numbers, trial)
+            by_numbers[trial.numbers] = min(before, trial, key=lambda x: x.candidate.order)
 
     def _neighbours(self, trial: Trial) -> Iterator[Candidate]:
         """Yield the candidates of single changes of a trial."""
@@ -625,12 +625,12 @@ def _unused(rollouts: Rollouts, word: str, *, lists: bool) -> list[str]:
     """Return the columns of numbers with a word in their name that serve no role."""
     used = {*rollouts.columns.columns.values(), *rollouts.recorded.values()}
     fields = [field for field in rollouts.table.schema if field.name not in used]
-    found = [
+    names = [
         field.name
         for field in fields
         if word in field.name and is_list(field.type) == lists and (lists or is_number(field.type))
     ]
-    return found[:_MOST_COLUMNS]
+    return names[:_MOST_COLUMNS]
 
 
 def _numbers(rollouts: Rollouts, column: str) -> Numbers:

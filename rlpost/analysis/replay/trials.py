@@ -238,4 +238,4 @@ class Trials:
     def difference(self, trial: Trial, stage: str) -> Difference | None:
         """Return the numbers of a stage of a trial; None if it does not compute the stage."""
         replayed, _ = self.replayer.tried(trial.candidate.recipe, [stage])
-        return next((found.difference for found in replayed if found.name == stage), None)
+        return next((result.difference for result in replayed if result.name == stage), None)
