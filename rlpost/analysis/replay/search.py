@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,11 @@ from rlpost.analysis.replay.sample import sampled
 from rlpost.analysis.replay.trials import Trial, Trials
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
+from rlpost.estimators import ESTIMATORS
 from rlpost.io.arrow import is_list, is_number
 from rlpost.recipe.base import Range, Symmetric
-from rlpost.recipe.numerics import EstimateClamp
-from rlpost.recipe.recipe import WeightBounds, WeightLevel
+from rlpost.recipe.numerics import EstimateClamp, Numerics
+from rlpost.recipe.recipe import Recipe, Scope, WeightBounds, WeightLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from rlpost.analysis.replay.candidates import Candidate
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.display.reporter import Reporter
-    from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
 
@@ -63,61 +63,58 @@ _LATER = ("sample_weight", "is_weight")
 _FEW = 3
 """Equal numbers that can be those of a clip."""
 _MOST_COLUMNS = 5
-KL_KINDS = ("k1", "k2", "k3", "abs", "k4")
-_SCOPES = ("group", "others", "batch", "running", "none")
 
 _CLAMPS = tuple(
     EstimateClamp.of((which, bound))
     for which in ("k3", "all")
     for bound in (10.0, 20.0, 40.0, np.inf)
 )
+_CHOICES = (
+    "kl_estimator", "norm_mean", "norm_std", "whiten_advantages", "whiten_rewards",
+    "drop_equal_rewards", "drop_single", "drop_truncated", "difficulty_weight", "length_weight",
+    "unit", "rollout_reward", "scan", "bootstrap", "numerics.norm_ddof", "numerics.single",
+    "numerics.constant", "numerics.batch", "numerics.kl_credit", "numerics.terminal_reward",
+    "numerics.observations", "numerics.outcome", "numerics.process_rewards",
+    "numerics.whiten_ddof", "numerics.whiten_scale",
+)  # fmt: skip
+_TYPES = {
+    **{name: field.annotation for name, field in Recipe.model_fields.items()},
+    **{f"numerics.{name}": field.annotation for name, field in Numerics.model_fields.items()},
+}
+_OPTIONS = {
+    f"options.{name}": option.kind
+    for estimator in ESTIMATORS.values()
+    for name, option in estimator.options.items()
+}
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """Return the values of a type that has some few; none of any other type."""
+    if kind is bool:
+        return (True, False)
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(chain.from_iterable(map(_choices, get_args(kind))))
+
+
+KL_KINDS = _choices(_TYPES["kl_estimator"])
+_SCOPES = get_args(Scope)
 GRID: dict[str, tuple[Any, ...]] = {
+    **{name: _choices(_TYPES[name]) for name in _CHOICES},
+    **{name: values for name, kind in _OPTIONS.items() if (values := _choices(kind))},
     "kl_coef": (5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.0),
-    "kl_estimator": KL_KINDS,
     "gamma": (0.9, 0.95, 0.97, 0.99, 0.995, 1.0),
     "lam": (0.0, 0.9, 0.95, 0.98, 0.99, 1.0),
-    "norm_mean": _SCOPES,
-    "norm_std": _SCOPES,
-    "whiten_advantages": (True, False),
-    "whiten_rewards": (True, False),
     "reward_clip": tuple(map(Symmetric.of, (0.5, 1.0, 2.0, 5.0, 10.0))),
     "advantage_clip": (0.5, 1.0, 2.0, 5.0, 10.0),
     "reward_scale": ((0.0, 1.0, 0.0, 1.0), (0.0, 1.0, -1.0, 1.0), (-1.0, 1.0, 0.0, 1.0)),
     "truncation_penalty": (0.0, 0.5, -1.0),
-    "drop_equal_rewards": (True, False),
-    "drop_single": (True, False),
-    "drop_truncated": (True, False),
-    "difficulty_weight": (True, False),
-    "length_weight": (True, False),
-    "unit": ("row", "rollout"),
-    "rollout_reward": ("last", "sum", "mean"),
-    "scan": ("row", "rollout"),
-    "bootstrap": ("column", "last", None),
-    "options.states": ("group", "batch"),
-    "options.episodes": ("trajectory", "row"),
-    "options.segment_reward": ("sum", "last"),
-    "options.turn_baseline": ("return", "reward"),
-    "options.order": ("row", "group"),
-    "options.position": ("token", "policy_token"),
-    "options.lone": ("baseline", "none"),
-    "options.gdpo_batch": ("responses", "tokens"),
     "options.length_adaptive_alpha": (0.05, 0.1),
     "numerics.norm_eps": (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4),
-    "numerics.norm_ddof": (0, 1),
-    "numerics.single": ("zero", "zero_always", "raw", "normalise"),
-    "numerics.constant": ("zero", "divide"),
-    "numerics.batch": ("step", "step_domain", "all"),
-    "numerics.kl_credit": ("return", "token", "response", "none"),
     "numerics.log_ratio_clamp": _CLAMPS,
     "numerics.kl_clamp": _CLAMPS,
-    "numerics.terminal_reward": ("last_policy_token", "last_token"),
-    "numerics.observations": ("skip", "states", "zero_states", "policy", "restart", "cut"),
-    "numerics.outcome": ("return", "response"),
-    "numerics.process_rewards": ("response", "token"),
-    "numerics.whiten_ddof": (0, 1),
-    "numerics.whiten_scale": ("std", "none"),
 }
-"""Values that are tried of a field, one at a time."""
+"""Values that are tried of a field, one at a time: all choices, numbers that frameworks use."""
 SOLVED = {
     "teachers": (-100.0, 100.0),
     "component_weights": (-100.0, 100.0),
@@ -545,7 +542,7 @@ def single_changes(recipe: Recipe, rollouts: Rollouts, fields: frozenset[str]) -
         yield from ({"overlong_penalty": x} for x in _penalties(recipe, rollouts))
 
 
-_OPTIONAL = ("reward_clip", "advantage_clip", "reward_scale", "truncation_penalty")
+_OPTIONAL = ("bootstrap", "reward_clip", "advantage_clip", "reward_scale", "truncation_penalty")
 _CLIPPED = {
     "reward_clip": ("response_level_rewards", "token_level_rewards", "advantages"),
     "advantage_clip": ("advantages",),

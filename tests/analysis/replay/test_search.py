@@ -13,8 +13,10 @@ from rlpost.analysis.replay.candidates import nested, value_of
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import replay_recipe
 from rlpost.analysis.replay.rollouts import RolloutReader
-from rlpost.analysis.replay.search import GRID, search, single_changes
+from rlpost.analysis.replay.search import GRID, SOLVED, search, single_changes
+from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
+from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import merged, values_of
 
 RESPONSES, GROUP = 32, 4
@@ -56,6 +58,14 @@ def test_values_of_the_grid_are_values_of_their_field(name):
     for value in GRID[name]:
         more = {"kl_coef": 0.1} if name == "kl_estimator" else {}
         assert value_of(Recipe.of(merged(more, nested({name: value}))), name) == value
+
+
+@pytest.mark.parametrize("name", {**GRID, **SOLVED})
+def test_names_of_the_search_are_fields_or_options_of_an_estimator(name):
+    table, _, key = name.rpartition(".")
+    options = {key for estimator in ESTIMATORS.values() for key in estimator.options}
+    names = {"": Recipe.model_fields, "numerics": Numerics.model_fields, "options": options}
+    assert key in names[table]
 
 
 def test_changes_are_values_that_a_recipe_can_have_and_has_not():
