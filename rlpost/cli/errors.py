@@ -131,20 +131,21 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
 
 def _of_function(name: str, known: list[str]) -> str:
     """Return how to set a choice of the numerics, or an option of estimators or losses."""
-    from rlpost.recipe.numerics import Numerics  # noqa: PLC0415 - only errors need them
+    from rlpost.recipe.functions import owners  # noqa: PLC0415 - only errors need them
+    from rlpost.recipe.numerics import Numerics  # noqa: PLC0415
 
     if "--numerics" in known and name in Numerics.model_fields:
         return f"--numerics {name}=VALUE sets it"
     if "--option" in known:
-        from rlpost import estimators  # noqa: PLC0415
+        from rlpost.estimators import ESTIMATORS  # noqa: PLC0415
 
-        if owners := estimators.having(name):
-            return f"--option {name}=VALUE sets it: {owners}"
+        if having := owners(name, ESTIMATORS):
+            return f"--option {name}=VALUE sets it: {having}"
     if "--loss-option" in known:
-        from rlpost import losses  # noqa: PLC0415
+        from rlpost.losses import LOSSES  # noqa: PLC0415
 
-        if owners := losses.having(name):
-            return f"--loss-option {name}=VALUE sets it: {owners}"
+        if having := owners(name, LOSSES):
+            return f"--loss-option {name}=VALUE sets it: {having}"
     return ""
 
 

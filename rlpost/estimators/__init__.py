@@ -5,12 +5,18 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from rlpost.errors import OptionValueError, UsageError, series
+from rlpost.errors import OptionValueError, UsageError
 from rlpost.estimators import groups, returns, turns
 from rlpost.estimators.base import FIELDS, FLAG, Credit, Estimator, as_estimator
 from rlpost.recipe.estimators import NAMES, check_name, installed
 from rlpost.recipe.flags import flag_of
-from rlpost.recipe.functions import from_entry_point, from_file, typed_options, with_defaults
+from rlpost.recipe.functions import (
+    from_entry_point,
+    from_file,
+    owners,
+    typed_options,
+    with_defaults,
+)
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -94,18 +100,12 @@ def _of_signature(recipe: Recipe, estimator: Estimator) -> Recipe:
     return recipe.model_copy(update=fields) if fields else recipe
 
 
-def having(name: str) -> str:
-    """Return the estimators that have an option, as the end of a sentence; empty: none has it."""
-    names = [entry.name for entry in ESTIMATORS.values() if name in entry.options]
-    return f"{series(names, 'and')} {'have' if names[1:] else 'has'} it" if names else ""
-
-
 def _elsewhere(name: str) -> str:
     """Return what to do about a name that is a field, or an option of other estimators."""
     if name in FIELDS:
         flag = flag_of(name) if name in Recipe.model_fields else f"--numerics {name}=VALUE"
         return f"it is a field of the recipe: use {flag}"
-    return having(name)
+    return owners(name, ESTIMATORS)
 
 
-__all__ = ["ESTIMATORS", "Credit", "Estimator", "completed", "estimator_named", "having", "typed"]
+__all__ = ["ESTIMATORS", "Credit", "Estimator", "completed", "estimator_named", "typed"]

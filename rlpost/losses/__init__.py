@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlpost.errors import UsageError, no_such, series
+from rlpost.errors import UsageError, no_such
 from rlpost.losses import clipped, dppo, weighted
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate
 from rlpost.losses.kl import kl_loss
@@ -11,7 +11,7 @@ from rlpost.recipe.functions import from_entry_point, from_file
 from rlpost.recipe.loss import NAMES, installed
 
 __all__ = [
-    "DUAL", "HIGH", "LOSSES", "LOW", "NONE", "SELECTED", "Loss", "Surrogate", "Tokens", "having",
+    "DUAL", "HIGH", "LOSSES", "LOW", "NONE", "SELECTED", "Loss", "Surrogate", "Tokens",
     "kl_loss", "loss_named",
 ]  # fmt: skip
 LOSSES: dict[str, Loss] = {
@@ -21,12 +21,6 @@ LOSSES: dict[str, Loss] = {
         key=lambda loss: NAMES.index(loss.name),
     )
 }
-
-
-def having(name: str) -> str:
-    """Return the losses that have an option, as the end of a sentence; empty: none has it."""
-    names = [loss.name for loss in LOSSES.values() if name in loss.options]
-    return f"{series(names, 'and')} {'have' if names[1:] else 'has'} it" if names else ""
 
 
 def loss_named(name: str) -> Loss:

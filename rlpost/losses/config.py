@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import UsageError, no_such
 from rlpost.kernels.aggregate import OF_UNITS
-from rlpost.losses import having, loss_named
+from rlpost.losses import LOSSES, loss_named
 from rlpost.losses.base import limits
 from rlpost.recipe.base import Offsets, Range
 from rlpost.recipe.flags import flag_of
+from rlpost.recipe.functions import owners
 from rlpost.recipe.loss import OF_RATIO, LossOptions
 from rlpost.recipe.recipe import SWEPT_CORRECTIONS
 
@@ -201,7 +202,7 @@ def _setting(trial: LossConfig, known: Collection[str], sources: Mapping[str, st
     asked = options.loss_options | {name: point[name] for name in reads if name in loss.options}
     asked = {x: y for x, y in asked.items() if x in loss.options or x not in known}
     try:
-        typed = loss.typed(asked, sources, having)
+        typed = loss.typed(asked, sources, partial(owners, functions=LOSSES))
         options = options.model_copy(update={"loss_options": typed})
         loss.values(options)
     except UsageError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from rlpost.errors import ErrorPart, UsageError, closest, no_such
+from rlpost.errors import ErrorPart, UsageError, closest, no_such, series
 from rlpost.recipe.base import PLAIN, is_plain, text_of, wrong_value
 from rlpost.recipe.flags import flag_of
 
@@ -157,6 +157,17 @@ def _kind_of_default(default: Any) -> Any:
         kind = kinds.pop() if len(kinds) == 1 else float if kinds == {int, float} else None
         return None if kind is None else list.__class_getitem__(kind)
     return next((kind for kind in PLAIN if isinstance(default, kind)), None)
+
+
+def owners(name: str, functions: Mapping[str, Any]) -> str:
+    """Return which functions have an option, as the end of a sentence; empty: none has it.
+
+    Args:
+        name: of the option.
+        functions: entries with `options`, by name.
+    """
+    names = [entry for entry, function in functions.items() if name in function.options]
+    return f"{series(names, 'and')} {'have' if names[1:] else 'has'} it" if names else ""
 
 
 def typed_options(

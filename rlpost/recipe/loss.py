@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -100,7 +100,6 @@ DualClip = Annotated[
     PlainSerializer(_never_text, return_type=float | str, when_used="json"),
     InHelp("FLOAT|twice|never"),
 ]
-AGGREGATIONS = get_args(Aggregation)
 OF_RATIO = ("pg_clip", "dual_clip", "ratio_clamp")
 """The fields of LossOptions that only some losses read."""
 

@@ -18,7 +18,7 @@ from manual.stubs import stubs
 
 import rlpost
 from rlpost.errors import DataError, UsageError
-from rlpost.recipe.loss import AGGREGATIONS, LossOptions
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions
 
 if TYPE_CHECKING:
     from rlpost.recipe.base import OptionModel
@@ -308,7 +308,7 @@ def test_totals_are_those_of_a_step_that_has_the_responses(totals, text):
         F.aggregate(*AGGREGATED, totals=totals)
 
 
-@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize("how", ABOUT_AGGREGATIONS)
 def test_a_step_without_policy_tokens_has_the_loss_0(how):
     values, offsets, mask = AGGREGATED
     nothing = {"tokens": 0, "responses": np.int64(0), "rows": torch.tensor(3), "longest": 4}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlpost.errors import UsageError
 from rlpost.losses import LOSSES, Tokens, loss_named
-from rlpost.recipe.loss import AGGREGATIONS, LossOptions
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions
 from rlpost.recipe.presets import loss_preset
 
 
@@ -51,7 +51,7 @@ CHOICES = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize("how", ABOUT_AGGREGATIONS)
 @settings(max_examples=20)
 @given(rows=ONE_BATCH, choices=CHOICES, weighted=st.booleans())
 def test_losses_are_aggregated_as_the_loop_does(how, rows, choices, weighted):

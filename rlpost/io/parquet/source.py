@@ -268,14 +268,6 @@ class Source:
             if footer.row_group(group).column(index).path_in_schema.partition(".")[0] == column
         )
 
-    def decoded_bytes(self) -> int:
-        """Return the decompressed bytes of all columns of all files."""
-        return sum(
-            footer.row_group(group).total_byte_size
-            for footer in self.footers
-            for group in range(footer.num_row_groups)
-        )
-
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
         """Read columns in chunks, in file order.
 
@@ -587,10 +579,6 @@ class TableSource:
     def values_of(self, column: str) -> int:
         """Return the number of values of a column."""
         return int(self.rows * self._tokens_per_row(column))
-
-    def decoded_bytes(self) -> int:
-        """Return the bytes in memory of all columns."""
-        return int(self.table.nbytes)
 
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
         """Read columns in chunks, as `Source.read`."""

@@ -162,15 +162,3 @@ def checks_ran(facts: Facts) -> str:
     """Return `28 checks`, or `24 of 28 checks` if some did not run."""
     ran, count = sum(one.not_run is None for one in facts.checks), len(facts.checks)
     return f"{count} checks" if ran == count else f"{ran} of {count} checks"
-
-
-def not_run_lines(facts: Facts) -> list[str]:
-    """Return the checks that did not run, by reason; none if all ran."""
-    names: dict[str, list[str]] = {}
-    for one in facts.checks:
-        if one.not_run is not None:
-            names.setdefault(one.not_run, []).append(one.name)
-    if not names:
-        return []
-    count = sum(map(len, names.values()))
-    return [f"{count} did not run:", *(f"  {why}: {', '.join(own)}" for why, own in names.items())]
