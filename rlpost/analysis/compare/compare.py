@@ -20,7 +20,7 @@ from rlpost.analysis.compare.sides import (
     RecipeSide,
     file_side,
 )
-from rlpost.analysis.difference import align
+from rlpost.analysis.difference import align, finite
 from rlpost.analysis.responses import columns as lists
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
@@ -299,7 +299,7 @@ def _most_different(
             **_place(source, int(rows[i])),
             "step": keys.label("batch", int(rows[i])),
             "prompt_id": keys.label("group", int(rows[i])),
-            "reward": _finite_or_none(keys.reward[rows[i]]),
+            "reward": finite(keys.reward[rows[i]]),
             "left": float(left[i]),
             "right": float(right[i]),
             "scaled_difference": float(differences[i]),
@@ -318,10 +318,6 @@ def _divided_by_rms(values: Numbers, chosen: NDArray[np.bool_]) -> Numbers:
     """Return the values divided by the root mean square of the chosen ones."""
     rms = float(np.sqrt(np.square(values[chosen]).mean())) if chosen.any() else 0.0
     return values / rms if rms else values
-
-
-def _finite_or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def recipe_differences(sides: Sequence[Side], column: str) -> list[Json] | None:

@@ -32,7 +32,7 @@ _SAMPLE_TOKENS = 150_000
 _MOST = 0.5
 """Share of the differing last tokens that a finding must explain."""
 DISTINCT = 3
-"""A relation needs so many distinct numbers more than it has constants."""
+"""A relation needs so many distinct numbers."""
 
 
 @dataclass

@@ -16,6 +16,7 @@ from rlpost.analysis.replay.candidates import nested, value_of
 from rlpost.analysis.replay.evidence import Evidence
 from rlpost.analysis.replay.rollouts import NumberColumn
 from rlpost.analysis.replay.search import (
+    DIGITS,
     SOLVED,
     least_squares_step,
     number_of,
@@ -56,7 +57,6 @@ _OUTSIDE = 0.02
 _STEP = 0.2
 """A set of responses differs if so many of its elements do."""
 _FEW = 3
-_DIGITS = (1, 2, 3, 4, 6)
 _ROUNDS = 6
 
 
@@ -318,7 +318,7 @@ def _solved(seen: Evidence) -> Iterator[PossibleCause]:
     names = [n for n in SOLVED if n in seen.fields and number_of(seen.recipe, n) is not None]
     for some in [[name] for name in names] + [[a, b] for a, b in itertools.pairwise(names)]:
         values = _solution(seen, some)
-        for digits in _DIGITS if values else ():
+        for digits in DIGITS if values else ():
             rounded = {name: float(f"{x:.{digits}g}") for name, x in values.items()}
             cause = _changed(seen, with_numbers(seen.resolved.recipe, rounded))
             if cause is not None:

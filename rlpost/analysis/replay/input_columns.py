@@ -165,6 +165,17 @@ def lacking_warnings(source: Source | TableSource, recorded: Mapping[str, str]) 
     return [f"not read: `{name}`, which {file} lacks" for name, file in lacking.items()]
 
 
+def text_warnings(schema: pa.Schema, columns: InputColumns) -> list[str]:
+    """Return warnings of columns that are named as recorded ones and have no numbers."""
+    read = {*columns.used, *columns.recorded.values()}
+    kinds = {name: schema.field(name).type for name in STAGE_COLUMNS if name in schema.names}
+    return [
+        f"not compared: `{name}` is {_words(kind)}, no numbers"
+        for name, kind in kinds.items()
+        if name not in read and not is_number(kind) and not holds_numbers(kind)
+    ]
+
+
 class InputColumns(NamedTuple):
     """The columns of an input that a replay reads."""
 

@@ -18,6 +18,7 @@ from rlpost.analysis.replay.input_columns import (
     common_schema,
     joined,
     lacking_warnings,
+    text_warnings,
     type_in_first_file,
 )
 from rlpost.analysis.responses import columns as lists
@@ -274,7 +275,7 @@ class RolloutReader:
     """Reads an input part by part: whole steps, or whole prompt groups, of so many tokens."""
 
     source: Source | TableSource
-    found: InputColumns
+    columns: InputColumns
     names: tuple[str, ...]
     """The columns that are read."""
     unread: frozenset[str]
@@ -314,6 +315,7 @@ class RolloutReader:
             unread = frozenset(columns.whole_numbers(schema)) - read
         parts, scope = parts_of(source, columns, most_tokens)
         warnings = lacking_warnings(source, columns.recorded)
+        warnings += text_warnings(schema, columns)
         return cls(source, columns, tuple(names), unread, parts, scope, warnings)
 
     def with_whole(self, unit: Literal["batch", "run"]) -> RolloutReader:
@@ -321,7 +323,7 @@ class RolloutReader:
         if unit == "run":
             parts: tuple[NDArray[np.int64], ...] = (np.arange(self.source.rows),)
             return replace(self, parts=parts, scope="everything")
-        parts, scope = parts_of(self.source, self.found, 1, only="whole steps")
+        parts, scope = parts_of(self.source, self.columns, 1, only="whole steps")
         return replace(self, parts=parts, scope=scope)
 
     def rollouts(self, part: int) -> Rollouts:
@@ -330,8 +332,8 @@ class RolloutReader:
         return Rollouts(
             self.source.name,
             read_rows(self.source, self.names, rows),
-            self.found.roles,
-            self.found.recorded,
+            self.columns.roles,
+            self.columns.recorded,
             rows,
             self.source.rows,
             self.scope,

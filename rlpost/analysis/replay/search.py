@@ -50,7 +50,8 @@ NEAREST = 4
 _SOLUTIONS = 6
 """Of these, the ones whose numbers are solved."""
 _STEPS = 5
-_DIGITS = (1, 2, 3, 4, 6)
+DIGITS = (1, 2, 3, 4, 6)
+"""Significant digits to which a solved number is rounded, the fewest that do first."""
 _SOLVED_ELEMENTS = 200_000
 _WORST = 0.1
 """Share of the elements that a step of least squares leaves out."""
@@ -350,7 +351,7 @@ class _Search:
     def _rounded(self, trial: Trial, names: list[str], equal_stages: int) -> Trial:
         """Return a trial with the fewest digits that make more stages equal, or the trial."""
         recipe = trial.candidate.recipe
-        for digits in _DIGITS:
+        for digits in DIGITS:
             values = {n: float(f"{number_of(recipe, n):.{digits}g}") for n in names}
             plainer = self.trials.of(trial.candidate.changed(with_numbers(recipe, values)))
             if plainer is not None and plainer.equal_stages > equal_stages:

@@ -25,7 +25,7 @@ class RecordedStage:
     title: str
     level: Level
     names: tuple[str, ...] = ()
-    """Other names of the column, in files of frameworks and of `rlpost convert`."""
+    """Names of the column, in files of frameworks and of `rlpost convert`."""
 
 
 def _stage(name: str, title: str, level: Level, *names: str) -> RecordedStage:

@@ -215,3 +215,11 @@ def test_files_may_differ_in_the_types_of_numbers_but_not_in_lists(rollouts):
     without = other.drop_columns(["response_mask"])
     warnings = rlpost.replay([first, without], recipe).warnings
     assert "not read: `response_mask`, which Table 1 lacks" in warnings
+
+
+def test_a_recorded_column_without_numbers_is_named(rollouts):
+    recipe = rlpost.Recipe(estimator="grpo")
+    table = recorded(rollouts, recipe).drop_columns(["returns"])
+    result = rlpost.replay(table.append_column("returns", [["high"] * len(table)]), recipe)
+    assert "not compared: `returns` is of type string, no numbers" in result.warnings
+    assert result.reproduced
