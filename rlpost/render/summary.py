@@ -255,7 +255,8 @@ def _groups(summary: Json) -> str:
         parts.append(f"equal rewards in {equal:,}{of}: {passes}")
     if groups["single"]:
         unit = "rollout" if "rollouts" in summary else "response"
-        parts.append(f"{groups['single']:,} of one {unit}")
+        number_of = f"{groups['single']:,}" if parts else counted(groups["single"], "group")
+        parts.append(f"{number_of} of one {unit}")
     return "; ".join(parts)
 
 
@@ -294,11 +295,12 @@ def _numbers(summary: Json, *, verbose: bool) -> TextTable:
     if "rollouts" in summary:
         units = counted(summary["rollouts"]["counted"], "rollout")
     of_tokens = counted(tokens, "response" if summary["tokens"] is None else "policy token")
+    means = f"{responses}{'' if responses == '1 response' else chr(39)} means"
     facts = [
         ("raw reward", "reward", units),
         ("process rewards, sum", "process_reward", responses),
         ("reward after normalisation", "response_level_reward", responses),
-        (f"KL per token ({summary.get('kl', {}).get('estimator')})", "kl", f"{responses}' means"),
+        (f"KL per token ({summary.get('kl', {}).get('estimator')})", "kl", means),
         ("advantage", "advantage", of_tokens),
         ("return", "return", of_tokens),
         ("sample weight", "sample_weight", responses),

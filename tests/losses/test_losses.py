@@ -19,7 +19,7 @@ from rlpost.errors import UsageError
 from rlpost.losses import HIGH, LOSSES, NONE, Tokens, kl_loss, loss_named
 from rlpost.losses.config import LossConfig
 from rlpost.losses.kl import KlLoss
-from rlpost.recipe.loss import AGGREGATIONS, LossOptions
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions
 from rlpost.recipe.presets import loss_preset
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
@@ -551,7 +551,7 @@ def test_the_table_has_every_loss_with_its_fields():
     assert {case[0].get("loss", "ppo") for case in CASES.values()} == set(LOSSES)
     for name, loss in LOSSES.items():
         assert loss.name == name == loss_named(name).name
-        assert loss.aggregation in AGGREGATIONS
+        assert loss.aggregation in ABOUT_AGGREGATIONS
         assert all(option.text or name in loss.fields for name, option in loss.options.items())
         assert loss.formula
         assert loss.source

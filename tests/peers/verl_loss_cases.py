@@ -39,7 +39,7 @@ from rlpost.functional import policy_loss
 from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.options import Options
-from rlpost.recipe.loss import AGGREGATIONS
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS
 from rlpost.recipe.presets import loss_preset
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def _around(data: PeerRollouts, count: int) -> tuple[float, float]:
     return low, high
 
 
-_AGGREGATIONS = [how for how in AGGREGATIONS if how not in (BY_SIGN, *OF_UNITS)]  # of verl
+_AGGREGATIONS = [how for how in ABOUT_AGGREGATIONS if how not in (BY_SIGN, *OF_UNITS)]  # of verl
 
 
 def _aggregation_cases() -> Iterator[PeerCase]:

@@ -380,13 +380,9 @@ def _columns(configs: Sequence[Json]) -> dict[str, list[str]]:
     columns["zero grad"] = [percent(setting["no_gradient"]["fraction"]) for setting in configs]
     for side in ("low", "high", *more):
         columns[side] = [percent(setting["clip"][side]["fraction"]) for setting in configs]
-    columns["ESS"] = [_percent(setting["gradient"]["ess"]) for setting in configs]
+    columns["ESS"] = [percent(setting["gradient"]["ess"]) for setting in configs]
     columns["cosine"] = aligned([setting["gradient"]["cosine"] for setting in configs])
     return columns | {"mean loss": aligned([setting["loss"]["total"] for setting in configs])}
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else percent(share)
 
 
 def _notes(configs: Sequence[Json]) -> Iterator[str]:

@@ -43,10 +43,11 @@ def signal(facts: Facts) -> Section | None:
         rows = [(name, percent(share), bar(share, 1.0, _BAR)) for name, share in shares.items()]
         lines.append(f"of {whole.count:,} {facts.advantages.of}; those of exactly 0 train nothing")
     groups = facts.groups
-    if groups is not None and groups.size and groups.pass_rate is not None:
-        share = groups.no_signal / groups.count
+    several = 0 if groups is None else groups.count - groups.single
+    if groups is not None and several and groups.pass_rate is not None:
+        share = groups.no_signal / several
         rows.append(("groups with equal rewards", percent(share), bar(share, 1.0, _BAR)))
-        lines.append(f"{groups.no_signal:,} of {groups.count:,} groups have equal rewards: a group "
+        lines.append(f"{groups.no_signal:,} of {several:,} groups have equal rewards: a group "
                      "baseline makes their advantages 0")  # fmt: skip
     table = TextTable(("", "share", ""), rows, lines=lines, text=(0, 2))
     return Section("signal", Page("Signal", parts=[table])) if rows else None
@@ -122,7 +123,8 @@ def _groups(facts: Facts) -> Iterator[Chart]:
         return
     if groups.pass_rates:
         counts = [rate.groups for rate in groups.pass_rates]
-        note = f"in {groups.all_pass:,} groups all {groups.of}s pass, in {groups.all_fail:,} none"
+        note = f"of groups of several {groups.of}s, all pass in {groups.all_pass:,}, "
+        note += f"none in {groups.all_fail:,}"
         yield bars("Pass rates of groups", _rate_names(groups), counts, "groups", "pass rate", note)
     pass_at_k = groups.pass_at_k_of_all
     if len(pass_at_k) > 1:

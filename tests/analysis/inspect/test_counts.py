@@ -208,3 +208,31 @@ def test_the_mask_of_a_run_leaves_nothing_out(tmp_path):
     rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
     facts = inspect(tmp_path / "out.parquet")
     assert (facts.left_out, facts.uncounted, facts.rewards.spread.count) == (3, {}, 6)
+
+
+def counted_rows(**columns: Any) -> pa.Table:
+    """Eight rows of two prompts."""
+    masks = [[1] * 40] * 4 + [[1] * 3] * 4
+    rows = {"prompt_id": ["p", "q"] * 4, "reward": [0.0, 1.0, 1.0, 0.0] * 2}
+    return pa.table({**rows, "response_mask": masks, **columns})
+
+
+@pytest.mark.parametrize(
+    "columns", [{"failure": ["timeout"] * 8}, {"sample_mask": [0] * 8}], ids=["failed", "masked"]
+)
+def test_an_input_of_which_nothing_counts_is_inspected_and_reported(columns):
+    facts = rlpost.inspect(counted_rows(**columns))
+    assert facts.responses == 8
+    assert facts.lengths.spread.max is None
+    assert rlpost.report(counted_rows(**columns)).responses == 8
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_failed_responses_are_not_truncated_ones(by_length):
+    failed = ["timeout"] * 4 + [None] * 4
+    reasons = {} if by_length else {"finish_reason": ["length"] * 4 + ["stop"] * 4}
+    rows = counted_rows(failure=failed, **reasons)
+    names = {finding.name for finding in rlpost.inspect(rows).findings}
+    assert "many_truncated" not in names
+    names = {finding.name for finding in rlpost.inspect(rows, failures="keep").findings}
+    assert by_length or "many_truncated" in names

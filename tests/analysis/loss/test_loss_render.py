@@ -6,6 +6,7 @@ import json
 import math
 import pstats
 import re
+from typing import get_args
 
 import numpy as np
 import polars as pl
@@ -21,7 +22,7 @@ from rlpost.analysis.loss import run as loss_run
 from rlpost.losses import LOSSES
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.options import Options
-from rlpost.recipe.loss import ABOUT_AGGREGATIONS, AGGREGATIONS, NAMES, LossOptions
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, NAMES, Aggregation, LossOptions
 
 
 def with_lists(table, name, change):
@@ -221,11 +222,25 @@ def test_the_page_of_every_loss_has_its_formula_and_its_clipped_tokens(tmp_path,
     assert f" · {name}" in shown
     assert setting["formula"] in shown
     labels = render_loss.branch_labels(setting)
-    for side in ("low", "high", "dual", "selected"):
-        clipped = setting["clip"][side]["tokens"]
-        assert side in labels or not clipped
-        if side in labels:
-            assert f"{labels[side]} {clipped} " in shown
+    for side, state in setting["clip"].items():
+        if side != "any" and (state["tokens"] or side in labels):
+            assert f"{labels[side]} {state['tokens']} " in shown
+
+
+LABELS = {
+    "ppo": ("clipped, ratio < 0.8", "clipped, ratio > 1.2"),
+    "cispo": ("clipped, ratio > 5",),
+    "dppo": ("clipped or masked, low", "clipped or masked, high"),
+    "clip_cov": ("selected",),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_the_rows_of_clipped_tokens_name_their_bounds(tmp_path, monkeypatch, name):
+    path = save(dump(drift=1.5), tmp_path / "in.parquet")
+    summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(loss=name))])
+    shown = " ".join(Screen(monkeypatch, 80).show(summary).split())
+    assert all(label in shown for label in LABELS[name]), shown
 
 
 def test_masked_tokens_keep_the_gradient_of_the_squared_log_ratio(tmp_path):
@@ -333,7 +348,7 @@ def test_the_estimator_of_a_preset_has_the_name_on_the_command_line(tmp_path):
 
 def test_the_catalogue_has_all_losses():
     assert [*NAMES] == [*LOSSES]
-    assert [*ABOUT_AGGREGATIONS] == [*AGGREGATIONS]
+    assert [*ABOUT_AGGREGATIONS] == [*get_args(Aggregation)]
 
 
 @pytest.mark.parametrize(

@@ -566,26 +566,27 @@ def many_truncated(data: CheckInput) -> Result:
     length limit, or leave such responses out: --drop-truncated, --drop-longer,
     --overlong-penalty.
     """
-    rows, lengths = data.reading.rows, data.lengths
+    rows, lengths, counted_rows = data.reading.rows, data.lengths, data.table.counted
+    total = int(counted_rows.sum())
     if "truncated" in rows:
-        flags = rows["truncated"]
+        flags = rows["truncated"].to_numpy() & counted_rows
         count = int(flags.sum())
-        many = count >= TRUNCATED * data.count
+        many = count > 0 and count >= TRUNCATED * total
         text = f"stopped at the length limit (`{data.column('truncated')}`)"
     else:
         assert lengths is not None
         count, longest = lengths.at_longest, lengths.spread.max
-        flags = rows["tokens"] == longest
+        flags = (rows["tokens"].to_numpy() == longest) & counted_rows
         differ = lengths.spread.min != longest
-        many = differ and count > 1 and count >= AT_LIMIT * data.count and (longest or 0) >= LARGE
+        many = differ and count > 1 and count >= AT_LIMIT * total and (longest or 0) >= LARGE
         text = f"have exactly the maximum of {longest or 0:,.0f} tokens and may be truncated"
     if not many:
         return None
     return Problem(
-        30 + 30 * count / data.count,
-        f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) {text}",
+        30 + 30 * count / total,
+        f"{count:,} of {counted(total, 'response')} ({share(count, total)}) {text}",
         "raise the limit, or --drop-truncated, --drop-longer, --overlong-penalty",
-        count, data.count, data.examples(flags, "tokens"),
+        count, total, data.examples(flags, "tokens"),
     )  # fmt: skip
 
 
