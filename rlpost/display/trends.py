@@ -23,7 +23,7 @@ class Trend:
 
     name: str
     values: Sequence[float | None]
-    """None where a step has no such number; those steps are left out."""
+    """None where a step has no such number, whose block is blank."""
     share: bool = False
     """Whether the numbers are shares, which are printed as percentages."""
 
@@ -31,18 +31,22 @@ class Trend:
     def row(self) -> tuple[str, ...]:
         """The name, the blocks, and the first, least, greatest and last number."""
         numbers = [value for value in self.values if value is not None]
-        ends = [numbers[0], min(numbers), max(numbers), numbers[-1]]
+        ends = [self.values[0], min(numbers), max(numbers), self.values[-1]]
         texts = [*map(percent, ends)] if self.share else aligned(ends)
-        return self.name, trend_blocks(_means(numbers), share=self.share), *texts
+        return self.name, trend_blocks(_means(self.values), share=self.share), *texts
 
 
-def trend_blocks(values: Sequence[float], *, share: bool) -> str:
+def trend_blocks(values: Sequence[float | None], *, share: bool) -> str:
     """Return a line of blocks: shares from 0 to 100 %, others from their least to their greatest.
 
-    >>> trend_blocks([1.0, 1.0], share=True), trend_blocks([0.3, 0.4], share=True)
-    ('██', '▃▄')
+    None is blank.
+
+    >>> trend_blocks([1.0, 1.0], share=True), trend_blocks([0.3, None, 0.4], share=True)
+    ('██', '▃ ▄')
     """
-    return spark(values, (0, 1) if share else (min(values), max(values)))
+    numbers = [value for value in values if value is not None]
+    blocks = iter(spark(numbers, (0, 1) if share else (min(numbers), max(numbers))))
+    return "".join(" " if value is None else next(blocks) for value in values)
 
 
 def trend_table(name: str, labels: Sequence[object], trends: Sequence[Trend]) -> TextTable:
@@ -58,8 +62,9 @@ def trend_table(name: str, labels: Sequence[object], trends: Sequence[Trend]) ->
     return TextTable((heading, "", "first", "min", "max", "last"), rows, text=(0, 1))
 
 
-def _means(values: Sequence[float]) -> list[float]:
-    """Return at most 24 means of neighbouring values."""
-    parts = min(len(values), WIDTH)
-    bounds = [len(values) * i // parts for i in range(parts + 1)]
-    return [sum(values[low:high]) / (high - low) for low, high in pairwise(bounds)]
+def _means(values: Sequence[float | None]) -> list[float | None]:
+    """Return at most 24 means of neighbouring values; None of steps without a number."""
+    count = min(len(values), WIDTH)
+    bounds = [len(values) * i // count for i in range(count + 1)]
+    parts = [[x for x in values[low:high] if x is not None] for low, high in pairwise(bounds)]
+    return [sum(part) / len(part) if part else None for part in parts]

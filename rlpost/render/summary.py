@@ -564,7 +564,7 @@ def _steps(summary: Json) -> list[TextTable]:
         return [trend_table("step", labels, trends)]
     parts = []
     for one in _chosen(summary, rows, ("reward", "no signal", "equal rewards", "KL per token")):
-        values = [value for row in rows if (value := one.value(row)) is not None]
+        values = [one.value(row) for row in rows]
         ends = (values[0], values[-1])
         first, last = (percent(x) if one.share else number(x, digits=2) for x in ends)
         blocks = trend_blocks(values, share=one.share)

@@ -79,6 +79,7 @@ def test_a_trend_has_its_ends_and_at_most_24_blocks() -> None:
     assert blocks[-1] == "█"
 
 
-def test_a_trend_leaves_out_steps_without_the_number() -> None:
-    assert Trend("kl", [None, 0.5, None, 0.25]).row[2:] == ("0.5000", "0.2500", "0.5000", "0.2500")
+def test_a_trend_is_blank_at_steps_without_the_number() -> None:
+    trend = Trend("kl", [None, 0.5, None, 0.25])
+    assert trend.row == ("kl", " █ ▁", "–", "0.2500", "0.5000", "0.2500")
     assert not trend_table("step", [1, 2], [Trend("kl", [None, None])]).rows

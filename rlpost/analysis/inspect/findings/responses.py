@@ -569,17 +569,19 @@ def many_truncated(data: CheckInput) -> Result:
     rows, lengths, counted_rows = data.reading.rows, data.lengths, data.table.counted
     total = int(counted_rows.sum())
     if "truncated" in rows:
-        flags = rows["truncated"].to_numpy() & counted_rows
+        flags = rows["truncated"] & pl.Series(counted_rows)
         count = int(flags.sum())
         many = count > 0 and count >= TRUNCATED * total
         text = f"stopped at the length limit (`{data.column('truncated')}`)"
     else:
         assert lengths is not None
         count, longest = lengths.at_longest, lengths.spread.max
-        flags = (rows["tokens"].to_numpy() == longest) & counted_rows
+        if longest is None:  # no response counts
+            return None
+        flags = (rows["tokens"] == longest) & pl.Series(counted_rows)
         differ = lengths.spread.min != longest
-        many = differ and count > 1 and count >= AT_LIMIT * total and (longest or 0) >= LARGE
-        text = f"have exactly the maximum of {longest or 0:,.0f} tokens and may be truncated"
+        many = differ and count > 1 and count >= AT_LIMIT * total and longest >= LARGE
+        text = f"have exactly the maximum of {longest:,.0f} tokens and may be truncated"
     if not many:
         return None
     return Problem(
