@@ -53,7 +53,9 @@ def recipe_of_files(source: Source) -> StoredRecipe:
         try:
             metadata = FileMetadata.read(str(file.path), stored)
         except DataError:  # its text may name files of this machine
-            text = "no recipe: that in the metadata cannot be used; choose one with --config"
+            version = stored.get(b"rlpost.version", b"another version").decode(errors="replace")
+            text = f"no recipe: that in the metadata, of rlpost {version}, cannot be used; "
+            text += "choose one with --config"
             return StoredRecipe(why_not=text)
         preset, estimator = _requested(stored)
         carried = bool(metadata.running) or metadata.kl_coef is not None

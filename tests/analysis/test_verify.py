@@ -267,3 +267,13 @@ def test_running_moments_that_a_run_began_with_are_in_its_files(tmp_path):
     assert not a.equals(b)
     assert run("verify", tmp_path / "a.parquet").code == 0
     assert run("verify", tmp_path / "b.parquet").code == 0
+
+
+def test_replay_and_compare_warn_of_a_recipe_of_another_version(enriched):
+    table = pq.read_table(enriched)
+    entries = {b"rlpost.version": b"0.0.1", b"rlpost.recipe": b'{"clip_reward": 5}'}
+    path = enriched.with_name("older.parquet")
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, **entries}), path)
+    text = "no recipe: that in the metadata, of rlpost 0.0.1, cannot be used"
+    assert text in " ".join(rlpost.replay(path).warnings)
+    assert text in " ".join(rlpost.compare([path, enriched]).warnings)

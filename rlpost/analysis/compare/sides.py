@@ -113,10 +113,16 @@ class FileSide:
         return EffectiveRecipe(resolved.recipe, fields)
 
     def warnings(self) -> list[str]:
-        """Return warnings of advantages with other semantics than this version computes."""
+        """Return warnings of a recipe or of semantics of another version than this one."""
+        from rlpost.analysis.stored_recipe import recipe_of_files  # noqa: PLC0415 - torch
         from rlpost.pipeline.output.metadata import semantics_warnings  # noqa: PLC0415 - slow to import
 
-        return semantics_warnings(self.source.files, self.source.footers)
+        stored = recipe_of_files(self.source)
+        lost = stored.recipe is None and stored.why_not
+        return [
+            *([f"{self.name}: {stored.why_not}"] if lost else []),
+            *semantics_warnings(self.source.files, self.source.footers),
+        ]
 
 
 @dataclass

@@ -18,6 +18,7 @@ from rlpost.analysis.replay.replay import (
 )
 from rlpost.analysis.replay.rollouts import RolloutReader
 from rlpost.analysis.replay.stages import STAGES
+from rlpost.analysis.stored_recipe import recipe_of_files
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.estimators import completed, estimator_named
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.analysis.replay.search import NearestRecipe
+    from rlpost.analysis.stored_recipe import StoredRecipe
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
@@ -82,8 +84,11 @@ def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
     sample = _sample(reader, request)
     with _named(source):
         recipe, name, search_facts = request.recipe, request.named, None
+        unusable = ""
         if recipe is None:
-            nearest = _searched(source, sample, request)
+            stored = recipe_of_files(source)
+            unusable = stored.why_not if stored.recipe is None else ""
+            nearest = _searched(source, sample, request, stored)
             recipe, name, search_facts = nearest.recipe, nearest.named, nearest.facts
         recipe = completed(recipe)
         unit = coupled_beyond(sample, recipe)
@@ -91,6 +96,7 @@ def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
             reader = reader.with_whole(unit)
             sample = _sample(reader, request)
         result = replay_recipe(sample, recipe, name, request.tolerance)
+        result["warnings"] += [unusable] * bool(unusable)
         if len(reader.parts) > 1:
             whole = compare_parts(reader, sample, recipe, request.tolerance, request.reporter)
             result["whole_input"] = whole
@@ -180,17 +186,18 @@ def _framework(source: Source) -> str:
     return next((name for name in PRESETS if f"{written}-".startswith(f"{name}-")), "")
 
 
-def _searched(source: Source, sample: Rollouts, request: ReplayRequest) -> NearestRecipe:
-    """Return the recipe of a search."""
+def _searched(
+    source: Source, sample: Rollouts, request: ReplayRequest, stored: StoredRecipe
+) -> NearestRecipe:
+    """Return the recipe of a search; that of the metadata is tried first."""
     from rlpost.analysis.replay.candidates import candidate_of  # noqa: PLC0415 - as search
     from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only it needs presets
-    from rlpost.analysis.stored_recipe import recipe_of_files  # noqa: PLC0415
 
     return search(
         sample,
         tolerance=request.tolerance,
         given=request.given,
-        metadata=candidate_of(recipe_of_files(source).without_names(source.name)),
+        metadata=candidate_of(stored.without_names(source.name)),
         framework=_framework(source),
         reporter=request.reporter,
     )
