@@ -42,6 +42,7 @@ The effective sample size of token weights is then over 99.98 %.
 SURE_Z, LEAST_Z = 10.0, 5.0
 MISSING_MASS = 3e-3  # that a mean ratio is below 1
 BFLOAT16 = 2.0**-6  # of a log-prob: more than rounding to 8 bits changes
+ROUNDED = 0.95  # of the tokens, that differ by no more: top-p has up to 0.91, rounding over 0.98
 CORRELATED = 0.1  # squared correlation of d and surprisal
 OTHER_CONTEXT = 1.7  # times larger |d|: drifts and lags have up to 1.5
 OTHER_WEIGHTS = 3.0  # times larger |d| of steps, machines, first or last tokens
@@ -50,7 +51,6 @@ TYPICAL = 0.75  # of the median surprisal of uncertain tokens, that filled ones 
 UNCERTAIN = 0.1  # nats that a token and its difference have, which no fill value explains
 OUTLIERS = 0.4  # of the gap
 OUTLIERS_OF_HEAT = 0.03  # of the gap: what a temperature makes is bounded
-MOST_OUTLIERS = 0.05  # of the tokens: more are not few
 LOCAL = 0.5  # of 2: how far outliers are from random tokens
 PLACES = 40  # tokens of a turn; later ones are one place
 CONFIDENT = 1e-3  # of the tokens
@@ -273,7 +273,7 @@ def few_tokens(case: Case) -> Case:
     chosen, share = evidence.heavy_tail(case.rest, tokens.infer, LEAST_GAP)
     least = OUTLIERS_OF_HEAT if case.has(*SAMPLING) else OUTLIERS
     count = int(np.count_nonzero(chosen))
-    if not 0 < count <= MOST_OUTLIERS * total or share < least:
+    if not count or share < least:
         return case
     labels = [np.minimum(tokens.since, PLACES), np.minimum(tokens.until, PLACES)]
     labels += [tokens.later.astype(np.int64), *(codes for codes, _ in tokens.labels.values())]
@@ -291,7 +291,7 @@ def truncated_sampling(case: Case) -> Case:
     d = case.tokens.d
     mass = evidence.mean_ratio(d, case.tokens.window)
     rounded = np.abs(d) <= np.abs(case.tokens.infer) * BFLOAT16 + LEAST_GAP
-    if 1 - mass.value < MISSING_MASS or -mass.z(1.0) < LEAST_Z or rounded.all():
+    if 1 - mass.value < MISSING_MASS or -mass.z(1.0) < LEAST_Z or rounded.mean() > ROUNDED:
         return case
     text = f"the trainer gives {mass.value:.4f} ± {mass.error:.1g} of its probability to what was "
     text += f"sampled from; engine log-probs are higher in {100 * float((d < 0).mean()):.3g} % of "
@@ -316,6 +316,8 @@ def temperature(case: Case) -> Case:
         sign * d, tokens.infer if engine else tokens.old, tokens.entropy, tokens.window
     )
     if heat is None or abs(heat.z) < LEAST_Z or min(heat.correlation**2, heat.share) < CORRELATED:
+        return case
+    if abs(heat.value.z(1.0)) <= 1:  # noise alone can make it
         return case
     # The side that tokens were not sampled from has the other temperature.
     change: Side = "either" if not origin.z >= LEAST_Z else "trainer" if engine else "engine"
@@ -480,7 +482,7 @@ def unlogged_sampling(case: Case, tokens: ComparedTokens) -> Case:
         text += f"; where a token has over 95 %, {count:,} others were sampled: "
         text += f"{expected:,.0f} would be without temperature and truncation"
         if expected < LEAST_RARE:  # too few to tell which of the two it is
-            names, z = ["temperature", "truncated-sampling"], 0.0
+            names, z = ["temperature", *["truncated-sampling"] * (count < expected)], 0.0
         elif count < RARE * expected:
             names = ["truncated-sampling"]
     text = f"tokens are {100 * abs(deficit.value):.2g} % {how} {text}"

@@ -108,18 +108,36 @@ def test_the_side_to_change_is_the_one_that_tokens_were_not_sampled_from(planted
         assert ratios.index(min(ratios)) == ["trainer", "engine"].index(change)
 
 
-def test_log_probs_that_are_cut_to_bfloat16_are_no_truncated_sampling():
-    """All of them are higher then, as those of tokens that top-p keeps."""
-    table, _ = rollouts()
+def cut_to_bfloat16(table):
+    """Return rollouts whose engine log-probs lose bits: all of them are higher then."""
     values = table["infer_log_probs"].combine_chunks()
     bits = values.flatten().to_numpy().view(np.uint32) & 0xFFFF0000
     cut = pa.ListArray.from_arrays(values.offsets, pa.array(bits.view(np.float32)))
     at = table.schema.get_field_index("infer_log_probs")
-    found = causes(table.set_column(at, "infer_log_probs", cut))
-    assert "truncated-sampling" not in found
-    cause = next(iter(found.values()))
-    assert (cause.name, cause.change) == ("precision", "engine")
-    assert cause.estimate["engine"] == "bfloat16"
+    return table.set_column(at, "infer_log_probs", cut)
+
+
+@pytest.mark.parametrize("outliers", [0, 3])
+@pytest.mark.parametrize("without", [[], ["entropy"]])
+def test_log_probs_that_are_cut_to_bfloat16_are_precision_alone(outliers, without):
+    """Their d is that of tokens which top-p keeps, and grows with surprisal as by a temperature."""
+    table = cut_to_bfloat16(rollouts()[0]).drop_columns(without)
+    old = table["old_log_probs"].to_pylist()
+    for row in range(outliers):
+        old[row][9] -= 0.5
+    at = table.schema.get_field_index("old_log_probs")
+    named = causes(table.set_column(at, "old_log_probs", pa.array(old, pa.list_(pa.float32()))))
+    assert {*named} == {"precision"}
+    assert named["precision"].change == "engine"
+    assert named["precision"].estimate["engine"] == "bfloat16"
+
+
+@pytest.mark.parametrize("top_p", [0.9, 0.95, 0.98, 0.99])
+def test_truncated_sampling_that_rounding_could_nearly_make_is_named(top_p):
+    table, kept = rollouts(top_p=top_p)
+    named = causes(table)
+    assert {*named} == {"truncated-sampling"}
+    assert named["truncated-sampling"].estimate["kept_mass"] == pytest.approx(kept, abs=0.005)
 
 
 def test_the_table_has_the_causes_and_what_none_explains():
@@ -230,6 +248,24 @@ def test_tokens_that_neither_side_logged_as_sampled_show_in_the_entropy(noise, s
     assert [one.name for one in found if not one.share] == names
     assert [one.name for one in found if one.share] == (["precision"] if noise else [])
     assert all(one.sure == ("low" if len(names) > 1 else "high") for one in found if not one.share)
+
+
+def test_no_fewer_rare_tokens_than_expected_are_no_truncated_sampling():
+    table, _ = rollouts(heat=0.9, seed=10)
+    at = table.schema.get_field_index("infer_log_probs")
+    table = table.set_column(at, "infer_log_probs", table["old_log_probs"])
+    (cause,) = rlpost.inspect(table).mismatch.causes
+    assert (cause.name, cause.share, cause.sure) == ("temperature", 0, "low")
+    assert "5 others were sampled: 5 would be" in cause.evidence
+
+
+def test_evidence_of_two_causes_stands_once_and_no_share_is_a_dash():
+    gap = rlpost.inspect(unlogged(0.0, heat=0.7)).mismatch
+    table = about.causes_table(gap)
+    assert [row[:2] for row in table.rows] == [("temperature", "–"), ("truncated-sampling", "–")]
+    notes = table.row_notes
+    assert "less surprising than the entropy" in notes[0]
+    assert notes[1] == f"to do: {gap.causes[1].advice}"
 
 
 def test_a_sample_has_the_same_tokens_in_any_order_of_rows_and_chunks(monkeypatch, tmp_path):

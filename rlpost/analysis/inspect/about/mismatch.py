@@ -43,12 +43,13 @@ def mismatch(facts: Facts) -> Page:
 
 def causes_table(gap: Mismatch) -> TextTable:
     """Return the causes, and the share of the gap that none explains."""
+    known = [cause for cause in gap.causes if cause.name != UNKNOWN]
     rows: list[tuple[str, ...]] = [
-        (cause.name, percent(cause.share), cause.sure, _SIDES[cause.change])
-        for cause in gap.causes
-        if cause.name != UNKNOWN
+        (cause.name, percent(cause.share or None), cause.sure, _SIDES[cause.change])
+        for cause in known
     ]
-    notes = dict(enumerate(map(_note, (cause for cause in gap.causes if cause.name != UNKNOWN))))
+    before = ["", *(cause.evidence for cause in known)]
+    notes = {at: _note(cause, before[at]) for at, cause in enumerate(known)}
     if (left := unexplained(gap.causes)) >= LEAST_LEFT:
         notes |= {len(rows): _note(cause) for cause in gap.causes if cause.name == UNKNOWN}
         rows.append(("unexplained", percent(left), "", ""))
@@ -61,10 +62,10 @@ def causes_table(gap: Mismatch) -> TextTable:
     return TextTable(headings, rows, "Causes", lines, below, text=(0, 2, 3), row_notes=notes)
 
 
-def _note(cause: Cause) -> str:
-    """Return each piece of evidence and what to do, a line each."""
-    to_do = [f"to do: {cause.advice}"] if cause.advice else []
-    return "\n".join([*cause.evidence.split("; "), *to_do])
+def _note(cause: Cause, before: str = "") -> str:
+    """Return each piece of evidence, unless it is that of the cause before, and what to do."""
+    evidence = cause.evidence.split("; ") if cause.evidence != before else []
+    return "\n".join([*evidence, *([f"to do: {cause.advice}"] if cause.advice else [])])
 
 
 def _largest(gap: Mismatch) -> TextTable | None:
