@@ -157,7 +157,7 @@ def _means(rows: pl.DataFrame, key: str) -> list[EntropyMean]:
 
 def _covariances(reading: PassResult) -> tuple[str | None, list[Covariance]]:
     """Return what the advantages are, and their covariances with log-probs; none if unknown."""
-    rows, column = reading.rows, reading.selection.advantages
+    rows, column = reading.counted_rows, reading.selection.advantages
     if "entropy:l" not in rows:
         return None, []
     tokens = pl.col("entropy:l_tokens")

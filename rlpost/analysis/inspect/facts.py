@@ -35,6 +35,7 @@ from rlpost.analysis.inspect.responses import (
 from rlpost.analysis.inspect.selection import (
     LOG_PROB_PAIRS,
     LOG_PROBS,
+    NO_ANSWERS,
     select_columns,
 )
 from rlpost.analysis.inspect.statistics import quantiles_of, spread_of
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.selection import ColumnSelection, PassResult
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
+    from rlpost.kernels.moments import Mask
+    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Attempts, Failures, RolloutReward
     from rlpost.recipe.roles import ColumnMap, Unit
 
@@ -86,8 +89,9 @@ def stored(
 def inspect(inputs: PathText | Sequence[PathText], **options: Any) -> Facts:
     """Return statistics and findings of rollout files; `options` as of `inspect_source`.
 
-    The files are read once, in chunks of about half a million tokens. Only a few numbers per
-    response stay in memory. Numbers that `rlpost advantages` also reports are the same.
+    The files are read once, in chunks of about half a million tokens. If a column may leave rows
+    out, keys and flags of rows are read before. Only a few numbers per response stay in memory.
+    Numbers that `rlpost advantages` also reports are the same.
     """
     inputs = [inputs] if isinstance(inputs, PathText) else inputs
     return inspect_source(Source(find_inputs(inputs)), inputs, **options)
@@ -157,12 +161,14 @@ def inspect_source(
     )  # fmt: skip
     columns = _with_lengths(columns, selection)
     segments = None if selection.ids is None else SegmentReader(selection.ids)
-    reading = read(source, selection, [*beside, *([segments] if segments else [])], reporter)
-    rows = reading.rows
     resolved = resolve_recipe(recipe, selection.columns)
     masked = selection.kept is not None and (
         columns.is_mapped("sample_mask") or not mask_is_result(source)
     )
+    users = [*beside, *([segments] if segments else [])]
+    counted = _counted(source, selection, resolved, masked=masked)
+    reading = read(source, selection, users, reporter, counted)
+    rows = reading.rows
     table = counted_table(rows, resolved, masked=masked)
     groups = group_table(rows, table)
     rewarded = "reward" in rows
@@ -214,6 +220,21 @@ def inspect_source(
         critic=critic_facts(reading),
         entropy=entropy_facts(reading),
     )
+
+
+def _counted(
+    source: Source, selection: ColumnSelection, resolved: ResolvedRecipe, *, masked: bool
+) -> Mask | None:
+    """Return the rows that are not left out, [N]; None if all count, or if no tokens are read.
+
+    That takes the keys, failures and attempts of all rows, which are read before their tokens.
+    """
+    chooses = masked or resolved.unit == "rollout" or not selection.contents.isdisjoint(NO_ANSWERS)
+    if not chooses or (not selection.tokens and selection.entropy is None):
+        return None
+    rows = read(source, selection.of_rows()).rows
+    counted = counted_table(rows, resolved, masked=masked).counted
+    return None if counted.all() else counted
 
 
 def _repeated(

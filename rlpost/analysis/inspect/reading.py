@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.statistics import TokenTotals
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import Source
+    from rlpost.kernels.moments import Mask
 
 
 CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache
@@ -59,6 +60,7 @@ def read(
     selection: ColumnSelection,
     beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
+    counted: Mask | None = None,
 ) -> PassResult:
     """Read the input once, in chunks, on a thread of its own.
 
@@ -67,6 +69,7 @@ def read(
         selection: the columns of the statistics.
         beside: get each chunk after the statistics.
         reporter: gets the progress.
+        counted: [N] the rows whose tokens statistics of policies count; None: all.
 
     Raises:
         DataError: a column has a type that its role can't have, or there are no columns.
@@ -76,7 +79,7 @@ def read(
         raise DataError(f"{source.name}: there are no columns, so there is nothing to read")
     keep_freed_memory()
     files = [str(file.path) for file in source.files]
-    reading = PassResult(selection, pl.DataFrame(), files=files)
+    reading = PassResult(selection, pl.DataFrame(), files=files, counted=counted)
     names = selection.names or source.columns[:1]
     every = list(dict.fromkeys([*names, *(name for one in beside for name in one.read)]))
     chunks = source.read(every, CHUNK_TOKENS, selection.lists_column or names[0])
@@ -259,39 +262,67 @@ def _tokens(
     block = Block(own, mask, values, nulls)
     if not good.all():
         block = _block_of(good, own, mask, {role: lists[role] for role in fitting})
-    numbers = {**tokens.add_tokens(block, totals), **alignment.end_rows(block)}
+    policy = block.policy()
+    numbers = {**tokens.add_columns(policy, totals), **alignment.end_rows(block)}
     alignment.add_shifts(block, totals)
+    if "batch" in others:
+        alignment.add_step_shifts(block, others["batch"].filter(pl.Series(good)), totals)
+    for role in selection.tokens:
+        rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
+    # Columns are checked in all rows; statistics of policies are of those that count.
+    counts = good
+    if reading.counted is not None:
+        first = reading.sample.rows
+        counts = good & reading.counted[first : first + len(lengths)]
+    if not np.array_equal(counts, good):
+        block = _block_of(counts, own, mask, {role: lists[role] for role in fitting})
+        policy = block.policy()
+    return rows | _policy_rows(block, policy, counts, lists, reading, others)
+
+
+def _policy_rows(
+    block: Block, policy: Block, counts: Mask, lists: Mapping[str, ListColumn],
+    reading: PassResult, others: Mapping[str, Any],
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Return divergences, and sums for critic and entropy, per response; the reading gets totals.
+
+    Args:
+        block: of the rows that count.
+        policy: its policy tokens.
+        counts: [n] which rows these are; the others get NaN.
+        lists: of all rows, by role.
+        reading: the pass.
+        others: numbers and keys of the responses, [n] each.
+    """
+    selection, totals = reading.selection, reading.totals
+    assert selection.lists is not None
+    offsets, values = lists[selection.lists].offsets, block.values
+    divergences = tokens.add_policies(policy, totals)
     extra: dict[str, NDArray[Any]] = {
-        name: _values_like(lists[name], own, good)
+        name: _values_like(lists[name], offsets, counts)
         for name in ("entropy", "version", "advantages")
         if name in lists
     }
     if {"old_log_probs", "infer_log_probs"} <= values.keys():
-        of_sample = {name: one for name, one in extra.items() if name != "advantages"}
-        reading.sample.add(block, reading.sample.rows + np.flatnonzero(good), of_sample)
-    reading.sample.rows += len(lengths)
-    if "batch" in others:
-        alignment.add_step_shifts(block, others["batch"].filter(pl.Series(good)), totals)
+        of_sample = {name: x for name, x in extra.items() if name != "advantages"}
+        reading.sample.add(block, reading.sample.rows + np.flatnonzero(counts), of_sample)
+    reading.sample.rows += len(counts)
     exact: dict[str, NDArray[np.float64]] = {}
     of_critic, of_entropy = critic_names(selection), entropy_names(selection)
     if of_critic and "values" in values and "reward" in others:
-        exact |= critic_rows(block, others["reward"][good], totals, reading.critic)
+        exact |= critic_rows(block, others["reward"][counts], totals, reading.critic)
     if of_entropy and ("entropy" in extra or policy_role(selection.tokens) in values):
         exact |= entropy_rows(selection, block, extra, totals, reading.entropies)
-    for role in selection.tokens:
-        rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
-    for name in ("kl", "k3", "compared"):
-        if name in numbers or _has_both(name, selection.tokens):
-            rows[name] = _to_all_rows(numbers.get(name), good, np.float64)
-    wanted = (*of_critic, *of_entropy)
-    rows |= {name: _to_all_rows(exact.get(name), good, np.float64) for name in wanted}
-    return rows
+    both = [x for x in ("kl", "k3", "compared") if _has_both(x, selection.tokens)]
+    numbers = {name: divergences.get(name) for name in both}
+    numbers |= {name: exact.get(name) for name in (*of_critic, *of_entropy)}
+    return {name: _to_all_rows(column, counts, np.float64) for name, column in numbers.items()}
 
 
 def _values_like(
     lists: ListColumn, own: NDArray[np.int64], good: NDArray[np.bool_]
 ) -> NDArray[Any]:
-    """Return the values of the good rows; NaN in rows whose list has another length."""
+    """Return the values of these rows; NaN in rows whose list has another length."""
     lengths = np.diff(own)
     fits = lists.lengths == lengths
     if fits.all():
@@ -322,7 +353,7 @@ def _has_both(name: str, roles: Sequence[str]) -> bool:
 def _to_all_rows(
     values: NDArray[Any] | None, good: NDArray[np.bool_], kind: Any = None
 ) -> NDArray[Any]:
-    """Return the numbers of the good rows among all rows; NaN for the others."""
+    """Return the numbers of these rows among all rows; NaN for the others."""
     wide = np.full(len(good), np.nan, kind or np.float32)
     if values is not None:
         wide[good] = values
@@ -352,7 +383,7 @@ def _block_of(
     mask: NDArray[np.bool_] | None,
     lists: Mapping[str, ListColumn],
 ) -> Block:
-    """Return the block of the good rows."""
+    """Return the block of these rows."""
     offsets = np.concatenate([[0], np.diff(own)[good].cumsum()])
     values = {role: one.values[np.repeat(good, one.lengths)] for role, one in lists.items()}
     kept = None if mask is None else mask[np.repeat(good, np.diff(own))]

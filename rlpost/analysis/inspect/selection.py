@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rlpost.io.parquet.source import Source
+    from rlpost.kernels.moments import Mask
     from rlpost.recipe.roles import ColumnMap, Unit
 
 
@@ -179,6 +180,13 @@ class ColumnSelection:
         """The role by which copies are found if there is no text."""
         roles = (role for role in ("infer_log_probs", "old_log_probs") if role in self.tokens)
         return None if self.text else next(roles, None)
+
+    def of_rows(self) -> ColumnSelection:
+        """Return the selection without columns of tokens and texts: which rows count needs none."""
+        return replace(
+            self, lists=None, tokens=(), text=None, prompt=None, advantages=None, lengths=None,
+            ids=None, machines=(), version=None, entropy=None, critic_and_entropy=False,
+        )  # fmt: skip
 
     @property
     def names(self) -> list[str]:
@@ -366,3 +374,10 @@ class PassResult:
     entropies: BinnedSums = field(default_factory=BinnedSums)
     files: list[str] = field(default_factory=list)
     """Paths of the files, by `file` of `rows`."""
+    counted: Mask | None = None
+    """The rows whose tokens statistics of policies count, [N]; None: all."""
+
+    @property
+    def counted_rows(self) -> pl.DataFrame:
+        """The rows whose tokens count."""
+        return self.rows if self.counted is None else self.rows.filter(self.counted)

@@ -43,23 +43,28 @@ LONG_TEXT = 128  # characters, if no list has the number of tokens
 # For each chunk.
 
 
-def add_tokens(block: Block, totals: TokenTotals) -> Rows:
-    """Add a block to the totals, and return numbers per response, [n] each."""
+def add_columns(policy: Block, totals: TokenTotals) -> Rows:
+    """Add the policy tokens of all responses to the totals; return flags and means, [n] each."""
     rows: Rows = {}
-    policy = block.policy()
     for role, values in policy.values.items():
         rows |= ranges(role, values, policy.offsets, totals)
         if role in policy.nulls:
             totals.add(f"{role}.null", np.count_nonzero(policy.nulls[role]))
-    if {"old_log_probs", "infer_log_probs"} <= policy.values.keys():
-        rows |= engine_mismatch(policy, totals)
-    if {"old_log_probs", "ref_log_probs"} <= policy.values.keys():
-        rows |= reference_kl(policy, totals)
     for one, other in LOG_PROB_PAIRS:
         if {one, other} <= policy.values.keys():
             equal = np.count_nonzero(policy.values[one] == policy.values[other])
             totals.add(f"{one}/{other}.equal", equal)
             totals.add(f"{one}/{other}.tokens", len(policy.values[one]))
+    return rows
+
+
+def add_policies(policy: Block, totals: TokenTotals) -> Rows:
+    """Add the policy tokens of responses that count; return their divergences, [n] each."""
+    rows: Rows = {}
+    if {"old_log_probs", "infer_log_probs"} <= policy.values.keys():
+        rows |= engine_mismatch(policy, totals)
+    if {"old_log_probs", "ref_log_probs"} <= policy.values.keys():
+        rows |= reference_kl(policy, totals)
     return rows
 
 
@@ -100,6 +105,7 @@ def engine_mismatch(policy: Block, totals: TokenTotals) -> Rows:
     Sizes |d| are of all finite differences; k1, k3 and weights clamp them to ±40.
     """
     infer, offsets = policy.values["infer_log_probs"], policy.offsets
+    totals.add("gap.equal", np.count_nonzero(policy.values["old_log_probs"] == infer))
     gap, most = _gap(policy, "infer_log_probs", totals)
     if not math.isfinite(most):
         finite = np.isfinite(gap)
@@ -213,7 +219,7 @@ def mismatch_facts(totals: TokenTotals) -> Mismatch | None:
         chi_square=(squares + 2 * excess) / count,
         ess=effective_sample_size(count, count + excess, count + 2 * excess + squares) or 0.0,
         confident_disagreement=totals.count("gap.sure"),
-        identical=totals.count("old_log_probs/infer_log_probs.equal"),
+        identical=totals.count("gap.equal"),
         by_position=_buckets(totals),
     )
 

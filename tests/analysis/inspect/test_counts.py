@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from inspected_files import spread
 from typer.testing import CliRunner
@@ -19,6 +21,9 @@ from rlpost import Recipe
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.cli.commands.inspect import app
 from rlpost.errors import DataError
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.model import Facts
 
 REASONS = ("sample_mask", "superseded", "failure")
 WEIGHTS = {"a": 1.0, "b": 0.5}
@@ -37,6 +42,8 @@ class Rollout(NamedTuple):
     attempt: int
     masked: bool
     forks: bool
+    truncated: bool
+    """At its last turn."""
 
 
 @st.composite
@@ -50,6 +57,7 @@ def rollouts(draw: Any) -> Rollout:
         draw(st.lists(st.sampled_from([None, None, "docker"]), min_size=turns, max_size=turns)),
         draw(st.integers(0, 1)),
         draw(st.sampled_from([False, False, True])),
+        draw(st.booleans()),
         draw(st.booleans()),
     )
 
@@ -75,7 +83,11 @@ def table_of(runs: list[Rollout], *, order: int) -> pa.Table:
                 "failure": failure,
                 "run_attempt": run.attempt,
                 "sample_mask": not run.masked,
+                "truncated": run.truncated and turn == len(run.rewards) - 1,
                 "response_mask": [1] * (turn + 1),
+                "old_log_probs": [-0.5 - number] * (turn + 1),
+                "ref_log_probs": [-0.25 * turn] * (turn + 1),
+                "infer_log_probs": [-0.75 - number / 2] * (turn + 1),
             }
             rows += [row, {**row, "branch": "side"}] if run.forks and not turn else [row]
     schema = pa.schema({"reward": pa.float64(), "a": pa.float64(), "failure": pa.string()})
@@ -112,19 +124,22 @@ def test_inspect_and_the_summary_count_the_same_responses(runs, choices, by_comp
         nonfinite="mask",
         columns=IDS,
         emit=["advantages"],
+        is_weight="token",
+        truncation_penalty=0.0,
         reward_components=tuple(parts) or None,
         component_weights=tuple(parts.values()) or None,
         **choices,
     )
-    try:
-        _, summary = rlpost.enrich(table, recipe)
-    except DataError as error:
-        assume("no response is left" not in str(error))
-        raise
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "in.parquet"
         pq.write_table(table, path)
         facts = inspect(path, columns_map=IDS, reward_components=parts, **choices)
+    if (summary := summary_of(table, recipe)) is None:
+        assert (facts.rewards.spread.count, facts.groups.count) == (0, 0)
+        if sum(facts.uncounted.values()) == facts.responses:
+            assert (facts.mismatch, facts.token_facts.kl, facts.entropy) == (None, None, None)
+            assert (facts.lengths.spread.count, facts.truncated.responses) == (0, 0)
+        return
     groups, signal = summary["groups"], summary["signal"]["groups"]
     assert facts.responses == summary["responses"]
     assert facts.tokens == summary["tokens"]
@@ -141,6 +156,7 @@ def test_inspect_and_the_summary_count_the_same_responses(runs, choices, by_comp
     assert facts.failures.treatment == summary["failures"]["treatment"]
     if not summary["masked"]["nonfinite"]["responses"]:
         assert spread(facts.lengths.spread) == summary["policy_tokens"]
+        check_policies(facts, summary)
     for slices, name in ((facts.steps, "step"), (facts.domains, "domain")):
         rows = summary[f"{name}s"]
         assert [one.label for one in slices] == [row[name] for row in rows]
@@ -156,6 +172,25 @@ def test_inspect_and_the_summary_count_the_same_responses(runs, choices, by_comp
         assert found.spread.count == wanted["scored"]
         want = {part: wanted[part] for part in ("mean", "std", "min", "max")}
         assert spread(found.spread) == want
+
+
+def summary_of(table: pa.Table, recipe: Recipe) -> dict[str, Any] | None:
+    """Return the summary of a run; None if no response is left."""
+    try:
+        return rlpost.enrich(table, recipe)[1]
+    except DataError as error:
+        if "no response is left" not in str(error):
+            raise
+        return None
+
+
+def check_policies(facts: Facts, summary: dict[str, Any]) -> None:
+    """Compare what is of tokens, and which responses a limit cut off."""
+    gap, correction = facts.mismatch, summary["correction"]
+    assert facts.token_facts.kl.mean == summary["kl"]["mean"]
+    assert gap.tokens == correction["tokens"]
+    assert gap.k3 == pytest.approx(correction["kl"]["k3"], rel=1e-9)
+    assert facts.truncated.responses == summary["truncation"]["responses"]
 
 
 ROWS = {
@@ -236,3 +271,37 @@ def test_failed_responses_are_not_truncated_ones(by_length):
     assert "many_truncated" not in names
     names = {finding.name for finding in rlpost.inspect(rows, failures="keep").findings}
     assert by_length or "many_truncated" in names
+
+
+def test_failed_responses_have_no_part_in_statistics_of_policies(tmp_path):
+    """Failed ones have a gap of 1 nat; the last step has no others."""
+    rng = np.random.default_rng(0)
+    failed = np.arange(40) >= 30
+    old = -rng.exponential(1.0, (40, 64)) - 1.0
+    infer = old + np.where(failed[:, None], 1.0, rng.normal(0.0, 0.02, (40, 64)))
+    table = pa.table(
+        {
+            "step": np.repeat([0, 1, 2, 3], 10),
+            "prompt_id": [f"p{row // 5}" for row in range(40)],
+            "reward": np.arange(40) % 2.0,
+            "failure": np.where(failed, "docker", ""),
+            "old_log_probs": [*old],
+            "infer_log_probs": [*infer],
+            "ref_log_probs": [*(old - 0.5 - failed[:, None])],
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    pq.write_table(table.slice(0, 30), tmp_path / "counted.parquet")
+    facts, counted = (inspect(tmp_path / f"{name}.parquet") for name in ("in", "counted"))
+    assert facts.mismatch == replace(counted.mismatch, largest=facts.mismatch.largest)
+    assert [token.row for token in facts.mismatch.largest] == [
+        token.row for token in counted.mismatch.largest
+    ]
+    assert facts.mismatch.k3 == pytest.approx(2e-4, rel=0.1)
+    assert "engine_mismatch" not in {finding.name for finding in facts.findings}
+    assert facts.token_facts.kl == counted.token_facts.kl
+    assert facts.token_facts.kl.mean == pytest.approx(0.5)
+    assert facts.entropy == counted.entropy
+    assert facts.steps[:3] == counted.steps
+    assert (facts.steps[3].kl, facts.steps[3].mismatch) == (None, None)
+    assert facts.token_facts.columns["old_log_probs"].tokens == 40 * 64

@@ -222,7 +222,7 @@ def engine_mismatch(data: CheckInput) -> Result:
     """
     gap = data.mismatch
     if gap is None:
-        return NotRun("no policy token with both log-probs, or lists of unequal lengths")
+        return NotRun("no policy token that counts has both log-probs, or lists of unequal lengths")
     if gap.identical == gap.tokens:
         return NotRun("the log-probs are identical")
     many_wrong = gap.confident_disagreement > CONFIDENT_DISAGREEMENT * gap.tokens
