@@ -146,8 +146,8 @@ class ResponseFacts:
     turns: TurnCounts = NO_TURNS
     """Evidence of rows that are turns, each of which counts as a response."""
     truncated: int | None = None
-    """Kept responses that a limit cut off; None if no column of it was read. With --scan rollout,
-    the last rows of rollouts alone: the others continue."""
+    """Kept responses that a limit cut off, of rollouts at their last turn; None if no column of it
+    was read."""
     unknown_reasons: Counter[str] = field(default_factory=Counter)
     """Finish reasons that are not known -> responses."""
     failures: FailureCounts = field(default_factory=FailureCounts)
@@ -216,13 +216,11 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
 
 
 def _truncated(responses: Responses) -> int | None:
-    """Return how many kept responses with policy tokens a limit cut off."""
+    """Return how many kept responses, or rollouts, with policy tokens a limit cut off."""
     if TRUNCATED not in responses:
         return None
-    ends = responses[TRUNCATED] & responses["kept"] & (responses["tokens"] > 0)
-    if "continues" in responses:
-        ends &= ~responses["continues"]
-    return int(ends.sum())
+    units = unit_table(responses).table
+    return int((units[TRUNCATED] & units["kept"] & (units["tokens"] > 0)).sum())
 
 
 def _forked(resolved: ResolvedRecipe, responses: Responses) -> int:
@@ -809,7 +807,8 @@ def _truncations(plan: Plan, facts: ResponseFacts) -> list[str]:
             "uses the role next_value, --bootstrap last the last value of the row; "
             "--drop-truncated leaves these responses out"
         )
-    if not facts.truncated and recipe.bootstrap is not None:
+    ends = plan.resolved.joins or plan.resolved.unit == "row"  # else each row of a rollout does
+    if not facts.truncated and recipe.bootstrap is not None and ends:
         text = f"--bootstrap {recipe.bootstrap} changes nothing: no response is truncated"
         texts.append(f"{text} (by `{column}`)")
     return texts

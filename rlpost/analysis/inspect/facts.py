@@ -35,7 +35,6 @@ from rlpost.analysis.inspect.responses import (
 from rlpost.analysis.inspect.selection import (
     LOG_PROB_PAIRS,
     LOG_PROBS,
-    NO_ANSWERS,
     select_columns,
 )
 from rlpost.analysis.inspect.statistics import quantiles_of, spread_of
@@ -229,11 +228,13 @@ def _counted(
 
     That takes the keys, failures and attempts of all rows, which are read before their tokens.
     """
-    chooses = masked or resolved.unit == "rollout" or not selection.contents.isdisjoint(NO_ANSWERS)
+    recipe = resolved.recipe
+    failures = resolved.failures and recipe.failures == "drop"
+    chooses = masked or failures or (resolved.attempts and recipe.attempts == "newest")
     if not chooses or (not selection.tokens and selection.entropy is None):
         return None
     rows = read(source, selection.of_rows()).rows
-    counted = counted_table(rows, resolved, masked=masked).counted
+    counted: Mask = counted_table(rows, resolved, masked=masked).rows["left_out"] == 0
     return None if counted.all() else counted
 
 

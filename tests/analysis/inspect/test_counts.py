@@ -21,6 +21,7 @@ from rlpost import Recipe
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.cli.commands.inspect import app
 from rlpost.errors import DataError
+from rlpost.io.parquet.source import Source
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts
@@ -135,7 +136,8 @@ def test_inspect_and_the_summary_count_the_same_responses(runs, choices, by_comp
         pq.write_table(table, path)
         facts = inspect(path, columns_map=IDS, reward_components=parts, **choices)
     if (summary := summary_of(table, recipe)) is None:
-        assert (facts.rewards.spread.count, facts.groups.count) == (0, 0)
+        none_trains = choices["failures"] == "mask"  # failed ones count, but do not train
+        assert none_trains or (facts.rewards.spread.count, facts.groups.count) == (0, 0)
         if sum(facts.uncounted.values()) == facts.responses:
             assert (facts.mismatch, facts.token_facts.kl, facts.entropy) == (None, None, None)
             assert (facts.lengths.spread.count, facts.truncated.responses) == (0, 0)
@@ -188,6 +190,8 @@ def check_policies(facts: Facts, summary: dict[str, Any]) -> None:
     """Compare what is of tokens, and which responses a limit cut off."""
     gap, correction = facts.mismatch, summary["correction"]
     assert facts.token_facts.kl.mean == summary["kl"]["mean"]
+    if facts.failures.treatment == "mask" and facts.failures.failed:
+        return  # weights and truncation are of the responses that train, failed ones do not
     assert gap.tokens == correction["tokens"]
     assert gap.k3 == pytest.approx(correction["kl"]["k3"], rel=1e-9)
     assert facts.truncated.responses == summary["truncation"]["responses"]
@@ -305,3 +309,27 @@ def test_failed_responses_have_no_part_in_statistics_of_policies(tmp_path):
     assert facts.steps[:3] == counted.steps
     assert (facts.steps[3].kl, facts.steps[3].mismatch) == (None, None)
     assert facts.token_facts.columns["old_log_probs"].tokens == 40 * 64
+
+
+@pytest.mark.parametrize(
+    ("options", "twice"),
+    [
+        ({"columns_map": IDS, "failures": "keep"}, False),
+        ({"failures": "keep", "attempts": "newest"}, True),
+        ({}, True),
+    ],
+)
+def test_keys_are_read_first_only_where_an_option_leaves_rows_out(
+    options, twice, tmp_path, monkeypatch
+):
+    path, reads = tmp_path / "in.parquet", []
+    ids = {"rollout_id": list("abcdef"), "old_log_probs": [[-1.0]] * 6}
+    pq.write_table(pa.table({**ROWS, **ids}).drop_columns(["sample_mask"]), path)
+    read = Source.read
+    monkeypatch.setattr(
+        Source, "read", lambda *args, **kw: (reads.append(args[1]), read(*args, **kw))[1]
+    )
+    inspect(path, **options)
+    assert len(reads) == 1 + twice
+    assert "old_log_probs" in reads[-1]
+    assert all("old_log_probs" not in names for names in reads[:-1])

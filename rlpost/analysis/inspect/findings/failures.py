@@ -30,6 +30,8 @@ def many_failures(data: CheckInput) -> Result:
     """
     facts = data.failures
     assert facts is not None
+    if not facts.count:
+        return NotRun("no response counts")
     step, worst = next(iter(facts.by_step.items()), (None, 0.0))
     if facts.failed < FAILED * facts.count and worst < FAILED_STEP:
         return None
