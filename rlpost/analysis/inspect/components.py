@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.responses import CountedTable
+    from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.selection import PassResult
 
     Numbers = NDArray[np.float64]

@@ -23,12 +23,12 @@ from rlpost.analysis.inspect.model import Facts, Mismatch, TokenFacts
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
-    counted_table,
     group_facts,
     group_table,
     length_facts,
     reward_facts,
     slices_of,
+    table_of,
     token_counts,
     truncation,
 )
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.model import FindingEvidence, InputFacts, RoleFacts
     from rlpost.analysis.inspect.reading import ChunkUser
-    from rlpost.analysis.inspect.responses import CountedTable
     from rlpost.analysis.inspect.selection import ColumnSelection, PassResult
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
@@ -168,7 +168,7 @@ def inspect_source(
     counted = _counted(source, selection, resolved, masked=masked)
     reading = read(source, selection, users, reporter, counted)
     rows = reading.rows
-    table = counted_table(rows, resolved, masked=masked)
+    table = table_of(rows, resolved, masked=masked)
     groups = group_table(rows, table)
     rewarded = "reward" in rows
     data = CheckInput(
@@ -234,7 +234,7 @@ def _counted(
     if not chooses or (not selection.tokens and selection.entropy is None):
         return None
     rows = read(source, selection.of_rows()).rows
-    counted: Mask = counted_table(rows, resolved, masked=masked).rows["left_out"] == 0
+    counted: Mask = table_of(rows, resolved, masked=masked).rows["left_out"] == 0
     return None if counted.all() else counted
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.analysis.inspect.model import Baselines, FailureFacts
-from rlpost.analysis.inspect.responses import counted_table, group_table
+from rlpost.analysis.inspect.responses import group_table, table_of
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.pipeline.data import LEFT_OUT
 from rlpost.pipeline.failures import failure_counts
@@ -16,8 +16,8 @@ from rlpost.pipeline.failures import failure_counts
 if TYPE_CHECKING:
     import polars as pl
 
+    from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.inspect.responses import CountedTable
     from rlpost.kernels.moments import Integers, Mask
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -68,7 +68,7 @@ def failure_facts(
     units = np.unique(table.unit[known])
     share = np.isin(units, table.unit[known & failed]) if len(failed) else failed
     every, answers = (
-        group_table(rows, counted_table(rows, _treating(resolved, how), masked=masked))
+        group_table(rows, table_of(rows, _treating(resolved, how), masked=masked))
         for how in ("keep", "drop")
     )
     reasons = failure_counts(table.rows).reasons

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
+from rlpost.analysis.counted import COUNTED_KEYS, COUNTED_NUMBERS, counted_table
 from rlpost.analysis.inspect.model import (
     LengthFacts,
     PassAtK,
@@ -18,7 +18,6 @@ from rlpost.analysis.inspect.model import (
     Slice,
     Truncation,
 )
-from rlpost.analysis.inspect.selection import KEYS
 from rlpost.analysis.inspect.statistics import (
     histogram_of,
     length_histogram,
@@ -30,23 +29,15 @@ from rlpost.analysis.inspect.statistics import (
 )
 from rlpost.io.keys import step_order
 from rlpost.kernels.segments import count_true
-from rlpost.pipeline.data import ATTEMPT, FAILURE, LEFT_OUT, NO_REWARD, Collector
-from rlpost.pipeline.rollout_order import PLACE
-from rlpost.pipeline.signal import prompt_groups
-from rlpost.pipeline.stages import unit_stages
-from rlpost.pipeline.stages.rewards import countable
-from rlpost.pipeline.stages.units import unit_table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from numpy.typing import NDArray
 
+    from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.model import Json, Label
     from rlpost.analysis.inspect.selection import PassResult
     from rlpost.kernels.moments import Integers, Mask
-    from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.signal import PromptGroups
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -56,119 +47,14 @@ TENTHS = 10
 SMALL = 17  # responses of the largest group, at most, for a bin per rate
 
 
-@dataclass(frozen=True)
-class CountedTable:
-    """The table of responses that `rlpost advantages` makes, of a recipe that only measures."""
-
-    rows: Responses
-    """A row for each of the input; `known` is false for a row without the id of a rollout, and
-    `keyed` for one without a step or a prompt."""
-    units: Responses
-    """A row for each response, or rollout."""
-    unit: Integers
-    """[N] the number of each row's unit in `units`."""
-    resolved: ResolvedRecipe
-
-    @property
-    def counted(self) -> Mask:
-        """The rows that neither masks nor failures nor later attempts leave out, [N]."""
-        counted: Mask = self.rows["known"] & (self.rows["left_out"] == 0)
-        return counted
-
-    @property
-    def counted_units(self) -> Mask:
-        """The units that are not left out, [U]; their rewards may not be finite."""
-        counted: Mask = self.units["known"] & (self.units["left_out"] == 0)
-        return counted
-
-    @property
-    def scored(self) -> Mask:
-        """The units that statistics of rewards count, [U]."""
-        return self.units["known"] & self.units["valid"]
-
-    @property
-    def nonfinite(self) -> Mask:
-        """The rows that are left out because a reward is not finite, [N]."""
-        return self.counted & ~self.rows["valid"]
-
-    @property
-    def left_out(self) -> dict[str, int]:
-        """The rows that are left out, by reason, of `LEFT_OUT`."""
-        counts = np.bincount(self.rows["left_out"], minlength=len(LEFT_OUT) + 1)[1:].tolist()
-        return {name: count for name, count in zip(LEFT_OUT, counts, strict=True) if count}
-
-    def groups(self) -> PromptGroups:
-        """Return the prompt groups of the units with a reward and all keys."""
-        rows = countable(self.units, self.resolved.recipe) & self.scored & self.units["keyed"]
-        threshold = self.resolved.recipe.pass_threshold
-        return prompt_groups(self.units, self.units["reward"], rows, threshold)
-
-
-def counted_table(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: bool) -> CountedTable:
-    """Return the table of responses of a recipe.
-
-    Args:
-        rows: of a PassResult.
-        resolved: the recipe.
-        masked: the sample mask leaves responses out; else a run of rlpost computed it.
-    """
-    recipe, count = resolved.recipe, len(rows)
-    sizes = [
-        np.nan_to_num(rows[name].to_numpy()).astype(np.int64) if name in rows else np.zeros(count)
-        for name in ("tokens", "length" if "length" in rows else "tokens")
-    ]
-    collector = Collector()
-    columns = _numbers(rows, resolved, masked=masked) | _keys(rows)
-    collector.add(columns, dict(zip(("tokens", "length"), sizes, strict=True)))
-    table = collector.finish(recipe, resolved.unit if count else "row")
-
-    def present(*names: str) -> Mask:
-        flags = [rows[name].is_not_null().to_numpy() for name in names if name in rows]
-        keys: Mask = np.all([np.ones(count, np.bool_), *flags], axis=0)
-        return keys
-
-    known = present(*(["rollout"] if resolved.unit == "rollout" else []))
-    table = table.with_(known=known, keyed=present("batch", "group"))
-    for stage in unit_stages(resolved) if count else ():
-        table = stage.reduce(table) if stage.reduce else table
-    units = unit_table(table)
-    return CountedTable(table, units.table, units.unit, resolved)
-
-
-def _numbers(
-    rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: bool
-) -> dict[str, NDArray[Any]]:
-    """Return the numbers of rows as the pipeline reads them; those that a row lacks are NaN."""
-    components = [name for name in rows.columns if name.startswith("component:")]
-    rewards = components or (["reward"] if "reward" in rows else [])
-    columns = {name: rows[name].to_numpy().astype(np.float64) for name in rewards}
-    if resolved.unit == "rollout" and rewards == ["reward"]:
-        columns[NO_REWARD] = rows["reward_null"].to_numpy()
-        columns["reward"] = np.where(columns[NO_REWARD], 0.0, columns["reward"])
-    if resolved.excuses_failed and FAILURE in rows:
-        failed = (rows[FAILURE] != "").to_numpy()
-        for name in rewards:
-            columns[name] = np.where(failed & ~np.isfinite(columns[name]), 0.0, columns[name])
-    if masked:
-        columns["sample_mask"] = rows["kept"].to_numpy().astype(np.float64)
-    if "turn" in rows:
-        turn = rows["turn"].to_numpy()
-        columns["turn"] = np.where(np.isfinite(turn), turn, -1.0)
-    if "truncated" in rows:
-        columns["truncated"] = rows["truncated"].to_numpy()
-    if "attempt" in rows:
-        attempt = rows["attempt"].fill_nan(-np.inf).to_numpy()
-        columns[ATTEMPT] = np.unique(attempt, return_inverse=True)[1].astype(np.int64)
-    return columns
-
-
-def _keys(rows: pl.DataFrame) -> dict[str, pa.Array]:
-    """Return the keys of rows as arrays of Arrow; branches and agents have no nulls."""
-    series = {name: rows[name] for name in (*KEYS, "rollout", FAILURE) if name in rows}
-    series |= {x: rows[x].cast(pl.String).fill_null("") for x in PLACE[1:] if x in rows}
-    return {
-        name: one.to_arrow(compat_level=pl.CompatLevel.oldest()) for name, one in series.items()
-    }
+def table_of(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: bool) -> CountedTable:
+    """Return `counted_table` of the rows of a PassResult."""
+    names = [x for x in rows.columns if x in COUNTED_NUMBERS or x.startswith("component:")]
+    keys = {name: rows[name] for name in COUNTED_KEYS if name in rows}
+    oldest = pl.CompatLevel.oldest()
+    columns = {name: keys_of.to_arrow(compat_level=oldest) for name, keys_of in keys.items()}
+    columns |= {name: rows[name].to_numpy() for name in names}
+    return counted_table(columns, resolved, count=len(rows), masked=masked)
 
 
 def group_table(rows: pl.DataFrame, table: CountedTable) -> pl.DataFrame | None:

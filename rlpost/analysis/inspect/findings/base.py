@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.model import (
         FailureFacts,
         InputFacts,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         RewardFacts,
         TokenFacts,
     )
-    from rlpost.analysis.inspect.responses import CountedTable
     from rlpost.analysis.inspect.selection import PassResult
     from rlpost.recipe.roles import Unit
 

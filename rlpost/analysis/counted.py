@@ -1,0 +1,156 @@
+"""The table of responses of a recipe that only measures: which rows and rollouts count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from rlpost.io.arrow import is_true
+from rlpost.pipeline.data import ATTEMPT, FAILURE, LEFT_OUT, NO_REWARD, Collector
+from rlpost.pipeline.rollout_order import PLACE
+from rlpost.pipeline.signal import prompt_groups
+from rlpost.pipeline.stages import unit_stages
+from rlpost.pipeline.stages.rewards import countable
+from rlpost.pipeline.stages.units import unit_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rlpost.kernels.moments import Integers, Mask
+    from rlpost.pipeline.data import Column, Responses
+    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.pipeline.signal import PromptGroups
+
+
+COUNTED_KEYS = ("group", "batch", "domain", "rollout", FAILURE, *PLACE[1:])
+"""The columns of `counted_table` that are keys: arrays of Arrow, plain or with a dictionary."""
+COUNTED_NUMBERS = (
+    "tokens", "length", "reward", "reward_null", "kept", "turn", "truncated", "attempt",
+)  # fmt: skip
+"""Its other columns, besides components of the reward: arrays of numpy; NaN where a row has none.
+
+Policy tokens, all tokens, the raw reward and whether it is null, the sample mask, ...
+"""
+
+
+@dataclass(frozen=True)
+class CountedTable:
+    """The table of responses that `rlpost advantages` makes, of a recipe that only measures."""
+
+    rows: Responses
+    """A row for each of the input; `known` is false for a row without the id of a rollout, and
+    `keyed` for one without a step or a prompt."""
+    units: Responses
+    """A row for each response, or rollout."""
+    unit: Integers
+    """[N] the number of each row's unit in `units`."""
+    resolved: ResolvedRecipe
+
+    @property
+    def counted(self) -> Mask:
+        """The rows that neither masks nor failures nor later attempts leave out, [N]."""
+        counted: Mask = self.rows["known"] & (self.rows["left_out"] == 0)
+        return counted
+
+    @property
+    def counted_units(self) -> Mask:
+        """The units that are not left out, [U]; their rewards may not be finite."""
+        counted: Mask = self.units["known"] & (self.units["left_out"] == 0)
+        return counted
+
+    @property
+    def scored(self) -> Mask:
+        """The units that statistics of rewards count, [U]."""
+        return self.units["known"] & self.units["valid"]
+
+    @property
+    def nonfinite(self) -> Mask:
+        """The rows that are left out because a reward is not finite, [N]."""
+        return self.counted & ~self.rows["valid"]
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """The rows that are left out, by reason, of `LEFT_OUT`."""
+        counts = np.bincount(self.rows["left_out"], minlength=len(LEFT_OUT) + 1)[1:].tolist()
+        return {name: count for name, count in zip(LEFT_OUT, counts, strict=True) if count}
+
+    def groups(self) -> PromptGroups:
+        """Return the prompt groups of the units with a reward and all keys."""
+        rows = countable(self.units, self.resolved.recipe) & self.scored & self.units["keyed"]
+        threshold = self.resolved.recipe.pass_threshold
+        return prompt_groups(self.units, self.units["reward"], rows, threshold)
+
+
+def counted_table(
+    columns: Mapping[str, Any],
+    resolved: ResolvedRecipe,
+    *,
+    count: int,
+    masked: bool,
+) -> CountedTable:
+    """Return the table of responses of a recipe.
+
+    Args:
+        columns: [N] each, of COUNTED_KEYS, COUNTED_NUMBERS and components, as far as they exist.
+        resolved: the recipe.
+        count: N.
+        masked: the sample mask leaves responses out; else a run of rlpost computed it.
+    """
+    keys = {name: columns[name] for name in COUNTED_KEYS if name in columns}
+
+    def present(*names: str) -> Mask:
+        flags = [is_true(keys[name].is_valid()) for name in names if name in keys]
+        rows: Mask = np.all([np.ones(count, np.bool_), *flags], axis=0)
+        return rows
+
+    known = present(*(["rollout"] if resolved.unit == "rollout" else []))
+    keyed = present("batch", "group")
+    for name in PLACE[1:]:  # branches and agents are texts, without nulls
+        if name in keys:
+            keys[name] = keys[name].cast(pa.string()).fill_null("")
+    collector = Collector()
+    sizes = {name: _sizes(columns, name, count) for name in ("tokens", "length")}
+    collector.add(_numbers(columns, resolved, masked=masked) | keys, sizes)
+    table = collector.finish(resolved.recipe, resolved.unit if count else "row")
+    table = table.with_(known=known, keyed=keyed)
+    for stage in unit_stages(resolved) if count else ():
+        table = stage.reduce(table) if stage.reduce else table
+    units = unit_table(table)
+    return CountedTable(table, units.table, units.unit, resolved)
+
+
+def _sizes(columns: Mapping[str, Any], name: str, count: int) -> Column:
+    """Return numbers of tokens, [N]; 0 where they are unknown."""
+    values = columns.get(name, columns.get("tokens"))
+    return np.zeros(count) if values is None else np.nan_to_num(values).astype(np.int64)
+
+
+def _numbers(
+    columns: Mapping[str, Any], resolved: ResolvedRecipe, *, masked: bool
+) -> dict[str, Column]:
+    """Return the numbers of rows as the pipeline reads them; those that a row lacks are NaN."""
+    components = [name for name in columns if name.startswith("component:")]
+    rewards = components or (["reward"] if "reward" in columns else [])
+    numbers = {name: columns[name].astype(np.float64) for name in rewards}
+    if resolved.unit == "rollout" and rewards == ["reward"]:
+        numbers[NO_REWARD] = columns["reward_null"]
+        numbers["reward"] = np.where(numbers[NO_REWARD], 0.0, numbers["reward"])
+    if resolved.excuses_failed and FAILURE in columns:
+        reasons = columns[FAILURE].dictionary_encode()
+        texts = np.array([reason != "" for reason in reasons.dictionary.to_pylist()], np.bool_)
+        failed = texts[reasons.indices.to_numpy()]
+        for name in rewards:
+            numbers[name] = np.where(failed & ~np.isfinite(numbers[name]), 0.0, numbers[name])
+    if masked:
+        numbers["sample_mask"] = columns["kept"].astype(np.float64)
+    if "turn" in columns:
+        numbers["turn"] = np.where(np.isfinite(columns["turn"]), columns["turn"], -1.0)
+    if "truncated" in columns:
+        numbers["truncated"] = columns["truncated"]
+    if "attempt" in columns:
+        attempt = np.where(np.isnan(columns["attempt"]), -np.inf, columns["attempt"])
+        numbers[ATTEMPT] = np.unique(attempt, return_inverse=True)[1].astype(np.int64)
+    return numbers
