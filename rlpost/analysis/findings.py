@@ -9,21 +9,54 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 Run = TypeVar("Run", bound=Callable[..., Any])
+Level = Literal["error", "warning"]
+
+
+class Place(NamedTuple):
+    """A row of a file, from 0; the whole file if `row` is None.
+
+    >>> str(Place("a.parquet", 3))
+    'a.parquet:3'
+    """
+
+    file: str
+    row: int | None = None
+
+    def __str__(self) -> str:
+        """Return `FILE:ROW`, as `rlpost inspect --row` takes it."""
+        return self.file if self.row is None else f"{self.file}:{self.row}"
 
 
 @dataclass(frozen=True)
 class Finding:
     """What a check found."""
 
-    name: str
-    """The name of the check."""
+    check: str
+    level: Level
     text: str
-    """What it found, with numbers."""
+    """Where, what came, and what follows from it, with numbers."""
     advice: str
-    """Why it matters, and what to do."""
+    """What is needed, and what to do."""
+    columns: tuple[str, ...] = ()
+    """That show it."""
+    rows: tuple[Place, ...] = ()
+    """The first that show it."""
+    option: str = ""
+    """To add to the command."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the finding as plain data."""
+        return {
+            "check": self.check,
+            "level": self.level,
+            "text": f"{self.text}; {self.advice}",
+            "columns": [*self.columns],
+            "rows": [str(place) for place in self.rows],
+            "option": self.option or None,
+        }
 
 
 @dataclass(frozen=True)

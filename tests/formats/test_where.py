@@ -148,8 +148,8 @@ def test_evidence_and_errors_name_the_rows_of_the_input(tmp_path):
     table = pa.table({"prompt_id": ["a"] * 5, "reward": rewards, "step": [0, 1, 1, 1, 1]})
     pq.write_table(table, tmp_path / "in.parquet", row_group_size=2)
     found = rlpost.inspect(tmp_path / "in.parquet", where="step = 1")
-    (finding,) = (one for one in found.findings if one.evidence and one.evidence[0].row is not None)
-    assert (finding.evidence[0].file, finding.evidence[0].row) == (str(tmp_path / "in.parquet"), 3)
+    (place,) = (x for finding in found.findings for x in finding.rows[:1] if x.row is not None)
+    assert place == (str(tmp_path / "in.parquet"), 3)
     assert found.where["rows"] == 5
     with pytest.raises(DataError, match=r"in\.parquet, row 3: "):
         rlpost.advantages(

@@ -86,7 +86,7 @@ def test_inspect_has_the_same_numbers_of_raw_and_of_enriched_files(tmp_path):
     path = save(TABLE, tmp_path / "in.parquet")
     weights = dict(zip(NAMES, WEIGHTS, strict=True))
     raw = rlpost.inspect(path, reward_components=weights)
-    assert [one.name for one in raw.findings if one.name == "no_reward"] == []
+    assert [one.check for one in raw.findings if one.check == "missing_roles"] == []
     for estimator in ("grpo", "gdpo"):
         out = tmp_path / f"{estimator}.parquet"
         summary = rlpost.advantages(path, out, recipe(estimator))
@@ -125,7 +125,7 @@ def test_missing_components_are_left_out_of_their_own_numbers(tmp_path):
         assert sum(one["advantage_share"] for one in found.values()) == pytest.approx(1)
     facts = rlpost.inspect(save(some, tmp_path / "a.parquet"), reward_components=NAMES)
     assert facts.components["style"].nonfinite == (~scored).sum()
-    assert "nonfinite_rewards" in [one.name for one in facts.findings]
+    assert "nonfinite" in [one.check for one in facts.findings]
 
 
 def test_a_component_may_have_the_name_of_a_role(tmp_path):

@@ -133,7 +133,7 @@ def test_made_ids_are_marked_and_a_finding_of_every_layout_of_texts(trained, dum
     metadata = pq.read_metadata(out).metadata
     made = metadata.get(b"rlpost.tokenizer", b"").decode()
     assert made == ("" if with_lengths else str(trained))
-    found = {one.name for one in rlpost.inspect(out).findings}
+    found = {one.check for one in rlpost.inspect(out).findings}
     assert ("made_token_ids" in found) == bool(made)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost._version import __version__
+from rlpost.analysis.findings import Place
 from rlpost.analysis.inspect.advantages import advantage_facts
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
 from rlpost.analysis.inspect.causes import causes_of
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import CountedTable
-    from rlpost.analysis.inspect.model import FindingEvidence, InputFacts, RoleFacts
+    from rlpost.analysis.inspect.model import InputFacts, RoleFacts
     from rlpost.analysis.inspect.reading import ChunkUser
     from rlpost.analysis.inspect.selection import ColumnSelection, PassResult
     from rlpost.display.reporter import Reporter
@@ -256,16 +257,16 @@ def with_names(facts: Facts, inputs: Sequence[str], made_of: InputPaths) -> Fact
     """
     files = [replace(file, path=made_of.named(file.path)) for file in facts.input.files]
     findings = [
-        replace(one, evidence=[_named_evidence(row, made_of) for row in one.evidence])
-        for one in facts.findings
+        replace(finding, rows=tuple(_named(place, made_of) for place in finding.rows))
+        for finding in facts.findings
     ]
     stored = replace(facts.input, files=files)
     return replace(facts, inputs=list(inputs), input=stored, findings=findings)
 
 
-def _named_evidence(one: FindingEvidence, made_of: InputPaths) -> FindingEvidence:
-    row = None if one.row is None else made_of.row(one.file, one.row)
-    return replace(one, file=made_of.named(one.file), row=row)
+def _named(place: Place, made_of: InputPaths) -> Place:
+    row = None if place.row is None else made_of.row(place.file, place.row)
+    return Place(made_of.named(place.file), row)
 
 
 def _check_names(ignore: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlpost.analysis.findings import Finding
+from rlpost.analysis.findings import Finding, Level
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.token_model import CriticFacts, EntropyFacts
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 Json = dict[str, Any]
 Label = str | int
-Severity = Literal["error", "warning"]
-"""The finding that fails a command in any case."""
 
 
 @dataclass(frozen=True)
@@ -479,30 +477,6 @@ class RoleFacts:
 
 
 @dataclass(frozen=True)
-class FindingEvidence:
-    """A row or a group that shows a finding."""
-
-    file: str
-    row: int | None = None
-    group: Label | None = None
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class InputFinding(Finding):
-    """A problem of an input that affects training."""
-
-    severity: Severity
-    harm: float
-    """0 to 100; findings are in this order."""
-    count: int
-    """Responses, groups, tokens or columns that show it."""
-    of: int
-    evidence: list[FindingEvidence] = field(default_factory=list)
-    """The first of them."""
-
-
-@dataclass(frozen=True)
 class CheckRun:
     """Whether a check of `rlpost inspect --about checks` ran on the input."""
 
@@ -536,8 +510,8 @@ class Facts:
     steps: list[Slice]
     """In order; none without a step column."""
     domains: list[Slice]
-    findings: list[InputFinding]
-    """The most harmful first."""
+    findings: list[Finding]
+    """Errors first."""
     checks: list[CheckRun]
     """Every check, and why it did not run if it did not."""
     seconds: float
@@ -579,10 +553,10 @@ class Facts:
         """The line of how many rows match `--where`; none without a condition."""
         return [self.where["line"]] if self.where else []
 
-    def failing(self, fail_on: Severity | None) -> list[InputFinding]:
-        """Return the findings that fail `rlpost inspect --fail-on`: of this severity, or worse."""
-        of = {None: (), "error": ("error",), "warning": ("error", "warning")}[fail_on]
-        return [one for one in self.findings if one.severity in of]
+    def failing(self, fail_on: Level | None) -> list[Finding]:
+        """Return the findings that fail `rlpost inspect --fail-on`: of this level, or worse."""
+        levels = {None: (), "error": ("error",), "warning": ("error", "warning")}[fail_on]
+        return [finding for finding in self.findings if finding.level in levels]
 
     def as_json(self) -> Json:
         """Return plain lists, dicts, numbers and strings; numbers that are not finite are null."""
@@ -591,6 +565,8 @@ class Facts:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Finding):
+        return value.as_json()
     if dataclasses.is_dataclass(value):
         value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
     if isinstance(value, dict):

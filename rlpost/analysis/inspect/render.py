@@ -70,7 +70,7 @@ def page(facts: Facts, *, verbose: bool = False) -> Page:
 def show_findings(facts: Facts) -> None:
     """Print each finding on one line, of any length, with its severity and its name."""
     for one in facts.findings:
-        sys.stdout.write(f"{one.severity}: {one.name}: {printable_line(one.text)}\n")
+        sys.stdout.write(f"{one.level}: {one.check}: {printable_line(one.text)}\n")
 
 
 def show_stored(stored: InputFacts, roles: dict[str, RoleFacts], how: str) -> None:
@@ -129,8 +129,7 @@ def _mapped_lines(facts: Facts) -> list[str]:
 
 def _next_steps(facts: Facts, *, verbose: bool) -> list[str]:
     """Return which options have more."""
-    worst = max(facts.findings, key=lambda one: (one.severity == "error", one.harm), default=None)
-    why = [f"--about {worst.name}"] if worst else []
+    why = [f"--about {finding.check}" for finding in facts.findings[:1]]
     if verbose:
         return [f"more: {' '.join(why)}"] if why else []
     topics = f"--verbose, or --about {', '.join(topics_of(facts))}"

@@ -60,18 +60,19 @@ MACHINES = (
 )  # fmt: skip
 # Contents that one of several roles or columns provides.
 OF_ROWS = (
-    "keys", "mask", "token lists", "lengths", "truncated or lengths", "rollout ids or turns",
-    "rollout or sample ids", *NO_ANSWERS,
+    "keys", "mask", "token lists", "lengths", "truncated or lengths", "failures or rewards",
+    "rollout ids, turns or steps", "rollouts, samples or steps", *NO_ANSWERS,
 )  # fmt: skip
 COMBINED: dict[str, tuple[str, ...]] = {
     "keys": KEYS,
     "log-probs": LOG_PROBS,
     "mask or log-probs": ("mask", *LOG_PROBS),
-    "values or token_rewards": ("values", "new_values", "token_rewards"),
+    "numbers": ("reward", *TOKEN_ROLES),
+    "failures or rewards": (FAILURE, "reward"),
     "truncated or lengths": ("truncated", "lengths"),
     "response texts or log-probs": ("response texts", "infer_log_probs", "old_log_probs"),
-    "rollout ids or turns": ("rollout ids", "turns"),
-    "rollout or sample ids": ("rollout ids", "sample ids"),
+    "rollout ids, turns or steps": ("rollout ids", "turns", "batch"),
+    "rollouts, samples or steps": ("rollout ids", "sample ids", "batch"),
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.findings import Check, Finding, Registry
+from rlpost.analysis.findings import Check, Registry
 from rlpost.analysis.replay.candidates import nested, value_of
 from rlpost.analysis.replay.evidence import Evidence
 from rlpost.analysis.replay.rollouts import NumberColumn
@@ -114,9 +114,12 @@ def check(phase: Phase, prefix: str = "") -> Callable[[AnyFunction], AnyFunction
 
 
 @dataclass(frozen=True)
-class ReplayFinding(Finding):
+class ReplayFinding:
     """What explains the recorded numbers of a stage."""
 
+    name: str
+    text: str
+    advice: str
     explains: float
     """Share of the differing elements; of large inputs, of those in a sample."""
     stage: str = ""

@@ -107,8 +107,8 @@ def evidence_rows(index: Index, facts: Facts) -> list[list[int | None]]:
     }
     return [
         [
-            None if one.row is None or one.file not in firsts else firsts[one.file] + one.row
-            for one in finding.evidence
+            None if row is None or file not in firsts else firsts[file] + row
+            for file, row in finding.rows
         ]
         for finding in facts.findings
     ]

@@ -36,7 +36,7 @@ from rlpost.recipe.roles import ROLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import Facts, FindingEvidence
+    from rlpost.analysis.inspect.model import Facts
     from rlpost.analysis.report.page import Json
     from rlpost.analysis.responses.index import Index
     from rlpost.display.reporter import Reporter
@@ -170,13 +170,13 @@ def _findings(facts: Facts, named: Facts, index: Index) -> list[Json]:
     """Return the findings with the rows of the index, and in words those of the input."""
     return [
         {
-            "name": finding.name,
-            "severity": finding.severity,
+            "check": finding.check,
+            "level": finding.level,
             "text": _text(finding.text),
             "advice": _text(finding.advice),
-            "evidence": [
-                {"row": row, "text": _text(_evidence(evidence))}
-                for evidence, row in zip(finding.evidence, rows, strict=True)
+            "rows": [
+                {"row": row, "text": _text(str(place._replace(file=Path(place.file).name)))}
+                for place, row in zip(finding.rows, rows, strict=True)
             ],
         }
         for finding, rows in zip(named.findings, evidence_rows(index, facts), strict=True)
@@ -185,10 +185,3 @@ def _findings(facts: Facts, named: Facts, index: Index) -> list[Json]:
 
 def _text(text: str) -> str:
     return plain(cut(text, _MOST_TEXT))
-
-
-def _evidence(evidence: FindingEvidence) -> str:
-    group = f"group {evidence.group}" if evidence.group is not None else ""
-    name = Path(evidence.file).name
-    name = name if evidence.row is None else f"{name}:{evidence.row}"
-    return " · ".join(part for part in (group, evidence.text, name) if part)

@@ -204,7 +204,7 @@ def test_a_fill_value_is_named_before_any_cause():
     assert (fill.name, fill.change, fill.estimate) == ("fill-value", "engine", {"value": 0.0})
     assert "exactly 0 in" in fill.evidence
     assert (precision.name, precision.share < 0.01) == ("precision", True)
-    texts = [one.text for one in facts.findings if one.name == "engine_mismatch"]
+    texts = [one.text for one in facts.findings if one.check == "engine_mismatch"]
     assert "likeliest cause: fill-value" in texts[0]
     # Truncation leaves a single token, whose log-prob is 0, in many contexts.
     assert "fill-value" not in causes(rollouts(heat=0.7, top_p=0.9)[0])

@@ -271,9 +271,9 @@ def test_failed_responses_are_not_truncated_ones(by_length):
     failed = ["timeout"] * 4 + [None] * 4
     reasons = {} if by_length else {"finish_reason": ["length"] * 4 + ["stop"] * 4}
     rows = counted_rows(failure=failed, **reasons)
-    names = {finding.name for finding in rlpost.inspect(rows).findings}
+    names = {finding.check for finding in rlpost.inspect(rows).findings}
     assert "many_truncated" not in names
-    names = {finding.name for finding in rlpost.inspect(rows, failures="keep").findings}
+    names = {finding.check for finding in rlpost.inspect(rows, failures="keep").findings}
     assert by_length or "many_truncated" in names
 
 
@@ -302,7 +302,7 @@ def test_failed_responses_have_no_part_in_statistics_of_policies(tmp_path):
         token.row for token in counted.mismatch.largest
     ]
     assert facts.mismatch.k3 == pytest.approx(2e-4, rel=0.1)
-    assert "engine_mismatch" not in {finding.name for finding in facts.findings}
+    assert "engine_mismatch" not in {finding.check for finding in facts.findings}
     assert facts.token_facts.kl == counted.token_facts.kl
     assert facts.token_facts.kl.mean == pytest.approx(0.5)
     assert facts.entropy == counted.entropy

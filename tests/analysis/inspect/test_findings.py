@@ -285,8 +285,8 @@ CASES = {
     ),
     "constant_rewards": (reward_of_all(BASE, 0.5), BASE),
     "saturated_rewards": (
-        reward_of_all(BASE, 1.0) | {"reward": np.where(np.arange(ROWS) < 4, 0.0, 1.0)},
-        reward_of_all(BASE, 1.0) | {"reward": np.where(np.arange(ROWS) < 30, 0.0, 1.0)},
+        reward_of_all(BASE, 1.0) | {"reward": np.where(np.arange(ROWS) % 50 == 0, 0.0, 1.0)},
+        reward_of_all(BASE, 1.0) | {"reward": np.where(np.arange(ROWS) % 6 == 0, 0.0, 1.0)},
     ),
     "equal_rewards_in_groups": (equal_in(BASE, 0.6), equal_in(BASE, 0.4)),
     "nonfinite_rewards": (
@@ -335,6 +335,32 @@ CASES = {
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
 }
 
+# The check that finds a fault of another name, and what its text says of it.
+FOUND_BY = {
+    "mixed_prompts": ("group_prompts", "24 of 24 groups with several responses (100 %) have more"),
+    "split_prompts": ("group_prompts", "12 of 12 prompts (100 %) have several `prompt_id`"),
+    "nonfinite_values": ("nonfinite", "`values` (1 NaN) is not finite in 1 of 192 responses"),
+    "nonfinite_rewards": ("nonfinite", "`reward` (1 NaN) is not finite in 1 of 192 responses"),
+    "nonfinite_log_probs": ("nonfinite", "`old_log_probs` (1 -inf) is not finite in 1 of 192"),
+    "no_reward": ("missing_roles", "no column has the role reward"),
+    "no_groups": ("missing_roles", "no column has the role group"),
+    "wrong_types": ("column_types", "`values` is double; the role values needs a list of numbers"),
+    "mixed_types": ("column_types", "`reward` is double, but string in 1.parquet"),
+    "null_keys": ("unusable_keys", "no `prompt_id` in 1 of 192 responses"),
+    "single_row_groups": ("group_key", "192 of 192 groups have one response"),
+    "one_group_per_step": ("group_key", "all responses of a step have the same `prompt_id`"),
+    "constant_rewards": ("equal_rewards", "all 192 rewards are 0.5"),
+    "saturated_rewards": ("equal_rewards", "97.9 % of the rewards are 1, the highest value"),
+    "equal_rewards_in_groups": ("no_signal", "14 of 24 groups of several responses (58.3 %)"),
+    "vanishing_signal": ("no_signal", "75.0 % of the groups of steps 4 to 5 are without signal"),
+    "positive_log_probs": ("not_log_probs", "above 0, up to"),
+    "constant_log_probs": ("not_log_probs", "`old_log_probs` is 0 in all"),
+    "turns_as_steps": ("rows_are_turns", "`step` counts the turns of rollouts"),
+    "turns_as_responses": ("rows_are_turns", "192 of 192 responses (100 %) look like turns"),
+    "repeated_steps": ("written_twice", "step 2 repeats 0"),
+    "repeated_rollouts": ("written_twice", "1 rows of a rollout again"),
+    "zeros_without_answers": ("many_failures", "8 without tokens"),
+}
 OPTIONS = {
     "differing_rollout_rewards": {"columns_map": {"rollout": "traj_id"}},
 }
@@ -342,13 +368,17 @@ OPTIONS = {
 
 
 def names(path, **options):
-    return [finding.name for finding in inspect([path], **options).findings]
+    return [finding.check for finding in inspect([path], **options).findings]
 
 
 def finding(columns, name, tmp_path, **options):
-    """The finding of that name; None where there is none."""
+    """The finding of that check; None where there is none."""
     findings = inspect([write(tmp_path / "a.parquet", columns)], **options).findings
-    return next((item for item in findings if item.name == name), None)
+    return next((item for item in findings if item.check == name), None)
+
+
+def rows_of(found):
+    return [place.row for place in found.rows]
 
 
 def in_step(columns, name, step, change):
@@ -411,13 +441,13 @@ FURTHER = {
         without(each(BASE, "old_log_probs", at(slice(0, 4), 0.0)), "response_mask", *ALONE),
         False,
     ),
-    "a step again with another text": ("repeated_steps", again(BASE, response="another"), False),
+    "a step again with another text": ("written_twice", again(BASE, response="another"), False),
     "a step again with another reward": (
-        "repeated_steps", again(without(BASE, "response"), reward=0.25), False
+        "written_twice", again(without(BASE, "response"), reward=0.25), False
     ),
-    "a step of short texts": ("repeated_steps", again({x: BASE[x] for x in TEXTS}), False),
+    "a step of short texts": ("written_twice", again({x: BASE[x] for x in TEXTS}), False),
     "a step of few responses": (
-        "repeated_steps",
+        "written_twice",
         {name: [*rows[:3], *rows[:3]] for name, rows in BASE.items()}
         | {"step": [0] * 3 + [1] * 3},
         False,
@@ -437,13 +467,13 @@ FURTHER = {
         "copied_responses", copies({x: BASE[x] for x in TEXTS} | {"response": LONG}, 0.3), True
     ),
     "prompts of tokens": (
-        "mixed_prompts", BASE | {"prompt_tokens": [[row % 2, 7] for row in range(ROWS)]}, True
+        "group_prompts", BASE | {"prompt_tokens": [[row % 2, 7] for row in range(ROWS)]}, True
     ),
     "the same prompts of tokens": (
-        "mixed_prompts", BASE | {"prompt_tokens": [[row // SIZE, 7] for row in range(ROWS)]}, False
+        "group_prompts", BASE | {"prompt_tokens": [[row // SIZE, 7] for row in range(ROWS)]}, False
     ),
     "later turns of dialogues": (
-        "mixed_prompts",
+        "group_prompts",
         asked(BASE, by="row") | {"turn": [row % 2 for row in range(ROWS)]},
         False,
     ),
@@ -500,12 +530,12 @@ PROVIDE = {
     "mask or log-probs": LISTS[:4],
     "old_log_probs": ("old_log_probs",),
     "infer_log_probs": ("infer_log_probs",),
-    "values or token_rewards": ("values",),
+    "numbers": ("reward", *LISTS),
+    "failures or rewards": ("failure", "reward"),
     "prompts": ("prompt",),
     "batch": ("step",),
-    "rollout ids or turns": ("traj_id", "turn"),
-    "rollout or sample ids": ("traj_id",),
-    "failure": ("failure",),
+    "rollout ids, turns or steps": ("traj_id", "turn", "step"),
+    "rollouts, samples or steps": ("traj_id", "step"),
     "run_attempt": ("run_attempt",),
     "rollout ids": ("rollout_id",),
     "token ids": ("prompt_token_ids",),
@@ -517,10 +547,6 @@ def full_of(name):
     """Columns with which the check runs."""
     full = asked(BASE) | {"values": BASE["ref_log_probs"], "finish_reason": ["stop"] * ROWS}
     full = with_turns(full, 1) | {"run_attempt": [1] * ROWS}
-    if name == "many_failures":
-        return failing(full, 1 / 8)
-    if name == "vanishing_signal":
-        return in_steps(full)
     if name == "shared_prefixes":
         return without(with_forks(full, shared=False), "traj_id")
     return full
@@ -529,14 +555,12 @@ def full_of(name):
 def test_checks_without_their_columns_did_not_run(tmp_path):
     """Each check runs with all columns of its needs, and not where one of them is gone."""
     asked_for = {"columns_map": {"rollout": "traj_id"}}
-    unlike = ("many_failures", "vanishing_signal", "shared_prefixes")
+    unlike = ("shared_prefixes",)
     for names_ in (FINDINGS.keys() - {*unlike}, *({name} for name in unlike)):
         full = full_of(next(iter(names_)))
         options = {} if names_ == {"shared_prefixes"} else asked_for
         ran = runs(write(tmp_path / "full.parquet", full), **options)
-        assert {name: why for name, why in ran.items() if name in names_ and why} == (
-            {"mixed_types": "the input is one file"} if "mixed_types" in names_ else {}
-        )
+        assert not {name: why for name, why in ran.items() if name in names_ and why}
         needs = {need for name in names_ for need in FINDINGS[name].needs}
         few = taken(full, range(2 * SIZE))
         for need in sorted(needs):
@@ -558,12 +582,9 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("name", "columns", "why"),
     [
-        ("mixed_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "no group has several"),
-        ("split_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "most groups have one"),
-        ("split_prompts", asked(BASE, by="row"), "most groups have several prompts"),
-        ("equal_rewards_in_groups", BASE | {"prompt_id": range(ROWS)}, "no group has several"),
-        ("constant_rewards", BASE | {"reward": [np.nan] * ROWS}, "fewer than 2 finite rewards"),
-        ("saturated_rewards", reward_of_all(BASE, 1.0), "not two different rewards"),
+        ("group_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "most groups have one"),
+        ("no_signal", BASE | {"prompt_id": range(ROWS)}, "no group has several"),
+        ("equal_rewards", BASE | {"reward": [np.nan] * ROWS}, "fewer than 2 finite rewards"),
         ("length_follows_reward", reward_of_all(BASE, 1.0), "all equal"),
         ("engine_mismatch", each(BASE, "old_log_probs", lambda x: x[:-1]), "unequal lengths"),
         (
@@ -572,20 +593,12 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
             "no list to compare with `response_mask`",
         ),
         ("same_log_probs", {name: rows[:1] for name, rows in BASE.items()}, None),
-        ("constant_log_probs", with_lengths(BASE, [0] * ROWS), "fewer than 16 policy tokens"),
-        ("mixed_types", BASE, "the input is one file"),
-        ("mixed_prompts", asked(with_turns(BASE), by="row"), "rows are turns"),
-        ("split_prompts", asked(with_turns(BASE)), "rows are turns"),
-        ("single_row_groups", empty(BASE), "the input has no rows"),
-        ("zeros_without_answers", failing(crashed(BASE, 0.0), 1 / 8), "`failure` has"),
+        ("not_log_probs", with_lengths(BASE, [0] * ROWS), "no policy token counts"),
+        ("group_prompts", asked(with_turns(BASE), by="row"), "rows are turns"),
+        ("group_key", empty(BASE), "the input has no rows"),
         ("unequal_groups", with_turns(BASE), None),
         ("unequal_groups", without(with_turns(BASE), "traj_id"), "rows are turns"),
         ("unequal_groups", BASE | {"prompt_id": range(ROWS)}, "no size is that of most"),
-        (
-            "repeated_rollouts",
-            BASE | {"sample_idx": [0] * ROWS},
-            "most sample ids repeat",
-        ),
     ],
 )
 def test_a_check_with_too_little_to_check_did_not_run(name, columns, why, tmp_path):
@@ -600,47 +613,51 @@ def test_a_check_of_an_input_has_all_its_rows_and_its_severity(tmp_path):
     path = write(tmp_path / "a.parquet", columns)
     shown = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths"]).stdout
     for row in range(20, 32):
-        assert f"{path}:{row} " in shown
+        assert re.search(f"{path}:{row}$", shown, re.MULTILINE)
     assert shown.splitlines()[-2].startswith("✗ ")
-    not_run = CliRunner().invoke(app, [str(path), "--about", "mixed_types"]).stdout
-    assert "the input is one file" in not_run
+    not_run = CliRunner().invoke(app, [str(path), "--about", "many_truncated", "--no-tokens"])
+    assert "did not run" not in not_run.stdout
+    not_run = CliRunner().invoke(app, [str(path), "--about", "superseded_attempts"])
+    assert "did not run: no column for run_attempt" in not_run.stdout
     well = CliRunner().invoke(app, [str(path), "--about", "empty_masks"]).stdout
     assert well.splitlines()[-1].startswith("✓ ")
     listed = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths", "--format", "json"])
     entry = json.loads(listed.stdout)
-    assert (entry["not_run"], len(entry["found"]["evidence"])) == (None, 12)
+    assert (entry["not_run"], len(entry["found"]["rows"])) == (None, 12)
 
 
 def test_signal_that_is_lost_has_its_shares_and_the_last_steps(tmp_path):
-    found = finding(in_steps(BASE, 0.75), "vanishing_signal", tmp_path)
-    assert (found.count, found.of) == (6, 8)
-    assert "75.0 %" in found.text
-    assert "4 to 5" in found.text
-    assert found.evidence[0].row == ROWS - 6 * SIZE
-    assert finding(in_steps(BASE, 0.375), "vanishing_signal", tmp_path) is None
+    found = finding(in_steps(BASE, 0.75), "no_signal", tmp_path)
+    trend = "75.0 % of the groups of steps 4 to 5 are without signal, 0 % of those before"
+    assert found.text.endswith(trend)
+    assert rows_of(found)[0] >= ROWS - 6 * SIZE
+    assert finding(in_steps(BASE, 0.375), "no_signal", tmp_path) is None
     everywhere = in_steps(BASE, 0.75) | {"reward": np.ones(ROWS)}
-    assert finding(everywhere, "vanishing_signal", tmp_path) is None
+    assert "of those before" not in finding(everywhere, "no_signal", tmp_path).text
 
 
 def test_groups_that_lack_responses_are_told_from_those_split_over_steps(tmp_path):
     parts = taken(BASE, [*range(ROWS - 3), *range(ROWS - 3, ROWS)])
     parts["step"] = [*parts["step"][:-3], 9, 9, 9]
     found = finding(parts, "unequal_groups", tmp_path)
-    assert (found.count, found.of) == (2, GROUPS + 1)  # 5 responses, and 3 in another step
+    assert "of 25 prompt groups, 2 have fewer" in found.text  # 5 responses, and 3 in another step
     assert "2 have the others in another `step`" in found.text
+    assert found.option == "--map batch=none"
     more = finding(taken(BASE, [*range(ROWS), 0, 1]), "unequal_groups", tmp_path)
-    assert (more.count, more.of) == (1, GROUPS)
-    assert "(2 too many)" in more.text
+    assert "of 24 prompt groups, 1 have more than the 8 responses of most (2 too many)" in more.text
+    assert not more.option
 
 
 def test_a_sample_of_a_prompt_of_two_rollouts_is_there_twice(tmp_path):
     samples = BASE | {"sample_idx": [row % SIZE for row in range(ROWS)]}
-    assert finding(samples, "repeated_rollouts", tmp_path) is None
+    assert finding(samples, "written_twice", tmp_path) is None
+    assert finding(BASE | {"sample_idx": [0] * ROWS}, "written_twice", tmp_path) is None
     twice = samples | {"sample_idx": [*samples["sample_idx"][:-1], 0]}
-    found = finding(twice, "repeated_rollouts", tmp_path)
-    assert (found.count, found.evidence[0].row) == (1, ROWS - 1)
+    found = finding(twice, "written_twice", tmp_path)
+    assert "1 of 192 responses (0.5 %) are there twice: 1 a sample again" in found.text
+    assert rows_of(found) == [ROWS - 1]
     ids = with_turns(samples) | {"sample_idx": [row % SIZE // 2 for row in range(ROWS)]}
-    assert finding(ids, "repeated_rollouts", tmp_path) is None  # turns of one rollout
+    assert finding(ids, "written_twice", tmp_path) is None  # turns of one rollout
 
 
 def test_failures_move_baselines(tmp_path):
@@ -665,11 +682,15 @@ def test_failures_move_baselines(tmp_path):
     assert listed["failures"]["baselines"]["moved"] == 1
 
 
-@pytest.mark.parametrize("name", FINDINGS)
-def test_a_planted_fault_is_found_and_a_similar_file_has_no_finding(name, well, tmp_path):
-    """A check without a planted fault in `CASES` fails here."""
-    bad, similar = (one if isinstance(one, list) else [one] for one in CASES[name])
-    options = OPTIONS.get(name, {})
+def test_each_check_has_a_planted_fault():
+    assert {FOUND_BY.get(fault, (fault,))[0] for fault in CASES} == {*FINDINGS}
+
+
+@pytest.mark.parametrize("fault", CASES)
+def test_a_planted_fault_is_found_and_a_similar_file_has_no_finding(fault, well, tmp_path):
+    name, words = FOUND_BY.get(fault, (fault, ""))
+    bad, similar = (one if isinstance(one, list) else [one] for one in CASES[fault])
+    options = OPTIONS.get(fault, {})
 
     def facts_of(folder, parts):
         (tmp_path / folder).mkdir()
@@ -679,28 +700,25 @@ def test_a_planted_fault_is_found_and_a_similar_file_has_no_finding(name, well, 
 
     plain = len(similar) == 1 and similar[0] is BASE and not options
     without_it = well if plain else facts_of("well", similar)
-    assert name not in [finding.name for finding in without_it.findings]
+    assert name not in [finding.check for finding in without_it.findings]
     assert [one.not_run for one in without_it.checks if one.name == name] == [None]
     found = facts_of("bad", bad).findings
-    finding = next(one for one in found if one.name == name)
-    assert finding.count > 0
-    assert finding.of >= finding.count
-    assert finding.text
-    assert finding.advice
-    assert finding.severity in FINDINGS[name].severity
-    harms = [one.harm for one in found]
-    assert harms == sorted(harms, reverse=True)
-    if name in ROWS_OF:
-        assert finding.count == 1
-        places = [(one.file, one.row) for one in finding.evidence]
-        assert places == [(str(tmp_path / "bad" / "0.parquet"), ROWS_OF[name])]
+    finding = next(one for one in found if one.check == name)
+    assert words in finding.text
+    assert finding.advice.endswith(finding.option)
+    assert finding.level in FINDINGS[name].severity
+    levels = [one.level for one in found]
+    assert levels == sorted(levels)  # errors first
+    if fault in ROWS_OF:
+        places = [(str(tmp_path / "bad" / "0.parquet"), ROWS_OF[fault])]
+        assert [tuple(place) for place in finding.rows] == places
 
 
 ROWS_OF = {
     "null_keys": 0, "unequal_lengths": 17, "mask_not_binary": 4, "empty_masks": 4,
     "nonfinite_rewards": 9, "nonfinite_log_probs": 3,
 }  # fmt: skip
-"""The row of the evidence."""
+"""The row that shows it, and the only one."""
 
 
 @pytest.mark.parametrize(
@@ -714,11 +732,11 @@ def test_a_step_written_twice_is_found_in_any_order_and_over_files(gone, tmp_pat
         first[name], twice[name] = values[:ROWS], values[ROWS:]
     write(tmp_path / "a.parquet", first)
     write(tmp_path / "b.parquet", twice)
-    found = next(one for one in inspect([tmp_path]).findings if one.name == "repeated_steps")
-    assert (found.severity, found.count, found.of) == ("error", ROWS // 2, ROWS * 3 // 2)
-    assert "step 2 repeats 0" in found.text
-    (row,) = found.evidence
-    assert (row.file, row.row) == (str(tmp_path / "b.parquet"), 0)
+    found = next(one for one in inspect([tmp_path]).findings if one.check == "written_twice")
+    assert "step 2 repeats 0: the same prompts, responses, rewards and log-probs in 96 of 288" in (
+        found.text
+    )
+    assert found.rows == ((str(tmp_path / "b.parquet"), 0),)
 
 
 POLICIES = ("old_log_probs", "infer_log_probs", "ref_log_probs")
@@ -771,22 +789,22 @@ BARE = without(BASE, "response_mask")
 def test_tokens_of_which_every_policy_is_certain_are_neither_shift_nor_padding(columns, tmp_path):
     found = inspect([write(tmp_path / "a.parquet", columns)]).findings
     alone = sum(name in columns for name in POLICIES) == 1
-    assert [(one.name, one.severity) for one in found] == [("shifted_lists", "warning")] * alone
+    assert [(one.check, one.level) for one in found] == [("shifted_lists", "warning")] * alone
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_fill_value_in_one_column_alone_is_an_error(name, tmp_path):
     found = finding(each(BASE, name, at(-1, 0.0)), "shifted_lists", tmp_path)
-    assert found.severity == "error"
-    assert found.count > 0.95 * ROWS  # others are certain of a few, by chance
-    assert f"`{name}`" in found.text
+    assert found.level == "error"
+    assert int(found.text.split()[0]) > 0.95 * ROWS  # others are certain of a few, by chance
+    assert found.columns == (name,)
 
 
 def test_a_mask_that_is_offset_is_found_if_observations_have_no_log_probs(tmp_path):
     columns = zero_observations(BASE)
     columns |= {"response_mask": [shift(mask) for mask in of(columns, "response_mask")]}
     found = finding(columns, "shifted_lists", tmp_path)
-    assert found.severity == "error"
+    assert found.level == "error"
     assert "`response_mask` one token" in found.text
 
 
@@ -809,7 +827,7 @@ def test_rows_without_a_response_are_not_copies(tmp_path):
 )
 def test_an_unreadable_column_is_a_finding_and_the_rest_is_read(name, values, tmp_path):
     found = inspect([write(tmp_path / "a.parquet", BASE | {name: values})])
-    assert found.findings[0].name == "wrong_types"
+    assert found.findings[0].check == "column_types"
     assert f"`{name}`" in found.findings[0].text
     assert found.responses == ROWS
     assert found.lengths is not None
@@ -819,7 +837,7 @@ def test_one_column_for_two_roles_is_found(tmp_path):
     path = write(tmp_path / "a.parquet", without(BASE, "infer_log_probs"))
     mapped = {"infer_log_probs": "old_log_probs"}
     (finding,) = inspect([path], columns_map=mapped).findings
-    assert finding.name == "same_log_probs"
+    assert finding.check == "same_log_probs"
     assert "same column" in finding.text
 
 
@@ -846,7 +864,7 @@ def test_types_that_differ_between_files_are_found(kind, flagged, tmp_path):
     else:
         table = table.set_column(place, "prompt_id", table.column("prompt_id").cast(kind))
     pq.write_table(table, tmp_path / "b.parquet")
-    assert ("mixed_types" in names(tmp_path)) is flagged
+    assert ("column_types" in names(tmp_path)) is flagged
 
 
 def test_fail_on_exits_with_1_on_findings_of_this_severity_or_worse(tmp_path):
@@ -864,8 +882,8 @@ def test_quiet_prints_a_line_for_each_finding_and_keeps_json(tmp_path):
     bad = str(write(tmp_path / "bad.parquet", truncated(CASES["constant_rewards"][0], 0.3)))
     run = CliRunner().invoke
     first, second, *rest = run(app, [bad, "-q"]).stdout.splitlines()
-    assert first.startswith("error: constant_rewards: all 192 rewards are 0.5")
-    assert second.startswith("warning: equal_rewards_in_groups: ")
+    assert first.startswith("error: equal_rewards: all 192 rewards are 0.5")
+    assert second.startswith("warning: no_signal: ")
     assert [line.split(": ")[:2] for line in rest] == [["warning", "many_truncated"]]
     assert run(app, [bad, "-q", "--footer"]).output == ""
     well = str(write(tmp_path / "well.parquet", BASE))
@@ -892,41 +910,40 @@ def test_ignored_checks_do_not_run_and_do_not_fail(tmp_path):
     assert "many_truncated" in str(error)
 
 
-def test_mixed_prompts_in_most_groups_are_an_error_with_evidence(tmp_path):
-    found = finding(asked(BASE, by="row"), "mixed_prompts", tmp_path)
-    assert (found.severity, found.count, found.of) == ("error", GROUPS, GROUPS)
-    assert found.evidence[0].text.startswith("differs from row 1")
+def test_mixed_prompts_in_most_groups_are_an_error(tmp_path):
+    found = finding(asked(BASE, by="row"), "group_prompts", tmp_path)
+    assert (found.level, rows_of(found)[:2]) == ("error", [0, 1])
     texts = asked(BASE)["prompt"]
     texts[3] = "another question?"
-    few = finding(BASE | {"prompt": texts}, "mixed_prompts", tmp_path)
-    assert (few.severity, few.count) == ("warning", 1)
-    assert (few.evidence[0].row, "row 3" in few.evidence[0].text) == (0, True)
+    few = finding(BASE | {"prompt": texts}, "group_prompts", tmp_path)
+    assert (few.level, few.text.split(" with")[0]) == ("warning", "1 of 24 groups")
+    assert (rows_of(few), few.columns) == ([0, 3], ("prompt_id", "prompt"))
 
 
 def test_a_column_of_zeros_was_never_computed_and_is_not_padding(tmp_path):
     columns = each(each(BASE, "old_log_probs", np.zeros_like), "response_mask", np.ones_like)
     found = inspect([write(tmp_path / "a.parquet", columns)]).findings
-    assert found[0].name == "constant_log_probs"
-    assert not {"padded_lists", "shifted_lists"} & {one.name for one in found}
+    assert "never computed" in found[0].text
+    assert not {"padded_lists", "shifted_lists"} & {one.check for one in found}
 
 
 @pytest.mark.parametrize(
     ("change", "word"),
     [(np.exp, "probabilities"), (np.negative, "NLL"), (lambda x: x + 3, "logits")],
 )
-def test_the_advice_for_positive_log_probs_depends_on_their_range(change, word, tmp_path):
-    found = finding(each(BASE, "old_log_probs", change), "positive_log_probs", tmp_path)
-    assert word in found.advice
+def test_what_positive_log_probs_are_depends_on_their_range(change, word, tmp_path):
+    found = finding(each(BASE, "old_log_probs", change), "not_log_probs", tmp_path)
+    assert word in found.text
 
 
 @pytest.mark.parametrize(
     ("name", "columns"),
     [
         ("shifted_lists", in_step(BASE, "infer_log_probs", 1, shift)),
-        ("constant_rewards", BASE | {"reward": np.array(BASE["reward"]) * (np.arange(ROWS) < 96)}),
+        ("equal_rewards", BASE | {"reward": np.array(BASE["reward"]) * (np.arange(ROWS) < 96)}),
         ("engine_mismatch", in_step(BASE, "infer_log_probs", 1, lambda x: x * 1.5)),
         (
-            "equal_rewards_in_groups",
+            "no_signal",
             BASE | {"reward": np.array(BASE["reward"]) * (np.arange(ROWS) < 97)},
         ),
     ],
@@ -934,36 +951,47 @@ def test_the_advice_for_positive_log_probs_depends_on_their_range(change, word, 
 def test_a_problem_in_one_step_names_the_step(name, columns, tmp_path):
     found = finding(columns, name, tmp_path)
     assert "in step 1 (1 of 2 steps)" in found.text
-    assert found.evidence[0].row >= ROWS // STEPS
+    assert rows_of(found)[0] >= ROWS // STEPS
     assert finding(BASE, name, tmp_path) is None
 
 
 def test_files_with_different_types_are_named(tmp_path):
     write(tmp_path / "a.parquet", BASE)
     write(tmp_path / "b.parquet", BASE | {"reward": [str(one) for one in BASE["reward"]]})
-    found = {one.name: one for one in inspect([tmp_path]).findings}
-    assert "string in b.parquet" in found["mixed_types"].text
-    assert "not read" in found["mixed_types"].advice
-    assert "`reward` is string in b.parquet" in found["wrong_types"].text
-    assert [one.file for one in found["mixed_types"].evidence] == [str(tmp_path / "b.parquet")]
+    found = next(one for one in inspect([tmp_path]).findings if one.check == "column_types")
+    assert found.text == (
+        "`reward` is double, but string in b.parquet; the role reward needs a number per row: not "
+        "read from any file"
+    )
+    assert (found.columns, found.option) == (("reward",), "--map reward=COLUMN")
+    assert found.rows == ((str(tmp_path / "b.parquet"), None),)
 
 
-def test_unequal_lengths_counts_the_rows_of_all_columns_and_lists_their_lengths(tmp_path):
+def test_a_role_whose_column_some_files_lack_is_an_error(tmp_path):
+    write(tmp_path / "a.parquet", BASE)
+    write(tmp_path / "b.parquet", without(BASE, "reward"))
+    found = inspect([tmp_path]).findings
+    assert [one.check for one in found if one.level == "error"] == ["column_types"]
+    assert "`reward` is double, but missing in b.parquet; the role reward needs" in found[0].text
+
+
+def test_unequal_lengths_counts_the_rows_of_all_columns_and_the_lengths_of_the_first(tmp_path):
     """Rows 3 and 5 in one column, 5 and 9 in another: three rows, not two."""
     columns = BASE
     for row, name in ((3, "old"), (5, "old"), (5, "ref"), (9, "ref")):
         columns = with_row(columns, f"{name}_log_probs", row, lambda values: values[:-1])
     found = finding(columns, "unequal_lengths", tmp_path)
-    assert (found.count, found.of, [one.row for one in found.evidence]) == (3, ROWS, [3, 5, 9])
-    assert "3 of 192 responses" in found.text
-    assert "`old_log_probs` (in 2), `ref_log_probs` (in 2)" in found.text
-    length = len(BASE["ref_log_probs"][9])
-    assert found.evidence[2].text == f"`response_mask` {length}, `ref_log_probs` {length - 1}"
+    assert rows_of(found) == [3, 5, 9]
+    length = len(BASE["old_log_probs"][3])
+    assert (
+        "`old_log_probs` (in 2), `ref_log_probs` (in 2) and `response_mask` differ in length in 3 "
+        f"of 192 responses (1.6 %), the first with `response_mask` {length}, `old_log_probs` "
+        f"{length - 1}"
+    ) in found.text
     none = BASE | {"old_log_probs": [None, *BASE["old_log_probs"][1:]]}
-    assert "`old_log_probs` null" in finding(none, "unequal_lengths", tmp_path).evidence[0].text
+    assert "`old_log_probs` null" in finding(none, "unequal_lengths", tmp_path).text
     none = BASE | {"response_mask": [None, *BASE["response_mask"][1:]]}
-    found = finding(none, "unequal_lengths", tmp_path)
-    assert "`response_mask` null" in found.evidence[0].text
+    assert "`response_mask` null" in finding(none, "unequal_lengths", tmp_path).text
     assert "or null (1)" in finding(none, "empty_masks", tmp_path).text
 
 
@@ -976,14 +1004,14 @@ def test_numbers_that_are_not_finite_are_counted_by_kind_and_row(tmp_path):
     facts = inspect([path])
     one = facts.token_facts.columns["old_log_probs"]
     assert (one.null, one.nan, one.nonfinite_rows) == (1, 1, 2)
-    found = finding(columns, "nonfinite_log_probs", tmp_path)
-    assert (found.count, [one.row for one in found.evidence]) == (3, [4, 7, 9])
-    assert [one.text for one in found.evidence][1:] == ["`old_log_probs`", "`infer_log_probs`"]
+    found = finding(columns, "nonfinite", tmp_path)
+    assert rows_of(found) == [4, 7, 9]
     assert "`old_log_probs` (1 null, 1 NaN), `infer_log_probs` (1 -inf)" in found.text
+    assert "not finite in 3 of 192 responses" in found.text
     rewards = [None, float("nan"), float("inf"), *BASE["reward"][3:]]
-    found = finding(BASE | {"reward": rewards}, "nonfinite_rewards", tmp_path)
-    assert "not finite in 3 of 192 responses (1 null, 1 NaN, 1 infinite)" in found.text
-    assert [one.text for one in found.evidence] == ["null", "NaN", "infinite"]
+    found = finding(BASE | {"reward": rewards}, "nonfinite", tmp_path)
+    assert "`reward` (1 null, 1 NaN, 1 ±inf) is not finite in 3 of 192 responses" in found.text
+    assert rows_of(found) == [0, 1, 2]
     masks = [list(map(int, values)) for values in BASE["response_mask"]]
     masks[2][3] = None
     said = finding(BASE | {"response_mask": masks}, "mask_not_binary", tmp_path).text
@@ -991,8 +1019,8 @@ def test_numbers_that_are_not_finite_are_counted_by_kind_and_row(tmp_path):
 
 
 def test_one_positive_log_prob_is_evidence(tmp_path):
-    found = finding(with_row(BASE, "old_log_probs", 30, at(2, 0.5)), "positive_log_probs", tmp_path)
-    assert (found.count, [one.row for one in found.evidence]) == (1, [30])
+    found = finding(with_row(BASE, "old_log_probs", 30, at(2, 0.5)), "not_log_probs", tmp_path)
+    assert (found.text[:5], rows_of(found)) == ("1 of ", [30])
 
 
 def test_integers_are_no_log_probs(tmp_path):
@@ -1001,7 +1029,7 @@ def test_integers_are_no_log_probs(tmp_path):
     columns = BASE | {"old_log_probs": ids, "infer_log_probs": ids}
     facts = inspect([write(tmp_path / "a.parquet", columns)])
     assert facts.mismatch is None
-    found = finding(columns, "wrong_types", tmp_path)
+    found = finding(columns, "column_types", tmp_path)
     assert "`old_log_probs` is list<" in found.text
     assert "the role old_log_probs needs a list of floats per row" in found.text
 
@@ -1016,26 +1044,46 @@ def test_padding_that_the_mask_leaves_out_is_a_warning(pad, tmp_path):
     for name in ("response_mask", "old_log_probs", "infer_log_probs"):
         columns = each(columns, name, filled)
     found = finding(columns, "padded_lists", tmp_path)
-    assert (found.severity, found.count) == ("warning", ROWS)
+    assert (found.level, found.text.split(" (")[0]) == ("warning", "192 of 192 responses")
     assert "at masked tokens" in found.text
     ones = each(columns, "response_mask", np.ones_like)
-    assert finding(ones, "padded_lists", tmp_path).severity == "error"
+    assert finding(ones, "padded_lists", tmp_path).level == "error"
 
 
 def test_columns_with_a_name_like_a_reward_are_suggested(tmp_path):
     columns = without(BASE, "reward") | {"rewards": BASE["reward"], "seconds": [1.0] * ROWS}
-    found = finding(columns, "no_reward", tmp_path)
-    assert found.advice == "set the reward column: --map reward=rewards"
-    nothing = finding(without(BASE, "reward", "step"), "no_reward", tmp_path)
-    assert "no column has a number per row" in nothing.advice
+    found = finding(columns, "missing_roles", tmp_path)
+    assert found.advice == "name its column: --map reward=rewards"
+    nothing = finding(without(BASE, "reward"), "missing_roles", tmp_path)
+    assert nothing.option == "--map reward=COLUMN"
+    neither = finding(without(BASE, "reward", "prompt_id"), "missing_roles", tmp_path)
+    assert "no column has the role reward (usual names: " in neither.text
+    assert "and none the role group (usual names: " in neither.text
 
 
-def test_findings_have_rows_as_evidence(tmp_path):
+def test_findings_have_rows(tmp_path):
     long = finding(sorted_rewards(BASE, by_length=True), "length_follows_reward", tmp_path)
-    assert "policy tokens" in long.evidence[0].text
-    assert "reward" in long.evidence[0].text
+    lengths = [len(BASE["response_mask"][row]) - 10 for row in rows_of(long)]
+    assert lengths == sorted((len(mask) - 10 for mask in BASE["response_mask"]), reverse=True)[:5]
     same = finding(CASES["same_log_probs"][0], "same_log_probs", tmp_path)
-    assert same.evidence
+    assert rows_of(same) == [0, 1, 2, 3, 4]
+
+
+def test_a_finding_as_json_has_its_columns_rows_and_option(tmp_path):
+    path = write(tmp_path / "a.parquet", with_row(BASE, "response_mask", 4, at(3, 2)))
+    shown = CliRunner().invoke(app, [str(path), "--format", "json"]).stdout
+    assert json.loads(shown)["findings"] == [
+        {
+            "check": "mask_not_binary",
+            "level": "error",
+            "text": "`response_mask` has values other than 0 and 1, such as 2, in 1 of 192 "
+            "responses (0.5 %); a mask is 1 at policy tokens and 0 elsewhere; correct it or set "
+            "another column: --map mask=COLUMN",
+            "columns": ["response_mask"],
+            "rows": [f"{path}:4"],
+            "option": "--map mask=COLUMN",
+        }
+    ]
 
 
 def test_advantages_have_statistics_overall_and_by_step(tmp_path):
@@ -1057,16 +1105,16 @@ def test_advantages_have_statistics_overall_and_by_step(tmp_path):
 
 
 def test_turns_and_ids_of_prompts_are_found_and_the_option_is_named(tmp_path):
-    turns = finding(without(with_turns(BASE), "traj_id"), "turns_as_responses", tmp_path)
-    assert (turns.count, turns.of, turns.evidence[0].row) == (ROWS, ROWS, 0)
-    assert "--map rollout=COLUMN" in turns.advice
+    turns = finding(without(with_turns(BASE), "traj_id"), "rows_are_turns", tmp_path)
+    assert (turns.text.split(" (")[0], rows_of(turns)[0]) == ("192 of 192 responses", 0)
+    assert turns.option == "--map rollout=COLUMN"
     prompts = BASE | {"traj_id": BASE["prompt_id"]}
-    found = finding(prompts, "turns_as_responses", tmp_path)
-    assert (found.count, found.of, found.evidence[0].row) == (ROWS, ROWS, 0)
+    found = finding(prompts, "rows_are_turns", tmp_path)
+    assert rows_of(found)[0] == 0
     assert "--unit row" in found.advice
     for unit in ("row", "rollout"):
-        assert finding(prompts, "turns_as_responses", tmp_path, unit=unit) is None
-    assert finding(with_turns(BASE), "turns_as_responses", tmp_path) is None
+        assert finding(prompts, "rows_are_turns", tmp_path, unit=unit) is None
+    assert finding(with_turns(BASE), "rows_are_turns", tmp_path) is None
 
 
 def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path):
@@ -1075,12 +1123,12 @@ def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path
     found = finding(
         columns, "differing_rollout_rewards", tmp_path, columns_map={"rollout": "traj_id"}
     )
-    assert (found.count, found.evidence[0].row) == (1, 4)
-    assert "but 7 in row 5" in found.evidence[0].text
+    assert re.search(r"in 1 rollout, the first [01] and 7: ", found.text)
+    assert rows_of(found) == [4, 5]
     chosen = {"columns_map": {"rollout": "traj_id"}, "rollout_reward": "last"}
     assert finding(columns, "differing_rollout_rewards", tmp_path, **chosen) is None
     null = columns | {"traj_id": [None, *columns["traj_id"][1:]]}
     assert (
         "`traj_id` in 1 of"
-        in finding(null, "null_keys", tmp_path, columns_map={"rollout": "traj_id"}).text
+        in finding(null, "unusable_keys", tmp_path, columns_map={"rollout": "traj_id"}).text
     )

@@ -56,7 +56,7 @@ def test_an_empty_file_has_a_finding(tmp_path, sample):
     pq.write_table(pq.read_table(sample).slice(0, 0), tmp_path / "a.parquet")
     found = inspect([tmp_path / "a.parquet"])
     assert found.responses == 0
-    assert [finding.name for finding in found.findings] == ["no_rows"]
+    assert [finding.check for finding in found.findings] == ["no_rows"]
     assert found.rewards.spread.mean is None
     for how in ("table", "json", "markdown"):
         done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", how])

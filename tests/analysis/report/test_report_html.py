@@ -97,7 +97,7 @@ def test_chosen_rows_fit_their_reasons(made):
     assert sorted(index.reward[by_reason[WORST]]) == ranked[:5].tolist()
     deviations = [index.reward[index.group == code].std() for code in np.unique(index.group)]
     assert [deviations[code] for code in choice.different] == sorted(deviations)[::-1][:2]
-    evidence = {one.row for finding in made[2].findings for one in finding.evidence}
+    evidence = {place.row for finding in made[2].findings for place in finding.rows}
     assert by_reason[FOUND]
     assert set(by_reason[FOUND]) <= evidence
     assert chosen(index, made[2], 5, 0).reasons == choice.reasons
@@ -110,8 +110,8 @@ def test_evidence_of_the_second_file_links_to_its_row(tmp_path):
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     rlpost.report([str(tmp_path)], tmp_path / "page.html")
     found = data_in(tmp_path / "page.html")
-    (finding,) = [one for one in found["findings"] if one["name"] == "empty_masks"]
-    assert [one["row"] for one in finding["evidence"]] == [3]
+    (finding,) = [one for one in found["findings"] if one["check"] == "empty_masks"]
+    assert finding["rows"] == [{"row": 3, "text": "b.parquet:1"}]
     shown = [r for group in found["groups"] for r in group["responses"] if FOUND in r["reasons"]]
     assert [one["row"] for one in shown] == [3]
 
@@ -147,7 +147,7 @@ def test_unusual_files_have_a_page_too(case, tmp_path):
     pq.write_table(pa.table(ODD[case]), path)
     facts = rlpost.report([str(path)], tmp_path / "page.html")
     page = data_in(tmp_path / "page.html")
-    assert [item["name"] for item in page["findings"]] == [item.name for item in facts.findings]
+    assert [item["check"] for item in page["findings"]] == [item.check for item in facts.findings]
 
 
 def test_text_of_the_data_is_never_html(tmp_path):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LEAST_EXPLAINED = 0.05
-TURNS = "turns_as_responses"
+TURNS = "rows_are_turns"
 
 
 @topic
@@ -40,7 +40,7 @@ def summary_lines(facts: Facts, found: CriticFacts) -> list[str]:
     means = f"mean value {number(found.value)}, mean return {number(found.returns)}"
     error = f"error {number(found.rmse)} (root mean square)"
     lines = [f"{found.tokens:,} policy tokens: {means}, {error}"]
-    if any(one.name == TURNS for one in facts.findings):
+    if any(one.check == TURNS for one in facts.findings):
         lines.append("rows are turns: a return has the rewards of its row, not of later turns")
     return lines
 

@@ -2,7 +2,7 @@
 
 A check returns a `Problem`, None if there is none, or `NotRun` if the input has too little for it.
 Its docstring is its description in `rlpost inspect --about CHECK` and in the manual. A new check is
-one function in `columns`, `failures`, `responses`, `steps` or `tokens`.
+one function in `columns`, `groups`, `lists`, `log_probs`, `rewards` or `rows`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 # Importing a module adds its checks to FINDINGS.
 from rlpost.analysis.inspect.findings import (  # noqa: F401
     columns,
-    failures,
-    responses,
-    steps,
-    tokens,
+    groups,
+    lists,
+    log_probs,
+    rewards,
+    rows,
 )
 from rlpost.analysis.inspect.findings.base import FINDINGS, CheckInput, run_checks
 

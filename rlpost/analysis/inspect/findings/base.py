@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import polars as pl
 
-from rlpost.analysis.findings import Check, Registry
-from rlpost.analysis.inspect.failures import signs_of_failures
-from rlpost.analysis.inspect.model import CheckRun, FindingEvidence, InputFinding, Severity
-from rlpost.display.text import counted, plural
+from rlpost.analysis.findings import Check, Finding, Level, Place, Registry
+from rlpost.analysis.inspect.model import CheckRun
+from rlpost.display.text import counted, plural, share
 from rlpost.pipeline.turns import turn_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,27 +35,25 @@ if TYPE_CHECKING:
     from rlpost.recipe.roles import Unit
 
 
-CheckSeverity = Literal["error", "warning", "error or warning"]
+CheckLevel = Literal["error", "warning", "error or warning"]
 MOST_NAMED = 5  # steps in a text
-UNITS = {"length": "entry", "tokens": "policy token"}
-"""What columns of `PassResult.rows` count."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a check returns if it finds a problem; with its name it is an `InputFinding`."""
+    """What a check returns if it finds a problem; run_checks makes a finding of it."""
 
-    harm: float
-    """0 to 100, orders findings. From 90 on, numbers are wrong; from 70 on, training may learn the
-    wrong thing; below, it learns little or slowly."""
     text: str
-    """The problem, with numbers."""
     advice: str
-    count: int
-    """Responses, groups, tokens or columns that show it."""
-    of: int
-    evidence: Sequence[FindingEvidence] = ()
-    severity: Severity | None = None
+    """What to do; the option follows it."""
+    option: str = ""
+    roles: Sequence[str] = ()
+    """Of the columns that show it, or names of columns."""
+    rows: pl.Series | Sequence[int] = ()
+    """The responses that show it, as flags, [n] bool, or as indices."""
+    files: Sequence[str] = ()
+    """The files that show it, if it is not about responses."""
+    level: Level | None = None
     """For a check that is an error or a warning."""
 
 
@@ -76,7 +72,7 @@ Result = Problem | NotRun | None
 class InputCheck(Check["Callable[[CheckInput], Result]"]):
     """A check of an input: how severe its finding is, and what it needs."""
 
-    severity: CheckSeverity
+    severity: CheckLevel
     needs: tuple[str, ...]
     """Contents of the input, of `ColumnSelection.contents`; without one the check does not run."""
     needs_rows: bool
@@ -97,16 +93,16 @@ class InputCheck(Check["Callable[[CheckInput], Result]"]):
 
 
 FINDINGS: Registry[InputCheck] = Registry()
-"""Every check, by the name of its finding."""
+"""Every check, by the name of its finding; those of wrong numbers first."""
 
 
 def check(
-    severity: CheckSeverity, *needs: str, needs_rows: bool = True, whole_groups: bool = False
+    severity: CheckLevel, *needs: str, needs_rows: bool = True, whole_groups: bool = False
 ) -> Callable[[Callable[[CheckInput], Result]], Callable[[CheckInput], Result]]:
     """Add a function to FINDINGS; its name is the finding's, its docstring the meaning.
 
     Args:
-        severity: if it is `error or warning`, the problem has its severity.
+        severity: if it is `error or warning`, the problem has its level.
         needs: contents of the input, of `ColumnSelection.contents`.
         needs_rows: whether the check runs on responses.
         whole_groups: whether it needs all rows of a group.
@@ -121,24 +117,41 @@ def check(
 
 def run_checks(
     data: CheckInput, ignore: Collection[str] = ()
-) -> tuple[list[InputFinding], list[CheckRun]]:
-    """Run every check; return the findings, the most harmful first, and which checks ran.
+) -> tuple[list[Finding], list[CheckRun]]:
+    """Run every check; return the findings, errors first, and which checks ran.
 
     Args:
         data: the input.
         ignore: names of checks that are not run.
     """
-    findings: list[InputFinding] = []
+    findings: list[Finding] = []
     runs: list[CheckRun] = []
-    for one in FINDINGS.values():
-        result = NotRun("ignored with --ignore") if one.name in ignore else one.result(data)
+    for name, check in FINDINGS.items():
+        result = NotRun("ignored with --ignore") if name in ignore else check.result(data)
         not_run = result.why if isinstance(result, NotRun) else None
-        runs.append(CheckRun(one.name, not_run, found=isinstance(result, Problem)))
+        runs.append(CheckRun(name, not_run, found=isinstance(result, Problem)))
         if isinstance(result, Problem):
-            severity: Any = result.severity or one.severity
-            parts = {**vars(result), "evidence": list(result.evidence), "severity": severity}
-            findings.append(InputFinding(name=one.name, **parts))
-    return sorted(findings, key=lambda finding: -finding.harm), runs
+            level: Level = result.level or ("error" if check.severity == "error" else "warning")
+            findings.append(_finding(data, name, level, result))
+    return sorted(findings, key=lambda finding: finding.level == "warning"), runs
+
+
+def _finding(data: CheckInput, name: str, level: Level, problem: Problem) -> Finding:
+    rows, files = problem.rows, [file.path for file in data.input.files]
+    first = (rows.arg_true() if isinstance(rows, pl.Series) else pl.Series(rows)).to_list()
+    places = data.reading.rows[first[: data.evidence]].select("file", "row").iter_rows()
+    return Finding(
+        name,
+        level,
+        problem.text,
+        f"{problem.advice}: {problem.option}" if problem.option else problem.advice,
+        columns=tuple(dict.fromkeys(data.column(role) for role in problem.roles)),
+        rows=(
+            *(Place(files[file], row) for file, row in places),
+            *map(Place, problem.files[: data.evidence]),
+        ),
+        option=problem.option,
+    )
 
 
 @dataclass(frozen=True)
@@ -176,29 +189,9 @@ class CheckInput:
             return pl.zeros(self.count, pl.Int8, eager=True)
         return pl.Series(turn_rows(table["group"], rollout, turn))
 
-    @property
-    def failed(self) -> pl.Series:
-        """Which rows failed, by a column, [n]."""
-        return self._flags("failed")
-
-    @property
-    def replaced(self) -> pl.Series:
-        """The rows of whose step a later attempt of the run has rows, [n]."""
-        return self._flags("superseded")
-
-    def _flags(self, name: str) -> pl.Series:
-        none = np.zeros(self.count, np.bool_)
-        return pl.Series(self.table.rows.columns.get(name, none))
-
-    @cached_property
-    def no_answers(self) -> pl.Series:
-        """Which rows with reward 0 look like failures that no column names, [n]."""
-        none = pl.zeros(self.count, pl.Int8, eager=True) > 0
-        if self.failures is not None:
-            return none
-        for flags in signs_of_failures(self.reading.rows).values():
-            none |= flags
-        return none
+    def flags(self, name: str) -> pl.Series:
+        """The flags of a column of the table, such as `failed` and `superseded`, [n]; else 0."""
+        return pl.Series(self.table.rows.columns.get(name, np.zeros(self.count, np.bool_)))
 
     @property
     def included(self) -> pl.Series:
@@ -206,10 +199,10 @@ class CheckInput:
         return pl.Series(self.table.counted)
 
     @property
-    def counted(self) -> pl.Series:
+    def unmasked(self) -> pl.Series:
         """The rows that no sample mask leaves out, [n]."""
         rows = self.reading.rows
-        return rows["kept"] if "kept" in rows else pl.ones(self.count, pl.Int8, eager=True) > 0
+        return rows["kept"] if "kept" in rows else pl.Series(np.ones(self.count, np.bool_))
 
     @property
     def count(self) -> int:
@@ -221,68 +214,21 @@ class CheckInput:
         """What sizes of groups count: `response` or `rollout`."""
         return self.groups.of if self.groups else "response"
 
+    def part(self, count: int) -> str:
+        """Return `3 of 192 responses (1.6 %)`."""
+        return f"{count:,} of {counted(self.count, 'response')} ({share(count, self.count)})"
+
     def column(self, role: str) -> str:
         """Return the column that has a role; the role itself if no column has it."""
-        return self.reading.selection.columns.columns.get(role, role)
-
-    def examples(self, flags: pl.Series, *also: str) -> list[FindingEvidence]:
-        """Return the first responses whose flag is set.
-
-        Args:
-            flags: [n] bool.
-            also: columns of `PassResult.rows` whose numbers are part of the evidence.
-        """
-        rows = self.reading.rows.filter(flags).head(self.evidence)
-        return [self._response(row, also) for row in rows.iter_rows(named=True)]
-
-    def examples_named(self, flags: Mapping[str, pl.Series]) -> list[FindingEvidence]:
-        """Return the first responses with one of these flags, with the names of their flags.
-
-        Args:
-            flags: [n] bool by name.
-        """
-        indices = (
-            pl.DataFrame([*flags.values()])
-            .select(pl.arg_where(pl.any_horizontal(pl.all())))
-            .to_series()[: self.evidence]
-            .to_list()
-        )
-        texts = [", ".join(n for n, flag in flags.items() if flag[i]) for i in indices]
-        rows = self.examples_at(indices)
-        return [replace(row, text=text) for row, text in zip(rows, texts, strict=True)]
-
-    def examples_at(self, indices: Sequence[int], *also: str) -> list[FindingEvidence]:
-        """Return the responses at these indices of `PassResult.rows`, in this order."""
-        rows = self.reading.rows[list(indices[: self.evidence])]
-        return [self._response(row, also) for row in rows.iter_rows(named=True)]
-
-    def examples_of_steps(self, steps: Collection[Label], *also: str) -> list[FindingEvidence]:
-        """Return the first response of each step; of a single step its first responses."""
-        rows, steps = self.reading.rows, list(steps)
-        if len(steps) == 1:
-            return self.examples(rows["batch"] == steps[0], *also)
-        firsts = [
-            rows.select(index=pl.arg_where(pl.col("batch") == step))["index"].head(1).to_list()
-            for step in steps[: self.evidence]
-        ]
-        return self.examples_at([index for first in firsts for index in first], *also)
-
-    def examples_of_groups(self, flags: pl.Series) -> list[FindingEvidence]:
-        """Return the first groups whose flag is set, [G] bool."""
-        assert self.group_rows is not None
-        groups = self.group_rows.filter(flags).head(self.evidence)
-        firsts = self.reading.rows[groups["first"].to_list()]
-        pairs = zip(groups.iter_rows(named=True), firsts.iter_rows(named=True), strict=True)
-        return [self._group(group, first) for group, first in pairs]
-
-    def step_count(self) -> int:
-        """Return the number of different steps; 0 without a step column."""
-        rows = self.reading.rows
-        return rows["batch"].drop_nulls().n_unique() if "batch" in rows else 0
+        selection = self.reading.selection
+        others = {"rollout": selection.rollout, "turn": selection.turn, "prompt": selection.prompt}
+        served = {**others, "reward": selection.reward_column, **selection.columns.columns}
+        return served.get(role) or role
 
     def in_steps(self, steps: Collection[Label]) -> str:
         """Return ` in step 2 (1 of 3 steps)`; empty if these are all steps, or none."""
-        count = self.step_count()
+        rows = self.reading.rows
+        count = rows["batch"].drop_nulls().n_unique() if "batch" in rows else 0
         if not steps or len(steps) >= count:
             return ""
         names = ", ".join(str(step) for step in list(steps)[:MOST_NAMED])
@@ -290,24 +236,3 @@ class CheckInput:
         column = self.column("batch")
         noun = column if len(steps) == 1 else plural(column)
         return f" in {noun} {names}{more} ({len(steps):,} of {count:,} {plural(column)})"
-
-    def _response(self, row: dict[str, Any], also: tuple[str, ...]) -> FindingEvidence:
-        known = {name: row[name] for name in also if row.get(name) is not None}
-        numbers = [name for name, value in known.items() if not math.isnan(value)]
-        text = ", ".join(_with_unit(name, row[name]) for name in numbers)
-        return FindingEvidence(self._file(row), row["row"], row.get("group"), text)
-
-    def _group(self, group: dict[str, Any], first: dict[str, Any]) -> FindingEvidence:
-        step = f"{self.column('batch')} {group['batch']}, " if "batch" in group else ""
-        mean = group.get("mean")
-        reward = "" if mean is None else f", mean reward {mean:.4g}"
-        text = f"{step}{counted(group['rows'], self.unit)}{reward}"
-        return FindingEvidence(self._file(first), first["row"], group["group"], text)
-
-    def _file(self, row: dict[str, Any]) -> str:
-        return self.input.files[int(row["file"])].path
-
-
-def _with_unit(name: str, value: float) -> str:
-    """Return `30 policy tokens`, or `reward 0.5`."""
-    return counted(int(value), UNITS[name]) if name in UNITS else f"{name} {value:g}"

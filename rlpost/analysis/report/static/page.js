@@ -8,17 +8,17 @@ function sectionOf(name, title, ...children) {
 }
 
 function findingsSection(open, shownRows) {
-  const evidence = ({ row, text }) => {
+  const place = ({ row, text }) => {
     if (!shownRows.has(row)) return make('li', { dir: 'auto' }, ...marked(text));
     const link = make('a', { href: `#row-${row}` }, ...marked(text));
     link.addEventListener('click', (event) => { event.preventDefault(); open(row); });
     return make('li', { dir: 'auto' }, link);
   };
-  const one = ({ name, severity, text, advice, evidence: rows }) => make('li', { class: `finding card ${severity}`, 'data-name': name },
-    make('p', { class: 'problem' }, make('span', { class: `badge ${severity}` }, severity), make('span', { class: 'check' }, name)),
+  const one = ({ check, level, text, advice, rows }) => make('li', { class: `finding card ${level}`, 'data-name': check },
+    make('p', { class: 'problem' }, make('span', { class: `badge ${level}` }, level), make('span', { class: 'check' }, check)),
     make('p', {}, ...marked(text)),
     make('p', { class: 'soft' }, ...marked(advice)),
-    rows.length ? make('ul', {}, ...rows.map(evidence)) : null);
+    rows.length ? make('ul', {}, ...rows.map(place)) : null);
   return sectionOf('findings', 'Findings', make('ul', { class: 'findings' }, ...data.findings.map(one)));
 }
 

@@ -1,0 +1,274 @@
+"""Findings about prompt groups: the key, the prompts, and rows that are turns of a rollout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
+from rlpost.analysis.inspect.step_counts import turn_evidence_of
+from rlpost.display.text import counted, share
+from rlpost.pipeline.turns import BY_ID, TurnCounts, one_id, turn_evidence
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.findings.base import CheckInput, Result
+
+
+LARGE = 128  # responses that hardly belong to one prompt
+SPLIT = 0.05  # of the prompts of a step; data sets contain some prompts twice
+UNEQUAL = 0.01  # of the groups differ in size from most
+TURNS = "rows are turns, and a later turn's prompt has the turns before"
+
+
+@check("error or warning", "group", whole_groups=True)
+def group_key(data: CheckInput) -> Result:
+    """Most groups have one response, or all responses of a step one key: it is not the prompt's.
+
+    A response minus the mean of itself is 0, so with an id per response all advantages are 0. With
+    an id per step, the baseline compares answers to different prompts. Name the prompt's id with
+    --map group=COLUMN.
+    """
+    groups, rows, column = data.groups, data.group_rows, data.column("group")
+    if groups is None or rows is None or not groups.size:
+        return None
+    steps = rows["batch"].n_unique() if "batch" in rows else 1
+    if 2 * groups.single > groups.count:
+        shown = rows["rows"] == 1
+        text = f"{groups.single:,} of {counted(groups.count, 'group')} have one {data.unit}"
+        text += f" by `{column}`, so a group baseline makes their advantages 0"
+        if groups.prompts < groups.count:
+            step = data.column("batch")
+            text += f"; it has {counted(groups.prompts, 'value')} over all `{step}`, and --map "
+            text += "batch=none joins the groups of a prompt over them"
+    elif groups.count <= steps and groups.size["min"] >= LARGE:
+        shown = rows["rows"] >= LARGE
+        least = counted(groups.size["min"], data.unit)
+        text = f"all responses of a step have the same `{column}`: groups have at least {least}"
+    else:
+        return None
+    return Problem(
+        text,
+        f"check whether `{column}` is the prompt's id, or set another column",
+        "--map group=COLUMN",
+        ["group"],
+        rows.filter(shown)["first"].to_list(),
+        level="error" if 2 * groups.single > groups.count else "warning",
+    )
+
+
+@check("error or warning", "group", "prompts")
+def group_prompts(data: CheckInput) -> Result:
+    """Responses of a group have different prompts, or those of a prompt have different groups.
+
+    With several prompts, the baseline is the mean of easy and hard questions, so advantages reward
+    easy prompts. With several keys for a prompt within a step, each part has a baseline of its own,
+    which is noisier. Group by the prompt's id, or by the prompts, with --map group=COLUMN.
+    """
+    if (data.turns > 0).any():
+        return NotRun(TURNS)
+    column, prompt = data.column("group"), data.column("prompt")
+    groups = _kinds_per_key(data, "group", "prompt")
+    several = groups.filter(pl.col("rows") > 1)
+    if 2 * len(several) <= len(groups):
+        return NotRun("most groups have one response")
+    mixed = several.filter(pl.col("kinds") > 1)
+    prompts = _kinds_per_key(data, "prompt", "group")
+    split = prompts.filter(pl.col("kinds") > 1)
+    most = 2 * len(mixed) > len(several)  # such a key splits prompts, too
+    texts, shown = [], []
+    if len(mixed):
+        keys = [pl.col(x).cast(pl.String) for x in ("group", "domain") if x in data.reading.rows]
+        same = len(keys) > 1 and data.reading.rows.select(keys[0].eq_missing(keys[1]).all()).item()
+        domain = f" (`{column}` is the same as `{data.column('domain')}`)" if same else ""
+        texts.append(
+            f"{len(mixed):,} of {counted(len(several), 'group')} with several responses "
+            f"({share(len(mixed), len(several))}) have more than one `{prompt}`"
+            f"{domain}: their baseline compares answers to different questions"
+        )
+        shown.append(mixed)
+    if len(split) > SPLIT * len(prompts) and not most:
+        texts.append(
+            f"{len(split):,} of {counted(len(prompts), 'prompt')} "
+            f"({share(len(split), len(prompts))}) have several `{column}` within one step, so each "
+            "group has only some of the responses; nothing is wrong if the data set has them twice"
+        )
+        shown.append(split)
+    if not texts:
+        return None
+    pairs = pl.concat([keys.select("first", "other") for keys in shown])
+    return Problem(
+        "; ".join(texts),
+        f"check whether `{column}` is the prompt's id, or new for each call of the engine; set "
+        "another column, or group by the prompts",
+        f"--map group={prompt}",
+        ["group", "prompt"],
+        [row for pair in pairs.iter_rows() for row in pair],
+        level="error" if most else "warning",
+    )
+
+
+def _kinds_per_key(data: CheckInput, key: str, what: str) -> pl.DataFrame:
+    """Count the values of one column within each step and key.
+
+    Returns:
+        For each step and key its `rows`, the number of different values (`kinds`), and the indices
+        of the `first` row and of the first row with an `other` value.
+    """
+    rows = data.reading.rows
+    by = ["batch", key] if "batch" in rows else [key]
+    valid = rows.with_row_index("index").drop_nulls(["group"]).filter(pl.col("prompt") != 0)
+    other = pl.col("index").filter(pl.col(what) != pl.col(what).first())
+    return valid.group_by(by, maintain_order=True).agg(
+        rows=pl.len(), kinds=pl.col(what).n_unique(), first=pl.first("index"), other=other.first()
+    )
+
+
+@check("error or warning", "group", "rollout ids, turns or steps")
+def rows_are_turns(data: CheckInput) -> Result:
+    """Rows are turns of rollouts: the steps count them, or each counts as a response of its group.
+
+    Groups are within a step, so steps that are turns compare a rollout with parts of others: join
+    them with --map batch=none. If each turn counts as a response, long rollouts weigh more in the
+    baseline of their group: count a rollout once with --map rollout=COLUMN. If the rows of every
+    group share one id, set --unit row if the id is that of the prompt or step.
+    """
+    selection, flags = data.reading.selection, data.turns > 0
+    if why := _turns_as_steps(data):
+        rows = data.reading.rows
+        several = rows.drop_nulls(["batch", "group"]).group_by("group").agg(pl.n_unique("batch"))
+        split = several.filter(pl.col("batch") > 1)["group"]
+        return Problem(
+            f"`{data.column('batch')}` counts the turns of rollouts, not training batches: {why}. "
+            f"{len(split):,} of {counted(len(several), 'prompt')} (`{data.column('group')}`) are "
+            "split, and a rollout counts once for each of its turns",
+            "set the training step, count a rollout once with --map rollout=COLUMN, or join the "
+            "steps, here and in `rlpost advantages`",
+            "--map batch=none",
+            ["batch"],
+            rows["group"].is_in(split.implode()),
+            level="error",
+        )
+    if selection.rollout_counts:
+        return _one_id(data)
+    count = int(flags.sum())
+    if not count or data.chosen_unit == "row":
+        return None
+    by_id = (data.turns == BY_ID).any()
+    return Problem(
+        f"{data.part(count)} look like turns of a rollout (by "
+        f"`{data.column('rollout' if by_id else 'turn')}`), but each counts as a response of its "
+        "group, so long rollouts weigh more",
+        "the estimators gigpo and step_reinforce use turns; or count a rollout once, here and in "
+        "`rlpost advantages`",
+        f"--map rollout={selection.rollout if by_id else 'COLUMN'}",
+        ["rollout" if by_id else "turn"],
+        flags,
+    )
+
+
+def _turns_as_steps(data: CheckInput) -> str:
+    """Return why steps are turns; empty if nothing shows it."""
+    rows, selection = data.reading.rows, data.reading.selection
+    if "batch" not in rows:
+        return ""
+    keyed = (rows["batch"].is_not_null() & rows["group"].is_not_null()).to_numpy()
+    rows = rows.filter(keyed)
+    if selection.rollout_counts:
+        several = pl.col("batch").n_unique().over("group", "rollout") > 1
+        count = int(rows.select(several.sum()).item())
+        return f"{count:,} rows share a `{selection.rollout}` with other steps" if count else ""
+    if not rows["batch"].dtype.is_integer():
+        return ""
+    ids = data.table.rows.columns.get("rollout")
+    groups = rows["group"].rank("dense").to_numpy().astype(np.int64) - 1
+    steps = rows["batch"].to_numpy().astype(np.int64)
+    return turn_evidence_of(groups, steps, None if ids is None else ids[keyed])
+
+
+def _one_id(data: CheckInput) -> Result:
+    """Return that each group is one rollout by an id that was not chosen."""
+    rows, column = data.table.rows, data.reading.selection.rollout
+    if data.chosen_unit is not None or column is None or "rollout" not in rows:
+        return None
+    evidence = turn_evidence(rows["group"], rows["rollout"], None)
+    if not TurnCounts.of(evidence).of_groups:
+        return None
+    what, advice = one_id("all groups with several rows have", column)
+    return Problem(what, advice, "", ["rollout"], pl.Series(evidence > 0))
+
+
+@check("error", "group", "reward")
+def differing_rollout_rewards(data: CheckInput) -> Result:
+    """Rows of one rollout have different rewards, and no option selects the one that counts.
+
+    A rollout has one reward in the baseline of its group. Choose it with --rollout-reward last,
+    sum or mean.
+    """
+    rows, reward, column = data.reading.rows, pl.col("reward"), data.column("rollout")
+    if not data.reading.selection.rollout_counts:
+        return NotRun("each row counts as a response (--map rollout=COLUMN counts rollouts)")
+    if data.table.resolved.recipe.rollout_reward != "equal":
+        return None
+    by = [key for key in ("batch", "group", "rollout") if key in rows]
+    known = rows.with_row_index("index").filter(reward.is_finite() & data.included).drop_nulls(by)
+    other = pl.col("index").filter(reward != reward.first()).first()
+    rollouts = known.group_by(by, maintain_order=True).agg(pl.first("index"), other=other)
+    differing = rollouts.drop_nulls("other")
+    if differing.is_empty():
+        return None
+    first, second = (rows["reward"][differing[name][0]] for name in ("index", "other"))
+    return Problem(
+        f"rows of one `{column}` have different rewards in {counted(len(differing), 'rollout')}, "
+        f"the first {first:g} and {second:g}: `rlpost advantages` rejects them, and statistics of "
+        "groups here are of their mean",
+        "count rows with --unit row, or choose the reward of a rollout (last, sum or mean)",
+        "--rollout-reward last",
+        ["rollout", "reward"],
+        [row for pair in differing.select("index", "other").iter_rows() for row in pair],
+    )
+
+
+@check("warning", "group", whole_groups=True)
+def unequal_groups(data: CheckInput) -> Result:
+    """Prompt groups have fewer or more responses than most, so some were dropped or written twice.
+
+    An asynchronous trainer drops slow or failed rollouts, which leaves a baseline of the quick
+    ones; restarts write a prompt twice. Rollouts count, not rows, if there are rollout ids.
+    """
+    rows = data.reading.rows.with_row_index("index").filter(~data.flags("superseded"))
+    unit = "rollout" if "rollout" in rows else "response"
+    if unit == "response" and (data.turns > 0).any():
+        return NotRun("rows are turns, and a rollout has any number of them")
+    by = [key for key in ("batch", "group") if key in rows]
+    size = (pl.n_unique("rollout") if unit == "rollout" else pl.len()).cast(pl.Int64)
+    keyed = rows.drop_nulls(by).group_by(by, maintain_order=True)
+    groups = keyed.agg(pl.first("index"), size=size)
+    if not len(groups):
+        return NotRun("no row has all keys")
+    usual, most = groups["size"].value_counts(sort=True).row(0)
+    if usual < 2 or most * 2 <= len(groups):  # noqa: PLR2004
+        return NotRun("no size is that of most groups")
+    other = groups.filter(pl.col("size") != usual)
+    if len(other) <= UNEQUAL * len(groups):
+        return None
+    sides = {"fewer": pl.col("size") < usual, "more": pl.col("size") > usual}
+    parts = [
+        f"{len(part):,} have {what} than the {usual:,} {unit}s of most "
+        f"({abs(part['size'] - usual).sum():,} {'missing' if what == 'fewer' else 'too many'})"
+        for what, part in ((what, other.filter(side)) for what, side in sides.items())
+        if len(part)
+    ]
+    total = groups.group_by("group").agg(pl.sum("size"), parts=pl.len())
+    whole = total.filter(pl.col("size") == usual, pl.col("parts") > 1)["group"]
+    split = int(other["group"].is_in(whole.implode()).sum())
+    text = f"; {split:,} have the others in another `{data.column('batch')}`" if split else ""
+    return Problem(
+        f"of {counted(len(groups), 'prompt group')}, {' and '.join(parts)}{text}",
+        "check whether an asynchronous trainer dropped rollouts, which makes baselines one-sided, "
+        f"or a restart wrote some again{', or join groups over steps' if split else ''}",
+        "--map batch=none" if split else "",
+        ["group"],
+        other["index"].to_list(),
+    )

@@ -1,0 +1,276 @@
+"""Findings about rows that are no answers, or not whole: failures, copies, truncated responses."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from rlpost.analysis.inspect.failures import signs_of_failures
+from rlpost.analysis.inspect.findings.base import MOST_NAMED, NotRun, Problem, check
+from rlpost.analysis.inspect.selection import LOG_PROBS
+from rlpost.analysis.inspect.tokens import LONG, LONG_TEXT, is_copy, is_long
+from rlpost.display.text import counted, percent, plural, share, value_list
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.findings.base import CheckInput, Result
+
+
+FAILED = 0.25  # of the rollouts, or of the rows
+FAILED_STEP = 0.5  # of those of one step
+FEW_RESPONSES = 4  # different ones in a step; fewer may be equal by chance
+DIGESTS = 1 << 32  # digests are added in two halves, whose sums fit 64 bits
+LONG_COPIES = 0.05
+WITHOUT_COPY = 0.05  # of the responses, at most
+TRUNCATED = 0.25
+LARGE = 128  # tokens that are a length limit
+AT_LIMIT = 0.05  # of the responses have exactly the maximum length
+
+
+@check("error", "rollouts, samples or steps")
+def written_twice(data: CheckInput) -> Result:
+    """Rows are there twice: a step under another number, rows of a rollout, samples of a prompt.
+
+    A restart, or a retry of the writer, wrote them again: they count and are trained on twice. A
+    step is another one if it has its prompts, responses, rewards and log-probs. Drop the copies.
+    """
+    steps, copies, texts = _repeated_steps(data), _repeated_rows(data), []
+    column = data.column("batch")
+    if count := int(steps["rows"].sum()):
+        pairs = [*steps.select("batch", "original").iter_rows()]
+        named = ", ".join(f"{step} repeats {original}" for step, original in pairs[:MOST_NAMED])
+        more = ", ..." if len(pairs) > MOST_NAMED else ""
+        noun = column if len(pairs) == 1 else plural(column)
+        texts.append(f"{noun} {named}{more}: the same prompts, responses, rewards and log-probs in "
+                     f"{data.part(count)}")  # fmt: skip
+    indices = sorted({index for copy in copies.values() for index in copy})
+    if indices and 2 * len(indices) <= data.count:  # else sample ids number no rollouts
+        counts = ", ".join(f"{len(copy):,} {name}" for name, copy in copies.items() if copy)
+        texts.append(f"{data.part(len(indices))} are there twice: {counts}")
+    if not texts:
+        return None
+    return Problem(
+        "; ".join(texts),
+        "check whether a restart or a retry wrote them again, and drop the copies, which count and "
+        "train twice",
+        roles=["batch"] if count else ["rollout"],
+        rows=[*steps["first"].to_list(), *indices],
+    )
+
+
+def _repeated_rows(data: CheckInput) -> dict[str, list[int]]:
+    """Return the rows of a rollout, and the samples of a prompt, that are there again."""
+    rows = data.reading.rows.with_row_index("index")
+    rows = rows.filter(~data.flags("superseded") & data.unmasked)
+    by, copies = [key for key in ("batch", "group") if key in rows], {}
+    if "group" not in rows:
+        return {}
+    rows = rows.drop_nulls(by)
+    if {"rollout", "copy"} <= {*rows.columns}:
+        parts = [name for name in ("rollout", "turn", "copy", "tokens", "reward") if name in rows]
+        again = ~pl.struct([*by, *parts]).is_first_distinct() & (pl.col("copy") != 0)
+        copies["rows of a rollout again"] = rows.filter(again)["index"].to_list()
+    if "sample" in rows and not (data.turns > 0).any() | ("turn" in rows):
+        again = ~pl.struct([*by, "sample"]).is_first_distinct()
+        copies["a sample again"] = rows.filter(again)["index"].to_list()
+    elif {"sample", "rollout"} <= {*rows.columns}:
+        first = pl.first("rollout").over([*by, "sample"])
+        copies["a sample again"] = rows.filter(pl.col("rollout") != first)["index"].to_list()
+    return copies
+
+
+def _repeated_steps(data: CheckInput) -> pl.DataFrame:
+    """Return the steps that repeat an `original` one: how many `rows` they have, and the `first`.
+
+    A response is identified by the numbers of its log-probs, or by a text that is too long to be
+    equal by chance; a step counts if it has several of them. Their order does not matter.
+    """
+    rows = data.reading.rows.with_row_index("index")
+    means = [f"mean:{role}" for role in LOG_PROBS if f"mean:{role}" in rows]
+    known = [pl.col(name).is_finite() & (pl.col(name) != 0) for name in means]
+    if data.reading.selection.text is not None:
+        known.append(pl.lit(is_long(rows)) & pl.col("copy").is_not_null())
+    if "batch" not in rows or not known:
+        return pl.DataFrame(schema=dict.fromkeys(("batch", "original", "rows", "first"), pl.Int64))
+    parts = [name for name in ("prompt", "copy", "reward", "tokens", *means) if name in rows]
+    digests = rows.select(
+        "batch", "index", digest=pl.struct(parts).hash(), known=pl.any_horizontal(known)
+    ).drop_nulls("batch")
+    steps = digests.group_by("batch", maintain_order=True).agg(
+        rows=pl.len(),
+        low=(pl.col("digest") % DIGESTS).sum(),
+        high=(pl.col("digest") // DIGESTS).sum(),
+        distinct=pl.col("digest").filter("known").n_unique(),
+        first=pl.first("index"),
+    )
+    steps = steps.filter(pl.col("distinct") >= FEW_RESPONSES)
+    original = pl.first("batch").over("rows", "low", "high")
+    return steps.with_columns(original=original).filter(pl.col("batch") != pl.col("original"))
+
+
+@check("error", "run_attempt")
+def superseded_attempts(data: CheckInput) -> Result:
+    """Several attempts of the run wrote rows of the same step: the older ones count twice.
+
+    A run that restarts from a checkpoint writes the steps after it again. Rows of the older attempt
+    are from weights that were discarded, and join the groups of the newer one. --attempts newest of
+    `rlpost advantages` leaves them out.
+    """
+    flags = data.flags("superseded") & data.unmasked
+    count, rows = int(flags.sum()), data.reading.rows
+    if not count or data.table.resolved.recipe.attempts == "newest":
+        return None
+    steps = rows["batch"].filter(flags).unique().to_list() if "batch" in rows else []
+    return Problem(
+        f"{data.part(count)} are of an older attempt (`{data.column('run_attempt')}`) than others "
+        f"of their step{data.in_steps(steps)}",
+        "leave them out of statistics, here and in `rlpost advantages`",
+        "--attempts newest",
+        ["run_attempt"],
+        flags,
+    )
+
+
+@check("warning", "failures or rewards")
+def many_failures(data: CheckInput) -> Result:
+    """At least 25 % of the rollouts failed, or half of those of a step, or rewards of 0 look so.
+
+    Without rollout ids, each row counts. A crash, a time-out or a failed judge is no wrong answer,
+    but with reward 0 it lowers the baseline of its group, so the policy is trained towards whatever
+    the survivors did. Repair the environment; `rlpost advantages` leaves failures out unless
+    --failures keeps them, and --about failures has both baselines. Without a column that names
+    failures, rewards of 0 of responses without tokens, or without log-probs, look like them.
+    """
+    facts, rewards = data.failures, data.rewards
+    if facts is not None:
+        if not facts.count:
+            return NotRun("no response counts")
+        step, worst = next(iter(facts.by_step.items()), (None, 0.0))
+        if facts.failed < FAILED * facts.count and worst < FAILED_STEP:
+            return None
+        at = f", {percent(worst)} of those of {data.column('batch')} {step}" if worst else ""
+        return Problem(
+            f"{facts.failed:,} of {counted(facts.count, facts.of)} "
+            f"({share(facts.failed, facts.count)}) failed{at}: {value_list(facts.reasons)}",
+            "repair the environment; --about failures has the baselines with and without them, and "
+            "`rlpost advantages` leaves them out",
+            "--failures drop",
+            ["failure"],
+            data.flags("failed"),
+        )
+    signs = {x: flags for x, flags in signs_of_failures(data.reading.rows).items() if flags.any()}
+    if not signs or rewards is None or rewards.spread.min == rewards.spread.max:
+        return None
+    either = reduce(or_, signs.values())
+    return Problem(
+        f"{data.part(int(either.sum()))} with reward 0 look like failures, not like wrong answers: "
+        + ", ".join(f"{flags.sum():,} {name}" for name, flags in signs.items()),
+        "check what the environment recorded of them; a column with the reason of each failure "
+        "leaves them out of baselines and of training",
+        "--map failure=COLUMN",
+        ["reward"],
+        either,
+    )
+
+
+@check("warning", "response texts or log-probs")
+def copied_responses(data: CheckInput) -> Result:
+    """Responses repeat an earlier one of their group: duplicate rows, or collapsed sampling.
+
+    Copies count twice in every baseline. Rows were written twice, or sampling collapsed: check
+    temperature and seed. Responses of 32 tokens or more count from 5 % on, others if nearly all do.
+    """
+    duplicates, rows = data.tokens.duplicates if data.tokens else None, data.reading.rows
+    assert duplicates is not None
+    # Short responses are equal by chance, but not all of them.
+    nearly_all = duplicates["unique"] <= WITHOUT_COPY * data.count
+    flags = is_copy(rows) if nearly_all else is_copy(rows) & is_long(rows)
+    if not nearly_all and flags.sum() < LONG_COPIES * data.count:
+        return None
+    least = f"{LONG} tokens" if "tokens" in rows else f"{LONG_TEXT} characters"
+    units = {"group": " of their group", "batch": " of their step"}
+    within = next((text for role, text in units.items() if role in rows), "")
+    return Problem(
+        f"{data.part(int(flags.sum()))} repeat the `{duplicates['column']}` of an earlier one"
+        f"{within}{'' if nearly_all else f' and have {least} or more'}",
+        "check whether rows were written twice or sampling collapsed (temperature, seed), and drop "
+        "copies, which count twice in every baseline",
+        roles=[duplicates["column"]],
+        rows=flags,
+    )
+
+
+@check("warning", "truncated or lengths")
+def many_truncated(data: CheckInput) -> Result:
+    """At least 25 % of responses are truncated, or at least 5 % have exactly the most tokens.
+
+    A truncated answer is mostly scored as wrong, whatever it would have become. Raise the
+    length limit, or leave such responses out: --drop-truncated, --drop-longer,
+    --overlong-penalty.
+    """
+    rows, lengths, included = data.reading.rows, data.lengths, data.included
+    total = int(included.sum())
+    if "truncated" in rows:
+        flags = rows["truncated"] & included
+        many = int(flags.sum()) >= TRUNCATED * total
+        text = f"stopped at the length limit (`{data.column('truncated')}`)"
+    else:
+        assert lengths is not None
+        longest = lengths.spread.max or 0
+        flags = (rows["tokens"] == longest) & included
+        count, differ = int(flags.sum()), lengths.spread.min != longest
+        many = differ and count > 1 and count >= AT_LIMIT * total and longest >= LARGE
+        text = f"have exactly the maximum of {longest:,.0f} tokens and may be truncated"
+    if not many or not flags.any():
+        return None
+    count = int(flags.sum())
+    return Problem(
+        f"{count:,} of {counted(total, 'response')} ({share(count, total)}) {text}",
+        "raise the limit, or leave them out with --drop-longer or",
+        "--drop-truncated",
+        ["truncated"] if "truncated" in rows else [],
+        flags,
+    )
+
+
+@check("warning", "truncated")
+def unknown_finish_reasons(data: CheckInput) -> Result:
+    """Finish reasons are not known as those of a truncated response, nor as those of a whole one.
+
+    They count as not truncated. If they are, write `length`, or a column of bools and name it with
+    --map truncated=COLUMN; --map truncated=none ignores the column.
+    """
+    reasons = data.reading.rows["unknown_reason"]
+    flags = reasons != ""
+    if not flags.any():
+        return None
+    values = value_list(dict(reasons.filter(flags).value_counts(sort=True).iter_rows()))
+    return Problem(
+        f"`{data.column('truncated')}` has values that are not known in "
+        f"{data.part(int(flags.sum()))} ({values}), which count as not truncated",
+        "if they are truncated, write `length`, or set a column of bools, or none",
+        "--map truncated=COLUMN",
+        ["truncated"],
+        flags,
+    )
+
+
+@check("warning")
+def made_token_ids(data: CheckInput) -> Result:
+    """A tokenizer made the token ids and lengths of the responses, whose dump has only texts.
+
+    The text of sampled tokens can have other tokens, and none for the end of a sequence, so ids and
+    lengths may differ from those that the policy sampled. Dump token ids, or compare one response
+    with the engine's tokens.
+    """
+    files = {file.path: (file.rlpost or {}).get("tokenizer") for file in data.input.files}
+    names = ", ".join(sorted({name for name in files.values() if name}))
+    if not names:
+        return None
+    return Problem(
+        f"token ids and lengths are not those that were sampled: `{names}` made them from texts",
+        "dump token ids, or compare some with the engine's",
+        files=[path for path, name in files.items() if name],
+    )
