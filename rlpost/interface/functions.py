@@ -341,22 +341,24 @@ def compare(
         recipes: name and recipe of each side; a single one is compared with the advantages in
             the input. None compares the inputs.
         columns_map: role to column, as with `--map`.
-        column: the column to compare; None: the first of `advantages`, `response_advantage` and
-            `advantage`.
+        column: the column to compare, of an input or of those that recipes write; None: the first
+            of `advantages`, `response_advantage` and `advantage`.
         count: the number of responses that differ the most to list for each pair.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
-        `inputs`: their names. `recipe_differences`: the `field`s that have another value on one of
-        the sides and can change the compared numbers, with the `values` of the sides; None if the
-        recipe of a side is unknown. `rows`: how they were matched. `population`: the tokens that
-        count, policy tokens of kept responses; in a pair, those that both sides keep; kept
-        responses if a side has one advantage per response. `sides`: statistics of the advantages.
-        `pairs`: for responses (their mean advantage) and for tokens (None if a
-        side has none) Pearson's correlation, signs and differences, for responses Spearman's, too;
-        and the responses that
-        differ the most after each side is divided by its root mean square over the responses that
-        both keep, so that a different scale is not a difference.
+        `verdict`, `findings` (what is not compared), and `facts`: by name of a measure count, mean,
+        std, min and max, of all numbers and by step and domain; of yes or no `total` in place of
+        the last three. `advantage:SIDE` and `advantage_zero:SIDE` are of policy tokens of kept
+        responses; of kept responses if a side has one advantage per response.
+        `difference:LEFT:RIGHT` is absolute, with `equal`, `same_sign` and `opposite_sign`, of
+        tokens that both sides keep; with `response_` before the name of the mean advantages of
+        responses. `sides`: their names. `pairs`: `pearson` of responses and tokens (None if a side
+        has none), `spearman` of responses, and the responses that differ the most after each side
+        is divided by its root mean square over the responses that both keep, so that a different
+        scale is not a difference. `recipe_differences`: the `field`s that have another value on one
+        of the sides and can change the compared numbers, with the `values` of the sides; None if
+        the recipe of a side is unknown. `matched_by`: the keys of the rows.
 
     Raises:
         UsageError: there is nothing to compare with.

@@ -120,9 +120,11 @@ class LossSummary(Result):
 class Comparison(Result):
     """The agreement of advantages of several files or recipes."""
 
-    sides: list[Json]
+    facts: Json
+    """Statistics of measures: `advantage:SIDE`, `difference:LEFT:RIGHT` and others."""
+    sides: list[str]
     pairs: list[Json]
-    warnings: list[str]
+    findings: list[Json]
 
     def page(self) -> Page:
         """Return what `rlpost compare` prints."""

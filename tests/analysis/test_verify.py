@@ -276,4 +276,5 @@ def test_replay_and_compare_warn_of_a_recipe_of_another_version(enriched):
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, **entries}), path)
     text = "no recipe: that in the metadata, of rlpost 0.0.1, cannot be used"
     assert text in " ".join(rlpost.replay(path).warnings)
-    assert text in " ".join(rlpost.compare([path, enriched]).warnings)
+    (finding,) = rlpost.compare([path, enriched]).findings
+    assert text in finding["text"]

@@ -169,14 +169,16 @@ def test_a_side_with_tokens_is_compared_by_its_responses(files):
     right = np.array([np.mean(a) if keep and a else np.nan for a, keep in
                       zip(lists, keeps, strict=True)])  # fmt: skip
     both = ~np.isnan(right)
-    pair = found.pairs[0]
-    assert pair["tokens"] is None
-    assert found.population == "kept responses"
-    assert pair["responses"]["count"] == both.sum() < 512
+    pair, (first, second) = found.pairs[0], found.sides
+    assert pair["pearson"]["tokens"] is None
+    assert found.facts[f"advantage:{first}"]["of"] == "kept responses"
+    difference = found.facts[f"response_difference:{first}:{second}"]["all"]
+    assert difference["count"] == both.sum() < 512
     expected = np.corrcoef(left[both], right[both])[0, 1]
-    assert pair["responses"]["pearson"] == pytest.approx(expected, rel=1e-9)
-    assert found.sides[0]["advantage"]["std"] == pytest.approx(left.std(ddof=1), rel=1e-9)
-    assert found.sides[1]["advantage"]["mean"] == pytest.approx(np.nanmean(right), abs=1e-12)
+    assert pair["pearson"]["responses"] == pytest.approx(expected, rel=1e-9)
+    sides = [found.facts[f"advantage:{side}"]["all"] for side in found.sides]
+    assert sides[0]["std"] == pytest.approx(left.std(ddof=1), rel=1e-9)
+    assert sides[1]["mean"] == pytest.approx(np.nanmean(right), abs=1e-12)
     assert "Tokens are not compared" in found._repr_html_().replace("&nbsp;", " ")
 
 
@@ -201,5 +203,5 @@ def test_commands_read_dumps_and_name_them(tmp_path, monkeypatch):
     Path("again.jsonl").write_bytes(Path("logs/1.jsonl").read_bytes())
     both = run("compare", "logs/1.jsonl", "again.jsonl", "--column", "acc", "--format", "json")
     found = json.loads(both.out)
-    assert [side["name"] for side in found["sides"]] == ["1.jsonl", "again.jsonl"]
-    assert found["pairs"][0]["responses"]["identical"] == 12
+    assert found["sides"] == ["1.jsonl", "again.jsonl"]
+    assert found["facts"]["response_equal:1.jsonl:again.jsonl"]["all"]["total"] == 12

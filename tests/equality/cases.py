@@ -625,8 +625,8 @@ def of_reading() -> list[Case]:
              "--preset openrlhf --estimator grpo --format json"),
         case("compare recipes", "compare @steps.parquet --config ../../inputs/gae.toml "
              "--config ../../inputs/verl.toml --format json -n 9"),
-        case("compare columns", "compare @arithmetic.parquet --estimator gae --estimator reinforce "
-             "--column returns --format json"),
+        case("compare scans", "compare @arithmetic.parquet --estimator gae --estimator reinforce "
+             "--format json"),
         case("compare a folder", "compare @parts --estimator grpo --estimator opo --format json"),
         case("compare files", "advantages @steps.parquet a.parquet -q --estimator gae",
              "advantages @steps.parquet b.parquet -q --estimator grpo --kl-coef 0.1",

@@ -49,6 +49,11 @@ ADDED = {
     *("uncounted", "failures.treatment"),
     # of `inspect`: one list of checks, of which each has its columns, rows and option
     *("findings", "checks", "report.html.findings"),
+    # the head and the statistics of measures that every command has in JSON
+    *("responses", "rollouts", "groups", "groups_with_signal", "roles", "verdict", "findings"),
+    *("facts", "rlpost_version"),
+    # of `compare`: names alone, correlations, and how rows were matched
+    *("sides", "pairs.pearson", "pairs.spearman", "matched_by", "by_order_within"),
 }
 
 # Columns that were added on purpose, likewise.
@@ -109,6 +114,10 @@ REMOVED = {
     *("report.html.groups.text", "report.html.groups.responses.facts"),
     "report.html.groups.responses.rollout.line",  # the title of its table
     *("sides.rates", "sides.components"),  # of `compare`: the summary of each run has them
+    # of `compare`: `facts` has them by name, step and domain
+    *("sides.name", "sides.advantage", "pairs.responses", "pairs.tokens", "population"),
+    *("rows.count", "rows.matched_by", "rows.by_order_within", "rows.unequal_lengths"),
+    *("rows.left_out", "warnings"),  # `findings`
     # of `replay`: quantiles, which do not add up part by part
     *("stages.median", "stages.largest_ulps", "stages.median_ulps"),
     "mismatch.corrections",  # what usual corrections would touch: `advantages` has it of all tokens
@@ -127,6 +136,7 @@ IGNORED = {
         "is_clamp",
         "kl_loss_clamp",
     ),  # one value with what they bound: `k3:10`
+    "schema_version",  # a change that breaks readers raises it
     "seconds",  # timings
     "busy",  # timings of threads
     "written",  # bytes of files, whose metadata have texts and names of keys

@@ -53,8 +53,8 @@ def test_every_function_computes_the_same_of_a_table_as_of_its_file(kind, tmp_pa
 def test_tables_and_files_are_compared_side_by_side(enriched):
     table, _ = rlpost.enrich(FRAME, rlpost.Recipe(estimator="rloo"))
     found = rlpost.compare([enriched[0], table])
-    assert [side["name"] for side in found.sides] == ["out.parquet", "DataFrame 1"]
-    assert found.pairs[0]["responses"]["sign"]["agreement"] == 1.0
+    assert found.sides == ["out.parquet", "DataFrame 1"]
+    assert found.facts["response_same_sign:out.parquet:DataFrame 1"]["all"]["mean"] == 1.0
 
 
 def test_a_sweep_computes_every_setting():

@@ -23,6 +23,11 @@ def compared(*paths, count=5, **options):
     return compare_files([str(path) for path in paths], {}, column=None, count=count, **options)
 
 
+def measure(comparison, name, *sides):
+    """The statistics of all numbers of a measure of some sides; of all of them by default."""
+    return comparison["facts"][":".join([name, *(sides or comparison["sides"])])]["all"]
+
+
 def plain(paths):
     """Means of policy tokens, and the tokens themselves, by polars; NaN if a side drops them."""
     frames = [pl.read_parquet(path).with_row_index() for path in paths]

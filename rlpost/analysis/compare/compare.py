@@ -1,9 +1,12 @@
-"""Comparison of advantages: of two or more files, or of several recipes on one input."""
+"""Comparison of advantages: of two or more files, or of several recipes on one input.
+
+The same rows of all sides are read together and become measures: numbers of a side, and differences
+of each pair, by step and domain.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -11,18 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.compare import matching
-from rlpost.analysis.compare.agreement import Agreement, ValueStats, spearman
-from rlpost.analysis.compare.sides import (
-    POPULATION,
-    RESPONSES,
-    FileSide,
-    RecipeSide,
-    file_side,
-)
-from rlpost.analysis.difference import align, finite
+from rlpost._version import __version__
+from rlpost.analysis.compare.matching import KEY_ROLES, match, read_keys, select_rows
+from rlpost.analysis.compare.measures import Cells, Part, facts_of, measured, pearson, spearman
+from rlpost.analysis.compare.sides import file_side, read_rows, recipe_side
+from rlpost.analysis.difference import ColumnChunk, align, finite
 from rlpost.analysis.responses import columns as lists
 from rlpost.display.reporter import SilentReporter
+from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -32,29 +31,28 @@ from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.presets import differences
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from rlpost.analysis.compare.matching import Match, RowKeys
-    from rlpost.analysis.compare.sides import EffectiveRecipe, Side
-    from rlpost.analysis.difference import ColumnChunk
+    from rlpost.analysis.compare.sides import Side
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import TableSource
     from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
+    Codes = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
     Numbers = NDArray[np.float64]
 
 
-SCHEMA_VERSION = 1
-
-
-_ROUNDING = 1e-6  # advantages are float32
-
-
 Json = dict[str, Any]
+SCHEMA_VERSION = 2
+TOKENS, RESPONSES = "policy tokens of kept responses", "kept responses"
+"""Populations of the numbers of a side; those of a pair are what both sides keep."""
+_ROUNDING = 1e-6  # advantages are float32
 
 
 def compare_files(
@@ -75,12 +73,15 @@ def compare_files(
             f"{paths[0]}: a comparison needs another input, or --preset, --config, "
             "--estimator or --set"
         )
-    sides = [file_side(_source([path]), columns_map, column) for path in paths]
+    sources = [Source(find_inputs([path])) for path in paths]
     short = [Path(str(path)).name for path in names or paths]
-    if len(set(short)) == len(short):
-        sides = [replace(side, name=name) for side, name in zip(sides, short, strict=True)]
-    rows = [matching.read_keys(side.source, side.columns) for side in sides]
-    return compare(sides, rows, _mask(sides[0].source, sides[0].columns), count, reporter)
+    if len({*short}) < len(short):
+        short = [source.name for source in sources]
+    columns = [resolve_input(source, columns_map) for source in sources]
+    triples = [*zip(sources, columns, short, strict=True)]
+    sides = [file_side(*triple, column) for triple in triples]
+    inputs = [read_keys(source, roles) for source, roles, _ in triples]
+    return compare(sides, inputs, columns[0], count, reporter)
 
 
 def compare_recipes(
@@ -98,36 +99,21 @@ def compare_recipes(
     """
     from rlpost.api import Options  # noqa: PLC0415 - slow to import
     from rlpost.pipeline.device import single_threaded  # noqa: PLC0415
-    from rlpost.pipeline.run import bind  # noqa: PLC0415
 
-    source = _source(paths)
+    source = Source(find_inputs(paths))
     columns = resolve_input(source, columns_map)
     options = Options(workers=max(1, cores() // len(named_recipes)))
-    plans = [bind(source, recipe) for _, recipe in named_recipes]
-    names = [name for name, _ in named_recipes]
-    sides: list[Side] = [RecipeSide(*pair, options) for pair in zip(names, plans, strict=True)]
-    mask = _mask(source, columns)
+    sides = [recipe_side(name, source, recipe, column, options) for name, recipe in named_recipes]
     if len(sides) == 1:
-        sides.insert(0, file_side(source, columns_map, column))
-    elif all(_mask(source, plan.columns) == mask for plan in plans):
-        mask = None  # no side keeps another token
-    rows = matching.read_keys(source, columns)
+        sides.insert(0, file_side(source, columns, source.name, column))
     with single_threaded():
-        return compare(sides, [rows], mask, count, reporter)
-
-
-def _source(paths: Sequence[PathText]) -> Source:
-    return Source(find_inputs(paths))
-
-
-def _mask(source: Source, columns: ColumnMap) -> tuple[Source, str] | None:
-    return (source, columns.column("mask")) if "mask" in columns else None
+        return compare(sides, [read_keys(source, columns)], columns, count, reporter)
 
 
 def compare(
     sides: Sequence[Side],
     inputs: Sequence[RowKeys],
-    mask: tuple[Source, str] | None,
+    roles: ColumnMap,
     count: int,
     reporter: Reporter | None = None,
 ) -> Json:
@@ -136,7 +122,7 @@ def compare(
     Args:
         sides: at least two.
         inputs: the keys of each side's rows; a single one if all sides have the same input.
-        mask: source and column of the mask of the first side; None: every token counts.
+        roles: the columns of the first side's input, whose mask counts for all sides.
         count: the number of responses that differ the most to list for each pair.
         reporter: gets the progress.
 
@@ -147,145 +133,156 @@ def compare(
         DataError: the rows do not match; or as the sides' inputs.
     """
     keep_freed_memory()
-    matched = matching.match(inputs) if len(inputs) > 1 else None
-    totals, by_response = _ComparisonTotals(len(sides)), any(side.by_response for side in sides)
-    chunks = align(_advantage_columns(sides, inputs, matched, mask))
-    of_chunk = partial(_ComparisonTotals.of, masked=mask is not None, by_response=by_response)
+    matched, keys = match(inputs), inputs[0]
+    rows, names = matched.rows[0], [side.name for side in sides]
+    cells, by_response = Cells.of(keys.keys, rows), any(side.by_response for side in sides)
+    streams = [side.chunks() for side in sides]
+    indices = [*range(len(sides))] if len(inputs) > 1 else [0] * len(sides)
+    if masked := "mask" in roles and any(side.mask != roles.column("mask") for side in sides):
+        streams.append(read_rows(keys.source, roles.column("mask")))
+        indices.append(0)
+    selected = [
+        select_rows(stream, matched.rows[i], inputs[i].count)
+        for stream, i in zip(streams, indices, strict=True)
+    ]
+    of_tokens = partial(_of_tokens, names=names, masked=masked, by_response=by_response)
     reporter = reporter or SilentReporter()
-    reporter.start("compare", len(matched.rows[0]) if matched else inputs[0].count)
-    for part in map_ordered(of_chunk, chunks, min(cores(), MOST_WORKERS)):
-        totals.add(part)
-        reporter.advance(len(part.means[0][0]))
-    means = [np.concatenate(parts) if parts else np.zeros(0) for parts in totals.means]
-    rows = matched.rows[0] if matched else np.arange(inputs[0].count)
+    reporter.start("compare", len(rows))
+    parts: list[Part] = []
+    for part in map_ordered(of_tokens, _with(cells, align(selected)), min(cores(), MOST_WORKERS)):
+        parts.append(part)
+        reporter.advance(len(part.means[0]))
+    means = [np.concatenate(column) for column in zip(*(part.means for part in parts), strict=True)]
     if len(means[0]) != len(rows):
-        raise DataError(f"{inputs[0].name}: {len(means[0])} of {len(rows)} rows were read")
-    compared = next((side.column for side in sides if isinstance(side, FileSide)), "advantages")
+        raise DataError(f"{keys.name}: {len(means[0])} of {len(rows)} rows were read")
+    alone = [ColumnChunk(np.ones(len(rows), np.int64), column) for column in means]
+    kept = [np.isfinite(column) for column in means]
+    responses = measured(alone, kept, cells.codes, names, "response_", of_sides=by_response)
+    unequal = sum(part.unequal for part in parts)
+    pairs = [
+        {
+            "left": names[i],
+            "right": names[j],
+            "pearson": {
+                "responses": pearson([responses.products[i, j]]),
+                "tokens": pearson([part.products[i, j] for part in parts if part.products]),
+            },
+            "spearman": spearman(means[i], means[j]),
+            "most_different": _most_different(means[i], means[j], rows, keys, count),
+        }
+        for i, j in combinations(range(len(sides)), 2)
+    ]
+    facts = facts_of([*parts, responses], cells, partial(_population, by_response=by_response))
     return {
         "schema_version": SCHEMA_VERSION,
+        "rlpost_version": __version__,
         "inputs": [*dict.fromkeys(side.source.name for side in sides)],
-        "recipe_differences": recipe_differences(sides, compared),
-        "rows": _row_facts(matched, inputs, len(rows), totals),
-        "warnings": [text for side in sides for text in side.warnings()],
-        "population": RESPONSES if by_response else POPULATION,
-        "sides": [
-            {"name": side.name, "advantage": stats.facts()}
-            for side, stats in zip(sides, totals.stats, strict=True)
-        ],
-        "pairs": [
-            {
-                "left": sides[left].name,
-                "right": sides[right].name,
-                "responses": {
-                    **Agreement.of(means[left], means[right]).facts(),
-                    "spearman": spearman(means[left], means[right]),
-                },
-                "tokens": None if by_response else agreement.facts(),
-                "most_different": _most_different(
-                    means[left], means[right], rows, inputs[0], sides[0].source, count
-                ),
-            }
-            for (left, right), agreement in totals.pairs.items()
-        ],
+        "responses": len(rows),
+        "rollouts": keys.distinct(rows, "rollout"),
+        "groups": keys.distinct(rows, "group"),
+        "groups_with_signal": None,
+        "roles": {
+            role: {"column": column, "found_by": roles.how[role]}
+            for role, column in roles.columns.items()
+            if role in (*KEY_ROLES, "domain", "reward", "mask")
+        },
+        "verdict": _verdict(facts, pairs),
+        "findings": [*_findings(matched, inputs, sides, unequal)],
+        "facts": facts,
+        "sides": names,
+        "pairs": pairs,
+        "recipe_differences": recipe_differences(sides),
+        "matched_by": [*matched.by] or ["position"],
+        "by_order_within": matched.ordinal,
     }
 
 
-class _ComparisonTotals:
-    """Statistics of all sides and pairs, added up chunk by chunk."""
-
-    def __init__(self, sides: int) -> None:
-        self.pairs = {pair: Agreement() for pair in combinations(range(sides), 2)}
-        self.stats = [ValueStats() for _ in range(sides)]
-        self.means: list[list[Numbers]] = [[] for _ in range(sides)]
-        self.unequal = 0
-        """Rows whose lists differ in length; they count for responses, not for tokens."""
-
-    @classmethod
-    def of(
-        cls, columns: Sequence[ColumnChunk], *, masked: bool, by_response: bool = False
-    ) -> _ComparisonTotals:
-        """Return the statistics of the same rows of every side; if masked, the mask is last.
-
-        By response, a side's numbers are the means of responses, and there are none of tokens.
-        """
-        beside = (columns[-1].offsets, columns[-1].values) if masked else None
-        columns = columns[:-1] if masked else columns
-        totals, masks, chosen = cls(len(columns)), [], []
-        for i, column in enumerate(columns):
-            values, offsets = column.values, column.offsets
-            # Tokens that a side dropped are NaN: in no statistic of it, and of no pair with it.
-            kept = lists.mask_beside(beside, offsets) & ~np.isnan(values)
-            totals.means[i].append(lists.row_means(values, offsets, kept))
-            masks.append(kept)
-            chosen.append(totals.means[i][0] if by_response else _where(kept, values))
-            totals.stats[i] = ValueStats.of(chosen[i])
-        if by_response:
-            return totals
-        same = np.logical_and.reduce([column.lengths == columns[0].lengths for column in columns])
-        totals.unequal = int((~same).sum())
-        for left, right in totals.pairs:
-            pair = chosen[left], chosen[right]
-            if totals.unequal or not np.array_equal(masks[left], masks[right]):
-                inside = [np.repeat(same, columns[i].lengths) for i in (left, right)]
-                both = masks[left][inside[0]] & masks[right][inside[1]]
-                pair = columns[left].values[inside[0]][both], columns[right].values[inside[1]][both]
-            totals.pairs[left, right] = Agreement.of(*pair)
-        return totals
-
-    def add(self, part: _ComparisonTotals) -> None:
-        """Add the statistics of the next rows."""
-        for pair, agreement in part.pairs.items():
-            self.pairs[pair].add(agreement)
-        for total, stats in zip(self.stats, part.stats, strict=True):
-            total.add(stats)
-        for means, new in zip(self.means, part.means, strict=True):
-            means.extend(new)
-        self.unequal += part.unequal
+def _with(
+    cells: Cells, chunks: Iterator[tuple[ColumnChunk, ...]]
+) -> Iterator[tuple[Codes, tuple[ColumnChunk, ...]]]:
+    """Yield the cells of the rows of each chunk, and the chunk."""
+    first = 0
+    for columns in chunks:
+        last = first + columns[0].num_rows
+        yield cells.codes[first:last], columns
+        first = last
 
 
-def _where(mask: NDArray[np.bool_], values: Numbers) -> Numbers:
-    """Return the values where a mask is true; all of them are not copied."""
-    return values if mask.all() else values[mask]
+def _of_tokens(
+    chunk: tuple[Codes, tuple[ColumnChunk, ...]],
+    *,
+    names: Sequence[str],
+    masked: bool,
+    by_response: bool,
+) -> Part:
+    """Return the measures of the same rows of every side; if masked, the mask is the last column.
+
+    By response, a side's numbers are the means of responses, and there are none of tokens.
+    """
+    cells, columns = chunk
+    beside = (columns[-1].offsets, columns[-1].values) if masked else None
+    columns = columns[: len(names)]
+    kept = [lists.mask_beside(beside, x.offsets) & np.isfinite(x.values) for x in columns]
+    part = Part() if by_response else measured(columns, kept, cells, names)
+    rows = zip(columns, kept, strict=True)
+    part.means = [lists.row_means(x.values, x.offsets, keep) for x, keep in rows]
+    return part
 
 
-def _advantage_columns(
-    sides: Sequence[Side],
-    inputs: Sequence[RowKeys],
-    matched: Match | None,
-    mask: tuple[Source, str] | None,
-) -> list[Generator[ColumnChunk]]:
-    """Return the matched rows of the advantages of every side, and of the mask, which is last."""
-    columns = [side.chunks() for side in sides]
-    counts, rows = [keys.count for keys in inputs], matched.rows if matched else []
-    if mask is not None:
-        columns.append(matching.read_column(*mask))
-        counts, rows = [*counts, counts[0]], [*rows, *rows[:1]]
-    if matched is None:
-        return columns
-    return [
-        matching.select_rows(column, row_numbers, count)
-        for column, row_numbers, count in zip(columns, rows, counts, strict=True)
-    ]
+def _population(name: str, *, by_response: bool) -> str:
+    """Return what a measure counts, by its name."""
+    measure = name.partition(":")[0]
+    if measure.startswith("advantage"):
+        return RESPONSES if by_response else TOKENS
+    zeros = ", without those that are 0 on both sides" if measure.endswith("sign") else ""
+    return f"{RESPONSES if measure.startswith('response') else TOKENS} of both sides{zeros}"
 
 
-def _row_facts(
-    matched: Match | None, inputs: Sequence[RowKeys], count: int, totals: _ComparisonTotals
-) -> Json:
-    return {
-        "count": count,
-        "matched_by": ["position"] if not matched or not matched.by else list(matched.by),
-        "by_order_within": bool(matched and matched.ordinal),
-        "left_out": {keys.name: keys.count - count for keys in inputs},
-        "unequal_lengths": totals.unequal,
-    }
+def _verdict(facts: Json, pairs: Sequence[Json]) -> Json:
+    """Return whether all pairs are equal, and how many responses have opposite signs."""
+    names = [f"{pair['left']}:{pair['right']}" for pair in pairs]
+    equal = [facts[f"response_equal:{name}"]["all"] for name in names]
+    apart = [whole["count"] - whole["total"] for whole in equal]
+    differing = sum(count > 0 for count in apart)
+    if not any(whole["count"] for whole in equal):
+        return {"level": "warning", "text": "No response is kept by two sides"}
+    if not differing:
+        return {"level": "ok", "text": "Equal advantages in all responses"}
+    if len(pairs) > 1:
+        text = f"{differing:,} of {counted(len(pairs), 'pair')} differ"
+    else:
+        text = f"{apart[0]:,} of {counted(equal[0]['count'], 'response')} differ"
+        if opposite := facts[f"response_opposite_sign:{names[0]}"]["all"]["total"]:
+            text += f", {opposite:,} with opposite signs"
+    return {"level": "warning", "text": text}
+
+
+def _findings(
+    matched: Match, inputs: Sequence[RowKeys], sides: Sequence[Side], unequal: int
+) -> Iterator[Json]:
+    """Yield what is missing in the comparison, and the warnings of its sides."""
+    texts: list[tuple[str, str]] = []
+    for keys, rows in zip(inputs, matched.rows, strict=True):
+        if left_out := keys.count - len(rows):
+            verb = "has" if left_out == 1 else "have"
+            what = f"{counted(left_out, 'response')} of {keys.name} {verb} no match"
+            texts.append(("unmatched", f"{what} and are ignored"))
+    if unequal:
+        what = f"{counted(unequal, 'response')} with different lengths: tokens not compared"
+        texts.append(("unequal_lengths", what))
+    texts += [("stored_recipe", text) for side in sides for text in side.warnings]
+    for check, text in texts:
+        yield {
+            "check": check, "level": "warning", "text": text,
+            "columns": [], "rows": [], "option": None,
+        }  # fmt: skip
 
 
 def _most_different(
     left: Numbers,
     right: Numbers,
-    rows: NDArray[np.int64],
+    rows: Codes,
     keys: RowKeys,
-    source: Source | TableSource,
     count: int,
 ) -> list[Json]:
     """Return the rows whose scaled advantages differ the most; ties in the order of the rows."""
@@ -296,7 +293,7 @@ def _most_different(
     return [
         {
             "row": int(rows[i]),
-            **_place(source, int(rows[i])),
+            **_place(keys.source, int(rows[i])),
             "step": keys.label("batch", int(rows[i])),
             "prompt_id": keys.label("group", int(rows[i])),
             "reward": finite(keys.reward[rows[i]]),
@@ -314,47 +311,34 @@ def _place(source: Source | TableSource, row: int) -> Json:
     return {"file": str(source.files[file].path), "file_row": row - source.first_rows[file]}
 
 
-def _divided_by_rms(values: Numbers, chosen: NDArray[np.bool_]) -> Numbers:
+def _divided_by_rms(values: Numbers, chosen: Mask) -> Numbers:
     """Return the values divided by the root mean square of the chosen ones."""
     rms = float(np.sqrt(np.square(values[chosen]).mean())) if chosen.any() else 0.0
     return values / rms if rms else values
 
 
-def recipe_differences(sides: Sequence[Side], column: str) -> list[Json] | None:
-    """Return the fields in which recipes differ, of those that can change the compared column.
-
-    Args:
-        sides: at least two.
-        column: the written column that is compared.
+def recipe_differences(sides: Sequence[Side]) -> list[Json] | None:
+    """Return the fields in which recipes differ, of those that can change the compared numbers.
 
     Returns:
         `field` (of the recipe, of its numerics, or `options.NAME` if all estimators have the
         option) and `values`, of each side, in the order of fields; None if the recipe of a side is
         unknown.
     """
-    recipes = [side.effective_recipe(column) for side in sides]
-    known = [recipe for recipe in recipes if recipe is not None]
-    if len(known) < len(recipes):
+    recipes = [side.recipe for side in sides if side.recipe is not None]
+    if len(recipes) < len(sides):
         return None
-    fields = frozenset(name for recipe in known for name in recipe.fields)
-    first = known[0].recipe
-    names = {
-        name: None
-        for other in known[1:]
-        for name in [difference.field for difference in differences(first, other.recipe)]
-        if name in fields or f"numerics.{name}" in fields
-    }
-    of_all = set.intersection(
-        *({f"options.{key}" for key in recipe.recipe.options} for recipe in known)
-    )
-    names = {name: None for name in names if name in of_all or not name.startswith("options.")}
-    return [{"field": name, "values": [_value(recipe, name) for recipe in known]} for name in names]
+    of_all = set.intersection(*({f"options.{key}" for key in recipe.options} for recipe in recipes))
+    fields = {name.removeprefix("numerics.") for side in sides for name in side.fields}
+    fields = {name for name in fields if not name.startswith("options.") or name in of_all}
+    differing = (other.field for recipe in recipes[1:] for other in differences(recipes[0], recipe))
+    names = [name for name in dict.fromkeys(differing) if name in fields]
+    plain = [recipe.model_dump(mode="json") for recipe in recipes]
+    return [{"field": name, "values": [_value(recipe, name) for recipe in plain]} for name in names]
 
 
-def _value(recipe: EffectiveRecipe, name: str) -> Any:
-    """Return the value of a field, as plain data."""
-    plain = recipe.recipe.model_dump(mode="json")
-    table, dot, key = name.partition(".")
-    if dot:
-        return plain[table].get(key)
-    return plain[name] if name in plain else plain["numerics"][name]
+def _value(recipe: Json, name: str) -> Any:
+    """Return the value of a field of a recipe, which is plain data."""
+    for part in name.split("."):
+        recipe = recipe[part] if part in recipe else recipe["numerics"][part]
+    return recipe

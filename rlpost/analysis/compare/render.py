@@ -11,7 +11,7 @@ from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import aligned, counted, mean_beside, number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from rich.console import Console
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 MOST_FIELDS = 12  # of recipes that differ
 EQUAL_RANKS = 1 - 1e-12
-
 _BY_RESPONSE = (
     "Tokens are not compared: a side has one advantage per response. A side with tokens has their "
     "mean."
@@ -36,112 +35,108 @@ def show(comparison: Json, how: str, out: Console | None = None) -> None:
 
 def page(comparison: Json) -> Page:
     """Return the page of a comparison."""
-    names, pairs = [side["name"] for side in comparison["sides"]], comparison["pairs"]
-    inputs = comparison["inputs"]
-    what = ", ".join(names)
-    if len(inputs) == 1:
-        what = f"{inputs[0]}: {what}"
-    lines = [*map(_answer, pairs)] if len(pairs) == 1 else [*_extremes(pairs)]
-    lines += [*_why(comparison), *_matched(comparison["rows"])]
-    if _by_response(comparison):
-        lines.append(_BY_RESPONSE)
+    names, pairs = comparison["sides"], comparison["pairs"]
+    answers = [_answer(comparison, pair) for pair in pairs]
+    if len(pairs) > 1:
+        order = sorted(range(len(pairs)), key=lambda i: pairs[i]["pearson"]["responses"] or 0.0)
+        answers = [f"most alike: {answers[order[-1]]}", f"least alike: {answers[order[0]]}"]
+    one_input = f"{comparison['inputs'][0]}: " if len(comparison["inputs"]) == 1 else ""
     parts = [
         *_recipes(comparison),
         _sides(comparison),
-        *(_pair(comparison) if len(pairs) == 1 else [_matrix(comparison)]),
+        _pair(comparison) if len(pairs) == 1 else _matrix(comparison),
         *(table for pair in pairs for table in _most_different(pair)),
     ]
-    return Page(f"rlpost compare · {what}", lines, parts, [*_warnings(comparison)], _verdict(pairs))
+    return Page(
+        f"rlpost compare · {one_input}{', '.join(names)}",
+        [*answers, *_why(comparison), *_how(comparison)],
+        parts,
+        [Notice(finding["level"], finding["text"]) for finding in comparison["findings"]],
+        Notice(comparison["verdict"]["level"], comparison["verdict"]["text"]),
+    )
 
 
-# ---- the answer ----
+def _measure(comparison: Json, name: str, pair: Json) -> Json:
+    """Return the statistics of all numbers of a pair; none if there are no tokens."""
+    whole: Json = comparison["facts"][f"{name}:{pair['left']}:{pair['right']}"]["all"]
+    return whole
 
 
-def _answer(pair: Json) -> str:
+def _answer(comparison: Json, pair: Json) -> str:
     """Return whether two sides agree on the responses, in one sentence."""
-    left, right, facts = pair["left"], pair["right"], pair["responses"]
-    count = facts["count"]
+    sides, spearman = f"{pair['left']} and {pair['right']}", pair["spearman"]
+    equal = _measure(comparison, "response_equal", pair)
+    count, differing = equal["count"], equal["count"] - equal["total"]
     if not count:
-        return f"{left} and {right} keep no response in common"
-    if facts["identical"] == count:
-        return f"{left} and {right} have equal advantages in all {counted(count, 'response')}"
-    ranks = f"rank correlation {_correlation(facts['spearman'])}"
-    if facts["spearman"] is not None and facts["spearman"] >= EQUAL_RANKS:
-        ranks = f"rank all {counted(count, 'response')} the same"
-    elif facts["spearman"] is None:
+        return f"{sides} keep no response in common"
+    if not differing:
+        return f"{sides} have equal advantages in all {counted(count, 'response')}"
+    if spearman is None:
         ranks = "have no common ranking (a side is constant)"
-    opposite = facts["sign"]["opposite"]
+    elif spearman >= EQUAL_RANKS:
+        ranks = f"rank all {counted(count, 'response')} the same"
+    else:
+        ranks = f"rank correlation {_correlation(spearman)}"
+    largest = number(_measure(comparison, "response_difference", pair)["max"])
+    opposite = _measure(comparison, "response_opposite_sign", pair)["total"]
     signs = f"{opposite:,} have opposite signs" if opposite else "none has the opposite sign"
     return (
-        f"{left} and {right}: {ranks}; {count - facts['identical']:,} of {count:,} advantages "
-        f"differ, by at most {number(facts['difference']['max'])}; {signs}"
+        f"{sides}: {ranks}; {differing:,} of {count:,} advantages differ, by at most {largest}; "
+        f"{signs}"
     )
-
-
-def _extremes(pairs: Sequence[Json]) -> Iterator[str]:
-    """Yield the answer for the pair that agrees most, and for the one that agrees least."""
-    ordered = sorted(pairs, key=lambda pair: pair["responses"]["pearson"] or 0.0)
-    yield f"most alike: {_answer(ordered[-1])}"
-    yield f"least alike: {_answer(ordered[0])}"
-
-
-def _verdict(pairs: Sequence[Json]) -> Notice:
-    """Return whether all pairs are equal, and how many responses have opposite signs."""
-    differing = [
-        pair for pair in pairs if pair["responses"]["identical"] < pair["responses"]["count"]
-    ]
-    if not differing:
-        return Notice("ok", "Equal advantages in all responses")
-    if len(pairs) > 1:
-        return Notice("warning", f"{len(differing):,} of {counted(len(pairs), 'pair')} differ")
-    facts = pairs[0]["responses"]
-    opposite = facts["sign"]["opposite"]
-    signs = f", {opposite:,} with opposite signs" if opposite else ""
-    different = facts["count"] - facts["identical"]
-    return Notice(
-        "warning", f"{different:,} of {counted(facts['count'], 'response')} differ{signs}"
-    )
-
-
-# ---- why ----
 
 
 def _why(comparison: Json) -> Iterator[str]:
     """Yield the field in which the recipes differ; several are a table."""
-    fields = comparison["recipe_differences"]
-    names = [side["name"] for side in comparison["sides"]]
-    if _verdict(comparison["pairs"]).severity == "ok":
+    fields, names = comparison["recipe_differences"], comparison["sides"]
+    if comparison["verdict"]["level"] == "ok":
         return
     if fields is None:
         yield "why: unknown, a side has no recipe in its metadata"
     elif not fields:
         yield "why: the recipes differ in no field that changes these numbers"
-    elif len(fields) == 1:
-        values = [*map(_value, fields[0]["values"])]
-        if values == names:
-            yield f"why: the {fields[0]['field']}"
-        else:
-            texts = (f"{value} in {name}" for name, value in zip(names, values, strict=True))
-            yield f"why: {fields[0]['field']} is {', '.join(texts)}"
-    else:
+    elif len(fields) > 1:
         more = f" and {len(fields) - MOST_FIELDS:,} more" if len(fields) > MOST_FIELDS else ""
         named = ", ".join(field["field"] for field in fields[:MOST_FIELDS])
         yield f"why: the recipes differ in {named}{more}"
+    else:
+        (field,) = fields
+        values = [*map(_value, field["values"])]
+        texts = (f"{value} in {name}" for name, value in zip(names, values, strict=True))
+        yield "why: " + (
+            f"the {field['field']}"
+            if values == names
+            else f"{field['field']} is {', '.join(texts)}"
+        )
+
+
+def _how(comparison: Json) -> Iterator[str]:
+    """Yield how rows were matched, if not by position, and why no tokens are compared."""
+    by = comparison["matched_by"]
+    if by != ["position"]:
+        names = {"batch": "step", "group": "prompt"}
+        order = ", then by order" if comparison["by_order_within"] else ""
+        keys = ", ".join(names.get(key, key) for key in by)
+        yield f"{counted(comparison['responses'], 'response')}, matched by {keys}{order}"
+    if not _has_tokens(comparison):
+        yield _BY_RESPONSE
+
+
+def _has_tokens(comparison: Json) -> bool:
+    return any(name.startswith("difference:") for name in comparison["facts"])
 
 
 def _recipes(comparison: Json) -> Iterator[TextTable]:
     """Yield the table of the fields in which the recipes differ, if there are several."""
-    fields = comparison["recipe_differences"] or []
+    fields, names = comparison["recipe_differences"] or [], comparison["sides"]
     if len(fields) < 2:  # noqa: PLR2004
         return
-    names = [side["name"] for side in comparison["sides"]]
     rows = [[field["field"], *map(_value, field["values"])] for field in fields[:MOST_FIELDS]]
     more = len(fields) - len(rows)
     notes = [f"{more:,} more: --format json"] if more else []
-    if _verdict(comparison["pairs"]).severity == "ok":
+    if comparison["verdict"]["level"] == "ok":
         notes.append("without effect on these numbers")
-    text = range(len(names) + 1)
-    yield TextTable(("recipe", *names), rows, notes=notes, text=text)
+    yield TextTable(("recipe", *names), rows, notes=notes, text=range(len(names) + 1))
 
 
 def _value(value: Any) -> str:
@@ -154,95 +149,50 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# ---- warnings ----
-
-
-def _matched(rows: Json) -> Iterator[str]:
-    """Yield how the rows were matched, if not by position."""
-    if rows["matched_by"] == ["position"]:
-        return
-    names = {"batch": "step", "group": "prompt"}
-    keys = ", ".join(names.get(key, key) for key in rows["matched_by"])
-    order = ", then by order" if rows["by_order_within"] else ""
-    yield f"{counted(rows['count'], 'response')}, matched by {keys}{order}"
-
-
-def _warnings(comparison: Json) -> Iterator[Notice]:
-    """Yield what is missing in the comparison, and the warnings of its sides."""
-    rows = comparison["rows"]
-    for name, left_out in rows["left_out"].items():
-        if left_out:
-            verb = "has" if left_out == 1 else "have"
-            text = f"{counted(left_out, 'response')} of {name} {verb} no match and are ignored"
-            yield Notice("warning", text)
-    if unequal := rows["unequal_lengths"]:
-        text = f"{counted(unequal, 'response')} with different lengths: tokens not compared"
-        yield Notice("warning", text)
-    for text in comparison["warnings"]:
-        yield Notice("warning", text)
-
-
-# ---- numbers ----
-
-
-def _by_response(comparison: Json) -> bool:
-    return any(pair["tokens"] is None for pair in comparison["pairs"])
-
-
 def _sides(comparison: Json) -> TextTable:
     """Return the statistics of each side's advantages."""
-    sides = comparison["sides"]
-    facts = [side["advantage"] for side in sides]
-    means = [mean_beside(stats["mean"], stats["std"]) for stats in facts]
-    rows = [["mean", *aligned(means)]]
-    rows += [[part, *aligned([stats[part] for stats in facts])] for part in ("std", "min", "max")]
-    rows.append(["A = 0", *(_share(stats, "zeros") for stats in facts)])
-    headings = ("advantage", *(side["name"] for side in sides))
-    return TextTable(headings, rows, lines=[f"of {comparison['population']}"])
+    facts, names = comparison["facts"], comparison["sides"]
+    sides = [facts[f"advantage:{name}"]["all"] for name in names]
+    rows = [["mean", *aligned([mean_beside(side["mean"], side["std"]) for side in sides])]]
+    rows += [[part, *aligned([side[part] for side in sides])] for part in ("std", "min", "max")]
+    zeros = (facts[f"advantage_zero:{name}"]["all"]["mean"] for name in names)
+    rows.append(["A = 0", *map(percent, zeros)])
+    population = facts[f"advantage:{names[0]}"]["of"]
+    return TextTable(("advantage", *names), rows, lines=[f"of {population}"])
 
 
-def _share(facts: Json, part: str) -> str:
-    return percent(facts[part] / facts["count"]) if facts["count"] else "–"
-
-
-def _pair(comparison: Json) -> Iterator[TextTable]:
-    """Yield the agreement of two sides, over responses and over tokens."""
+def _pair(comparison: Json) -> TextTable:
+    """Return the agreement of two sides, over responses and over tokens."""
     (pair,) = comparison["pairs"]
-    levels = {"responses": "responses"}
-    if pair["tokens"] is not None:
-        levels["tokens"] = "policy tokens"
+    levels = {"response_": ("responses", pair["pearson"]["responses"], pair["spearman"])}
+    if _has_tokens(comparison):
+        levels[""] = "policy tokens", pair["pearson"]["tokens"], None
     headings = ("agreement of", "Pearson", "Spearman", "same sign", "opposite", "max |Δ|", "equal")
     rows = [
         [
             label,
-            _correlation(pair[level]["pearson"]),
-            _correlation(pair[level].get("spearman")),
-            percent(pair[level]["sign"]["agreement"]),
-            f"{pair[level]['sign']['opposite']:,}",
-            number(pair[level]["difference"]["max"]),
-            _share(pair[level], "identical"),
+            _correlation(pearson),
+            _correlation(spearman),
+            percent(_measure(comparison, f"{level}same_sign", pair)["mean"]),
+            f"{_measure(comparison, f'{level}opposite_sign', pair)['total']:,}",
+            number(_measure(comparison, f"{level}difference", pair)["max"]),
+            percent(_measure(comparison, f"{level}equal", pair)["mean"]),
         ]
-        for level, label in levels.items()
+        for level, (label, pearson, spearman) in levels.items()
     ]
-    yield TextTable(headings, rows)
+    return TextTable(headings, rows)
 
 
 def _matrix(comparison: Json) -> TextTable:
     """Return the pairs: Pearson's correlation above the diagonal, opposite signs below it."""
-    names = [side["name"] for side in comparison["sides"]]
-    pairs = {(pair["left"], pair["right"]): pair["responses"] for pair in comparison["pairs"]}
-    rows = [
-        [
-            name,
-            *(
-                "·" if name == other
-                else _correlation(pairs[name, other]["pearson"]) if (name, other) in pairs
-                else f"{pairs[other, name]['sign']['opposite']:,}"
-                for other in names
-            ),
-        ]
-        for name in names
-    ]  # fmt: skip
+    names = comparison["sides"]
+    cells = {(name, name): "·" for name in names}
+    for pair in comparison["pairs"]:
+        left, right = pair["left"], pair["right"]
+        cells[left, right] = _correlation(pair["pearson"]["responses"])
+        opposite = _measure(comparison, "response_opposite_sign", pair)["total"]
+        cells[right, left] = f"{opposite:,}"
+    rows = [[name, *(cells[name, other] for other in names)] for name in names]
     note = "responses: Pearson's correlation above the diagonal, opposite signs below it"
     return TextTable(("agreement", *names), rows, notes=[note])
 
@@ -253,32 +203,26 @@ def _correlation(value: float | None) -> str:
 
 def _most_different(pair: Json) -> Iterator[TextTable]:
     """Yield a table of the responses that differ the most, if there are any."""
-    responses = pair["most_different"]
+    responses, left, right = pair["most_different"], pair["left"], pair["right"]
     if not responses:
         return
-    keys = {
-        heading: key
-        for heading, key in (("step", "step"), ("prompt", "prompt_id"))
-        if responses[0][key] is not None
-    }
     several = any(response["file_row"] != response["row"] for response in responses)
-    places = [
-        f"{response['file']}:{response['file_row']}" if several else str(response["row"])
-        for response in responses
-    ]
-    sides = [aligned([response[side] for response in responses]) for side in ("left", "right")]
-    deltas = aligned([response["left"] - response["right"] for response in responses])
-    rows = [
-        [
-            places[i],
-            *(str(response[key]) for key in keys.values()),
-            number(response["reward"]),
-            *(side[i] for side in sides),
-            deltas[i],
+    columns = {
+        "file:row" if several else "row": [
+            f"{response['file']}:{response['file_row']}" if several else str(response["row"])
+            for response in responses
         ]
-        for i, response in enumerate(responses)
+    }
+    for heading, key in (("step", "step"), ("prompt", "prompt_id")):
+        if responses[0][key] is not None:
+            columns[heading] = [str(response[key]) for response in responses]
+    columns["reward"] = [number(response["reward"]) for response in responses]
+    numbers = [
+        aligned([response["left"] for response in responses]),
+        aligned([response["right"] for response in responses]),
+        aligned([response["left"] - response["right"] for response in responses]),
     ]
-    left, right = pair["left"], pair["right"]
-    headings = ("file:row" if several else "row", *keys, "reward", left, right, "Δ")
-    text = [i for i, heading in enumerate(headings) if heading in ("prompt", "file:row")]
+    headings = (*columns, left, right, "Δ")
+    text = [i for i, heading in enumerate(columns) if heading in ("prompt", "file:row")]
+    rows = [*zip(*columns.values(), *numbers, strict=True)]
     yield TextTable(headings, rows, title=f"Largest differences, {left} - {right}", text=text)

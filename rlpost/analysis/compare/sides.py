@@ -2,189 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlpost.analysis.compare.matching import CHUNK_TOKENS
 from rlpost.analysis.difference import column_chunk, recomputed, without_totals
 from rlpost.analysis.responses import columns as lists
-from rlpost.analysis.responses.columns import NAMES
 from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.arrow import is_list, is_number
 from rlpost.io.threads import prefetch
-from rlpost.recipe.input_columns import resolve_input
+from rlpost.recipe.recipe import EXTRA, ROW_COLUMNS, WRITTEN
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator
 
     import pyarrow as pa
 
     from rlpost.analysis.difference import ColumnChunk
     from rlpost.api import Options
-    from rlpost.io.parquet.source import RowChunk, Source, TableSource
-    from rlpost.pipeline.plan import Plan
+    from rlpost.io.parquet.source import Source, TableSource
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
 
 KEPT = ("final_response_mask", "sample_mask")
 """Columns of which tokens, or responses, a run kept; the first one that a file has counts."""
-POPULATION = "policy tokens of kept responses"
-RESPONSES = "kept responses"
-"""The population if a side has one advantage per response; others have the mean of their tokens."""
 
 
-def readable(schema: pa.Schema, name: str) -> bool:
-    """Return whether a column can be a mask: numbers or lists of numbers."""
-    kind = schema.field(name).type
-    return is_number(kind) or lists.holds_numbers(kind)
-
-
-def kept_chunk(advantages: pa.Array, mask: pa.Array | None) -> ColumnChunk:
-    """Return the advantages of some rows, NaN where a mask is 0.
-
-    Args:
-        advantages: of tokens, or of responses.
-        mask: of tokens or of responses; of tokens it counts for lists of the same length only.
-    """
-    chunk = column_chunk(advantages)
-    if mask is None:
-        return chunk
-    if is_list(mask.type):
-        flat_mask = lists.flat(mask)
-        kept = lists.mask_beside(flat_mask, chunk.offsets)
-    else:
-        kept = np.repeat(lists.numbers(mask) != 0, chunk.lengths)
-    return chunk._replace(values=np.where(kept, chunk.values, np.nan))
-
-
-class EffectiveRecipe(NamedTuple):
-    """A recipe with every default set, and its fields that can change the compared column."""
-
-    recipe: Recipe
-    fields: frozenset[str]
-
-
-@dataclass
-class FileSide:
-    """The advantages stored in an input."""
+@dataclass(frozen=True)
+class Side:
+    """Advantages of an input."""
 
     name: str
-    source: Source
-    columns: ColumnMap
-    column: str
-
-    @property
-    def by_response(self) -> bool:
-        """Whether the column has one number per response, and no lists of tokens."""
-        types = (schema.field(self.column).type for schema in self.source.schemas
-                 if self.column in schema.names)  # fmt: skip
-        return not all(is_list(kind) for kind in types)
-
-    def chunks(self) -> Generator[ColumnChunk]:
-        """Yield the advantages in the order of the input; NaN if a mask of the file drops them."""
-        names = [name for name in KEPT if name in self.source.columns and name != self.column]
-        chunks = self.source.read([self.column, *names[:1]], CHUNK_TOKENS, self.column)
-        yield from prefetch(map(partial(self._kept, names[:1]), chunks), 1)
-
-    def _kept(self, masks: Sequence[str], chunk: RowChunk) -> ColumnChunk:
-        table = chunk.table
-        mask = [table.column(name) for name in masks if readable(table.schema, name)]
-        return kept_chunk(table.column(self.column), mask[0] if mask else None)
-
-    def effective_recipe(self, column: str) -> EffectiveRecipe | None:
-        """Return the recipe in the metadata of the files; None without one, or of several."""
-        from rlpost.analysis.stored_recipe import recipe_of_files  # noqa: PLC0415 - torch
-        from rlpost.pipeline.resolved import resolve_recipe  # noqa: PLC0415
-        from rlpost.pipeline.running_state import RunState  # noqa: PLC0415
-        from rlpost.pipeline.stages import fields_behind, stages_of  # noqa: PLC0415
-
-        recipe = recipe_of_files(self.source).without_names(self.name).recipe
-        if recipe is None:
-            return None
-        try:
-            resolved = resolve_recipe(recipe, self.columns)
-        except (DataError, UsageError):
-            return None  # the file lacks columns that it needs
-        fields = fields_behind(stages_of(resolved, RunState()), column)
-        return EffectiveRecipe(resolved.recipe, fields)
-
-    def warnings(self) -> list[str]:
-        """Return warnings of a recipe or of semantics of another version than this one."""
-        from rlpost.analysis.stored_recipe import recipe_of_files  # noqa: PLC0415 - torch
-        from rlpost.pipeline.output.metadata import semantics_warnings  # noqa: PLC0415 - slow to import
-
-        stored = recipe_of_files(self.source)
-        lost = stored.recipe is None and stored.why_not
-        return [
-            *([f"{self.name}: {stored.why_not}"] if lost else []),
-            *semantics_warnings(self.source.files, self.source.footers),
-        ]
+    source: Source | TableSource
+    chunks: Callable[[], Generator[ColumnChunk]]
+    """Yields them in the order of the input; NaN where a token or a response is dropped."""
+    by_response: bool
+    """There is one number per response, and none of tokens."""
+    recipe: Recipe | None = None
+    """With every default set; None if it is unknown."""
+    fields: frozenset[str] = frozenset()
+    """Those of the recipe that can change the numbers."""
+    warnings: tuple[str, ...] = ()
+    mask: str | None = None
+    """The column of policy tokens, if all others are dropped."""
 
 
-@dataclass
-class RecipeSide:
-    """The advantages of a recipe, computed while they are read and not written to a file."""
-
-    name: str
-    plan: Plan
-    options: Options
-
-    @property
-    def by_response(self) -> bool:
-        """Whether the recipe computes one number per response, because the input has no tokens."""
-        return self.plan.columns.rows_only
-
-    def chunks(self) -> Generator[ColumnChunk]:
-        """Yield the advantages in the order of the input; NaN if the recipe drops them."""
-        from rlpost.pipeline.run import engine_for  # noqa: PLC0415 - slow to import
-
-        engine = engine_for(without_totals(self.plan), self.options)
-        names = ("response_advantage", KEPT[1]) if self.by_response else ("advantages", KEPT[0])
-        responses = engine.responses(names)
-        for file in range(len(self.plan.source.files)):
-            yield from recomputed(engine, file, responses, names, _kept_tokens)
-
-    def effective_recipe(self, column: str) -> EffectiveRecipe:
-        """Return the recipe of the run."""
-        from rlpost.pipeline.stages import fields_behind  # noqa: PLC0415 - torch
-
-        return EffectiveRecipe(self.plan.resolved.recipe, fields_behind(self.plan.stages, column))
-
-    @property
-    def source(self) -> Source | TableSource:
-        """The input."""
-        return self.plan.source
-
-    def warnings(self) -> list[str]:
-        """Return no warnings: those of the run are about its input."""
-        return []
-
-
-def _kept_tokens(columns: pa.RecordBatch) -> ColumnChunk:
-    return kept_chunk(columns.column(0), columns.column(1))
-
-
-Side = FileSide | RecipeSide
-
-
-def file_side(source: Source, columns_map: Mapping[str, str], column: str | None) -> FileSide:
-    """Return the advantages of an input.
+def file_side(source: Source, columns: ColumnMap, name: str, column: str | None) -> Side:
+    """Return the numbers in a column of an input.
 
     Args:
         source: the input, which may be several files.
-        columns_map: role to column, as in `--map`.
-        column: the column to compare; None: the first of `advantages`, `response_advantage` and
+        columns: of its roles.
+        name: of the side.
+        column: what is compared; None: the first of `advantages`, `response_advantage` and
             `advantage`.
 
     Raises:
         DataError: there is no such column, or there are no rows.
     """
-    columns = resolve_input(source, columns_map)
-    names = NAMES["advantage"] if column is None else (column,)
+    from rlpost.analysis.stored_recipe import recipe_of_files  # noqa: PLC0415 - torch
+    from rlpost.pipeline.output.metadata import semantics_warnings  # noqa: PLC0415
+    from rlpost.pipeline.resolved import resolve_recipe  # noqa: PLC0415
+    from rlpost.pipeline.running_state import RunState  # noqa: PLC0415
+    from rlpost.pipeline.stages import fields_behind, stages_of  # noqa: PLC0415
+
+    names = lists.NAMES["advantage"] if column is None else (column,)
     chosen = next((name for name in names if name in source.columns), None)
     if chosen is None:
         raise DataError(
@@ -195,4 +81,104 @@ def file_side(source: Source, columns_map: Mapping[str, str], column: str | None
         )
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to compare")
-    return FileSide(source.name, source, columns, chosen)
+    masks = [mask for mask in KEPT if mask in source.columns and mask != chosen]
+    masks = [mask for mask in masks if all(map(_holds_numbers, _types(source, mask)))][:1]
+
+    stored = recipe_of_files(source)
+    lost = [f"{name}: {stored.why_not}"] if stored.recipe is None and stored.why_not else []
+    lost += semantics_warnings(source.files, source.footers)
+    side = Side(
+        name,
+        source,
+        partial(read_rows, source, chosen, *masks),
+        by_response=not all(map(is_list, _types(source, chosen))),
+        warnings=tuple(lost),
+    )
+    recipe = stored.without_names(name).recipe
+    if recipe is None:
+        return side
+    try:
+        resolved = resolve_recipe(recipe, columns)
+    except (DataError, UsageError):
+        return side  # the file lacks columns that it needs
+    fields = fields_behind(stages_of(resolved, RunState()), chosen)
+    return replace(side, recipe=resolved.recipe, fields=fields)
+
+
+def _types(source: Source, column: str) -> list[pa.DataType]:
+    """Return the type of a column in each file; a column of folder names has none."""
+    schemas = (schema for schema in source.schemas if column in schema.names)
+    return [schema.field(column).type for schema in schemas]
+
+
+def _holds_numbers(kind: pa.DataType) -> bool:
+    return is_number(kind) or lists.holds_numbers(kind)
+
+
+def recipe_side(
+    name: str, source: Source, recipe: Recipe, column: str | None, options: Options
+) -> Side:
+    """Return what a recipe computes, while it is read; no file is written.
+
+    Args:
+        name: of the recipe.
+        source: the input.
+        recipe: what is computed.
+        column: that is compared; None, or one that no recipe writes: the advantages.
+        options: how it is computed.
+    """
+    from rlpost.pipeline.output.columns import emitted  # noqa: PLC0415 - slow to import
+    from rlpost.pipeline.run import bind, engine_for  # noqa: PLC0415
+    from rlpost.pipeline.stages import fields_behind  # noqa: PLC0415
+
+    if column not in (*WRITTEN, *EXTRA):
+        plan = bind(source, recipe)
+        column = "response_advantage" if plan.columns.rows_only else "advantages"
+    else:
+        plan = bind(source, recipe.model_copy(update={"emit": (column,)}))
+        (column,) = emitted(plan.resolved)
+    names = column, KEPT[plan.columns.rows_only]
+
+    def chunks() -> Generator[ColumnChunk]:
+        engine = engine_for(without_totals(plan), options)
+        responses = engine.responses(names)
+        for file in range(len(source.files)):
+            yield from recomputed(engine, file, responses, names, _kept_rows)
+
+    return Side(
+        name,
+        source,
+        chunks,
+        column in ROW_COLUMNS,
+        plan.resolved.recipe,
+        fields_behind(plan.stages, column),
+        mask=plan.columns.columns.get("mask"),
+    )
+
+
+def _kept_rows(columns: pa.RecordBatch) -> ColumnChunk:
+    return kept_chunk(*columns.columns)
+
+
+def read_rows(source: Source | TableSource, column: str, *masks: str) -> Generator[ColumnChunk]:
+    """Yield a column of an input in its order, read ahead in a thread; NaN where a mask is 0."""
+    tables = (chunk.table for chunk in source.read([column, *masks], CHUNK_TOKENS, column))
+    kept = (kept_chunk(*map(table.column, [column, *masks])) for table in tables)
+    yield from prefetch(kept, 1)
+
+
+def kept_chunk(advantages: pa.Array, mask: pa.Array | None = None) -> ColumnChunk:
+    """Return the advantages of some rows, NaN where a mask is 0.
+
+    Args:
+        advantages: of tokens, or of responses.
+        mask: of tokens or of responses; of tokens it counts for lists of the same length only.
+    """
+    chunk = column_chunk(advantages)
+    if mask is None:
+        return chunk
+    if is_list(mask.type):
+        kept = lists.mask_beside(lists.flat(mask), chunk.offsets)
+    else:
+        kept = np.repeat(lists.numbers(mask) != 0, chunk.lengths)
+    return chunk._replace(values=np.where(kept, chunk.values, np.nan))

@@ -362,7 +362,7 @@ def parts_of(
     budget = max(1, int(most / per_row))
     if source.rows <= budget:
         return (np.arange(source.rows),), "everything"
-    keys = read_keys(source, roles)  # type: ignore[arg-type]  # both have `read`
+    keys = read_keys(source, roles)
     units = {"whole steps": _codes(keys, "batch")}
     units["whole prompt groups"] = _codes(keys, "batch", "group")
     scope = only or "whole prompt groups"

@@ -9,51 +9,88 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from compared_files import ARITHMETIC, CALCULATOR, compared, kept_by_both, plain
+from compared_files import ARITHMETIC, CALCULATOR, compared, kept_by_both, measure, plain
 from runs import run
 
 import rlpost
 from rlpost.analysis.compare.compare import compare_recipes
 from rlpost.analysis.compare.render import show
 from rlpost.cli.commands.compare import variants
+from rlpost.errors import UsageError
 
 # The numbers
 
 
 def test_pairs_are_what_polars_says(pair):
-    found = compared(*pair)
+    comparison = compared(*pair)
     means, tokens = (kept_by_both(*columns) for columns in plain(pair))
-    (facts,) = found["pairs"]
+    (correlations,) = comparison["pairs"]
     frame = pl.DataFrame({"a": means[0], "b": means[1]})
-    responses = facts["responses"]
-    assert responses["count"] == len(frame)
-    assert responses["pearson"] == pytest.approx(frame.select(pl.corr("a", "b")).item(), rel=1e-12)
+    pearson = frame.select(pl.corr("a", "b")).item()
+    assert correlations["pearson"]["responses"] == pytest.approx(pearson, rel=1e-12)
     rank = frame.select(pl.corr("a", "b", method="spearman")).item()
-    assert responses["spearman"] == pytest.approx(rank, rel=1e-12)
-    assert facts["tokens"]["pearson"] == pytest.approx(np.corrcoef(*tokens)[0, 1], rel=1e-12)
-    assert facts["tokens"]["count"] == len(tokens[0])
-    for level, (a, b) in (("responses", means), ("tokens", tokens)):
-        signs = facts[level]["sign"]
-        assert signs["same"] == (np.sign(a) * np.sign(b) > 0).sum()
-        assert signs["opposite"] == (np.sign(a) * np.sign(b) < 0).sum()
-        assert signs["both_zero"] == ((a == 0) & (b == 0)).sum()
-        either = ((a != 0) | (b != 0)).sum()
-        assert signs["agreement"] == pytest.approx(signs["same"] / either)
-        assert facts[level]["difference"]["max"] == pytest.approx(np.abs(a - b).max())
-        assert facts[level]["difference"]["mean"] == pytest.approx(np.abs(a - b).mean())
+    assert correlations["spearman"] == pytest.approx(rank, rel=1e-12)
+    pearson = np.corrcoef(*tokens)[0, 1]
+    assert correlations["pearson"]["tokens"] == pytest.approx(pearson, rel=1e-12)
+    for level, (a, b) in (("response_", means), ("", tokens)):
+        distance, either = np.abs(a - b), ((a != 0) | (b != 0)).sum()
+        difference = measure(comparison, f"{level}difference")
+        assert difference["count"] == len(a)
+        assert difference["mean"] == pytest.approx(distance.mean(), rel=1e-12)
+        assert difference["std"] == pytest.approx(distance.std(ddof=1), rel=1e-12)
+        assert (difference["min"], difference["max"]) == (
+            pytest.approx(distance.min()),
+            pytest.approx(distance.max()),
+        )
+        counts = {
+            "equal": (len(a), (a == b).sum()),
+            "same_sign": (either, (np.sign(a) * np.sign(b) > 0).sum()),
+            "opposite_sign": (either, (np.sign(a) * np.sign(b) < 0).sum()),
+        }
+        for name, (count, total) in counts.items():
+            share = measure(comparison, f"{level}{name}")
+            assert share == {"count": count, "total": total, "mean": pytest.approx(total / count)}
 
 
 def test_sides_are_what_polars_says(pair):
     _, tokens = plain(pair)
-    found = compared(*pair)
-    assert found["population"] == "policy tokens of kept responses"
-    for side, every in zip(found["sides"], tokens, strict=True):
-        values = every[np.isfinite(every)]
-        assert side["advantage"]["mean"] == pytest.approx(values.mean(), rel=1e-9)
-        assert side["advantage"]["std"] == pytest.approx(values.std(ddof=1), rel=1e-9)
-        assert side["advantage"]["min"] == values.min()
-        assert side["advantage"]["max"] == values.max()
-        assert side["advantage"]["zeros"] == (values == 0).sum()
+    comparison = compared(*pair)
+    for side, column in zip(comparison["sides"], tokens, strict=True):
+        values = column[np.isfinite(column)]
+        advantage = measure(comparison, "advantage", side)
+        assert advantage == {
+            "count": len(values),
+            "mean": pytest.approx(values.mean(), rel=1e-9),
+            "std": pytest.approx(values.std(ddof=1), rel=1e-9),
+            "min": values.min(),
+            "max": values.max(),
+        }
+        assert measure(comparison, "advantage_zero", side)["total"] == (values == 0).sum()
+        population = comparison["facts"][f"advantage:{side}"]["of"]
+        assert population == "policy tokens of kept responses"
+
+
+def test_statistics_by_step_and_domain_are_those_of_their_rows(pair):
+    comparison = compared(*pair)
+    frames = [pl.read_parquet(path).with_row_index() for path in pair]
+    kept = frames[0].with_columns(other=frames[1]["advantages"], keep=frames[1]["sample_mask"])
+    tokens = (
+        kept.explode("advantages", "other", "response_mask")
+        .filter((pl.col("response_mask") == 1) & (pl.col("keep") == 1))
+        .with_columns(apart=(pl.col("advantages").cast(pl.Float64) - pl.col("other")).abs())
+    )
+    for by in ("step", "domain"):
+        facts = comparison["facts"]["difference:gae.parquet:rloo.parquet"][by]
+        groups = {keys[0]: part["apart"] for keys, part in tokens.group_by(by)}
+        assert {*facts["label"]} == {*groups}
+        for i, label in enumerate(facts["label"]):
+            assert facts["count"][i] == len(groups[label])
+            assert facts["mean"][i] == pytest.approx(groups[label].mean(), rel=1e-9)
+            assert facts["std"][i] == pytest.approx(groups[label].std(), rel=1e-9)
+            assert facts["max"][i] == pytest.approx(groups[label].max(), rel=1e-6)
+    assert comparison["facts"]["advantage:gae.parquet"]["step"]["label"] == sorted(
+        frames[0]["step"].unique()
+    )
 
 
 def test_a_recipe_and_its_file_have_the_same_population(tmp_path):
@@ -80,14 +117,14 @@ def test_a_recipe_and_its_file_have_the_same_population(tmp_path):
         emit=("advantages", "final_response_mask"),
     )
     summary = rlpost.advantages(tmp_path / "in.parquet", out, recipe)
-    found = compare_recipes([str(out)], [("again", recipe)], {}, column=None, count=3)
-    stored, again = (side["advantage"] for side in found["sides"])
+    comparison = compare_recipes([str(out)], [("again", recipe)], {}, column=None, count=3)
+    stored, again = (measure(comparison, "advantage", side) for side in comparison["sides"])
     assert stored == again
     kept = int(pl.read_parquet(out)["final_response_mask"].list.sum().sum())
     assert stored["count"] == kept < int(pl.read_parquet(out)["response_mask"].list.sum().sum())
     for name in ("mean", "std", "min", "max"):
         assert stored[name] == pytest.approx(summary["advantage"][name], rel=1e-6)
-    assert found["pairs"][0]["tokens"]["identical"] == kept
+    assert measure(comparison, "equal")["total"] == kept
 
 
 def test_the_rows_that_differ_most_are_those(pair):
@@ -116,7 +153,7 @@ def test_a_scale_alone_makes_no_row_differ(tmp_path):
         pq.write_table(made, tmp_path / f"{name}.parquet")
     (facts,) = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")["pairs"]
     assert facts["most_different"] == []
-    assert facts["responses"]["pearson"] == pytest.approx(1)
+    assert facts["pearson"]["responses"] == pytest.approx(1)
 
 
 # Recipes
@@ -129,10 +166,9 @@ def test_recipes_give_what_their_files_would(pair):
     ]
     found = compare_recipes([str(CALCULATOR)], recipes, {}, column=None, count=5)
     files = compared(*pair)
-    for level in ("responses", "tokens"):
-        assert found["pairs"][0][level] == files["pairs"][0][level]
-    for ours, theirs in zip(found["sides"], files["sides"], strict=True):
-        assert ours["advantage"] == theirs["advantage"]
+    for name in ("pearson", "spearman"):
+        assert found["pairs"][0][name] == files["pairs"][0][name]
+    assert [*found["facts"].values()] == [*files["facts"].values()]
     rows = [[row["row"] for row in one["pairs"][0]["most_different"]] for one in (found, files)]
     assert rows[0] == rows[1]
 
@@ -140,7 +176,20 @@ def test_recipes_give_what_their_files_would(pair):
 def test_a_single_recipe_is_compared_with_what_the_file_holds(pair):
     recipe = rlpost.Recipe(estimator="gae", unit="row", advantage_clip=0.4, replace=True)
     found = compare_recipes([str(pair[0])], [("gae", recipe)], {}, column=None, count=5)
-    assert found["pairs"][0]["tokens"]["identical"] == found["pairs"][0]["tokens"]["count"]
+    assert measure(found, "equal")["mean"] == 1
+
+
+def test_a_column_that_recipes_write_is_compared(pair):
+    recipe = rlpost.Recipe(estimator="gae", unit="row", advantage_clip=0.4, replace=True)
+    recipes = [("gae", recipe), ("again", recipe.model_copy(update={"gamma": 0.9}))]
+    found = compare_recipes([str(pair[0])], recipes, {}, column="returns", count=0)
+    stored = compare_recipes([str(pair[0])], recipes[:1], {}, column="returns", count=0)
+    assert measure(stored, "equal")["mean"] == 1
+    returns = measure(stored, "advantage", str(pair[0]))
+    assert measure(found, "advantage", "gae") == returns
+    assert measure(found, "equal")["mean"] < 1
+    with pytest.raises(UsageError, match="--emit is_weight needs --is-weight"):
+        compare_recipes([str(pair[0])], recipes, {}, column="is_weight", count=0)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +212,7 @@ def test_sides_are_named_by_what_varies(presets, estimators, names):
 def test_json_is_data_and_markdown_is_tables(pair, capsys):
     found = compared(*pair)
     show(found, "json")
-    assert json.loads(capsys.readouterr().out)["pairs"][0]["tokens"] == found["pairs"][0]["tokens"]
+    assert json.loads(capsys.readouterr().out) == found
     show(found, "markdown")
     text = capsys.readouterr().out
     assert text.startswith("# rlpost compare · ")
@@ -209,11 +258,11 @@ def test_three_sides_are_a_matrix_and_each_table_names_its_pair(capsys):
     lines = capsys.readouterr().out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.split()[:2] == ["agreement", "grpo"])
     matrix = [line.split()[1:] for line in lines[start + 1 : start + 4]]
-    pairs = {(pair["left"], pair["right"]): pair["responses"] for pair in found["pairs"]}
-    for (left, right), facts in pairs.items():
-        i, j = names.index(left), names.index(right)
-        assert matrix[i][j] == f"{facts['pearson']:.4f}"
-        assert matrix[j][i] == str(facts["sign"]["opposite"])
+    for pair in found["pairs"]:
+        i, j = names.index(pair["left"]), names.index(pair["right"])
+        assert matrix[i][j] == f"{pair['pearson']['responses']:.4f}"
+        opposite = measure(found, "response_opposite_sign", pair["left"], pair["right"])
+        assert matrix[j][i] == str(opposite["total"])
     for left, right in (("grpo", "rloo"), ("grpo", "dr_grpo")):
         assert [line for line in lines if line.endswith(f", {left} - {right}")]
     assert lines[-1].startswith("! 3 of 3 ")

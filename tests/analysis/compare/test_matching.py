@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from compared_files import ARITHMETIC, compared, enriched, kept_by_both, plain
+from compared_files import ARITHMETIC, compared, enriched, kept_by_both, measure, plain
 
 from rlpost.analysis.compare import matching
 from rlpost.analysis.difference import align
@@ -25,13 +25,13 @@ def test_rows_in_another_order_are_matched_by_their_keys(pair, tmp_path):
     order = np.random.default_rng(3).permutation(count)
     first = with_ids(pair[0], tmp_path / "a.parquet", np.arange(count))
     second = with_ids(pair[1], tmp_path / "b.parquet", order, row_group_size=37)
-    found = compared(first, second)
-    assert "sample_id" in found["rows"]["matched_by"]
-    assert not found["rows"]["by_order_within"]
-    straight = compared(*pair)
-    assert found["pairs"][0]["responses"] == straight["pairs"][0]["responses"]
-    tokens = found["pairs"][0]["tokens"]
-    assert tokens["pearson"] == pytest.approx(straight["pairs"][0]["tokens"]["pearson"], rel=1e-12)
+    shuffled, straight = compared(first, second), compared(*pair)
+    assert "sample_id" in shuffled["matched_by"]
+    assert not shuffled["by_order_within"]
+    for name in ("difference", "response_difference"):
+        assert measure(shuffled, name) == pytest.approx(measure(straight, name), rel=1e-12)
+    pearson = [comparison["pairs"][0]["pearson"] for comparison in (shuffled, straight)]
+    assert pearson[0] == pytest.approx(pearson[1], rel=1e-12)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -40,38 +40,41 @@ def test_rows_without_a_match_are_left_out_and_counted(pair, tmp_path, shuffled)
     kept = np.random.default_rng(5).permutation(count)[:300]
     first = with_ids(pair[0], tmp_path / "a.parquet", np.arange(count))
     second = with_ids(pair[1], tmp_path / "b.parquet", kept if shuffled else np.sort(kept))
-    found = compared(first, second)
-    assert found["rows"]["count"] == 300
-    assert list(found["rows"]["left_out"].values()) == [count - 300, 0]
+    comparison = compared(first, second)
+    assert comparison["responses"] == 300
+    (finding,) = comparison["findings"]
+    assert finding["text"].startswith(f"{count - 300} responses of {first} have no match")
     means, tokens = plain(pair)
     rows = np.sort(kept)
-    facts = found["pairs"][0]["responses"]
     a, b = kept_by_both(means[0][rows], means[1][rows])
-    assert facts["pearson"] == pytest.approx(np.corrcoef(a, b)[0, 1])
+    (facts,) = comparison["pairs"]
+    assert facts["pearson"]["responses"] == pytest.approx(np.corrcoef(a, b)[0, 1])
     lengths, mask = (
         pl.read_parquet(pair[0])["response_mask"].list.sum(),
         pl.read_parquet(pair[1])["sample_mask"],
     )
     wanted = sum(lengths[row] for row in rows.tolist() if mask[row])
-    assert found["pairs"][0]["tokens"]["count"] == wanted < len(tokens[0])
+    assert measure(comparison, "difference")["count"] == wanted < len(tokens[0])
+    groups = pl.read_parquet(pair[0])[rows].select("step", "prompt_id").n_unique()
+    assert comparison["groups"] == groups
 
 
 def test_rows_of_equal_keys_are_matched_by_their_order(tmp_path):
     paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     for path, estimator in zip(paths, ("grpo", "rloo"), strict=True):
         enriched(ARITHMETIC, path, estimator)
-    found = compared(*paths)
-    assert found["rows"]["matched_by"] == ["batch", "group"]
-    assert found["rows"]["by_order_within"]
-    assert found["rows"]["count"] == 512
+    comparison = compared(*paths)
+    assert comparison["matched_by"] == ["batch", "group"]
+    assert comparison["by_order_within"]
+    assert comparison["responses"] == 512
 
 
 def test_without_keys_position_decides_and_counts_must_agree(tmp_path):
     for name, rows in (("a", 4), ("b", 4), ("c", 5)):
         values = [[float(row), -1.0] for row in range(rows)]
         pq.write_table(pa.table({"advantages": values}), tmp_path / f"{name}.parquet")
-    found = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
-    assert found["rows"]["matched_by"] == ["position"]
+    comparison = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert comparison["matched_by"] == ["position"]
     with pytest.raises(DataError, match=r"c\.parquet \(5 rows\).*by position"):
         compared(tmp_path / "a.parquet", tmp_path / "c.parquet")
 
@@ -92,11 +95,13 @@ def test_rows_of_unequal_length_count_as_responses_alone(tmp_path):
         pq.write_table(
             pa.table({"prompt_id": ["x", "y"], "advantages": values}), tmp_path / f"{name}.parquet"
         )
-    found = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
-    assert found["rows"]["unequal_lengths"] == 1
-    assert found["pairs"][0]["tokens"]["count"] == 1
-    assert found["pairs"][0]["responses"]["count"] == 2
-    assert found["pairs"][0]["responses"]["difference"]["max"] == 2.0
+    comparison = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    (finding,) = comparison["findings"]
+    assert finding["text"] == "1 response with different lengths: tokens not compared"
+    assert measure(comparison, "difference")["count"] == 1
+    assert measure(comparison, "response_difference")["count"] == 2
+    assert measure(comparison, "response_difference")["max"] == 2.0
+    assert measure(comparison, "advantage", "b.parquet")["count"] == 4
 
 
 def test_one_number_a_response_is_compared_with_lists(tmp_path):
@@ -107,8 +112,8 @@ def test_one_number_a_response_is_compared_with_lists(tmp_path):
     pq.write_table(
         pa.table({"prompt_id": ["x", "y"], "advantage": [1.0, -2.0]}), tmp_path / "b.parquet"
     )
-    found = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
-    assert found["pairs"][0]["responses"]["identical"] == 2
+    comparison = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert measure(comparison, "response_equal")["total"] == 2
 
 
 def chunked(values, cuts):
