@@ -16,7 +16,14 @@ import numpy as np
 
 from rlpost._version import __version__
 from rlpost.analysis.compare.matching import KEY_ROLES, match, read_keys, select_rows
-from rlpost.analysis.compare.measures import Cells, Part, facts_of, measured, pearson, spearman
+from rlpost.analysis.compare.measures import (
+    Cells,
+    RowMeasures,
+    facts_of,
+    measured,
+    pearson,
+    spearman,
+)
 from rlpost.analysis.compare.sides import file_side, read_rows, recipe_side
 from rlpost.analysis.difference import ColumnChunk, align, finite
 from rlpost.analysis.responses import columns as lists
@@ -148,7 +155,7 @@ def compare(
     of_tokens = partial(_of_tokens, names=names, masked=masked, by_response=by_response)
     reporter = reporter or SilentReporter()
     reporter.start("compare", len(rows))
-    parts: list[Part] = []
+    parts: list[RowMeasures] = []
     for part in map_ordered(of_tokens, _with(cells, align(selected)), min(cores(), MOST_WORKERS)):
         parts.append(part)
         reporter.advance(len(part.means[0]))
@@ -214,7 +221,7 @@ def _of_tokens(
     names: Sequence[str],
     masked: bool,
     by_response: bool,
-) -> Part:
+) -> RowMeasures:
     """Return the measures of the same rows of every side; if masked, the mask is the last column.
 
     By response, a side's numbers are the means of responses, and there are none of tokens.
@@ -223,7 +230,7 @@ def _of_tokens(
     beside = (columns[-1].offsets, columns[-1].values) if masked else None
     columns = columns[: len(names)]
     kept = [lists.mask_beside(beside, x.offsets) & np.isfinite(x.values) for x in columns]
-    part = Part() if by_response else measured(columns, kept, cells, names)
+    part = RowMeasures() if by_response else measured(columns, kept, cells, names)
     rows = zip(columns, kept, strict=True)
     part.means = [lists.row_means(x.values, x.offsets, keep) for x, keep in rows]
     return part

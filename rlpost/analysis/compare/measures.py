@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-class Moments(NamedTuple):
+class SetSums(NamedTuple):
     """Sums of sets of numbers, [k] each."""
 
     number: Numbers
@@ -40,28 +40,28 @@ class Moments(NamedTuple):
     high: Numbers | None = None
 
     @classmethod
-    def of(cls, values: Numbers, offsets: Codes) -> Moments:
+    def of(cls, values: Numbers, offsets: Codes) -> SetSums:
         """Return the sums of values[offsets[i]:offsets[i + 1]]."""
         low, high = segment_min(values, offsets), segment_max(values, offsets)
         return cls(*token_moments(values, None, offsets), low, high)
 
     @classmethod
-    def joined(cls, parts: Sequence[Moments]) -> Moments:
+    def joined(cls, parts: Sequence[SetSums]) -> SetSums:
         """Return the sums of all sets of some parts."""
         columns = zip(*parts, strict=True)
         return cls(*(np.concatenate(column) for column in columns if column[0] is not None))
 
-    def pooled(self, codes: Codes, count: int) -> Moments:
+    def pooled(self, codes: Codes, count: int) -> SetSums:
         """Return the sums of the sets of each code, [count]; squares by Chan, Golub, LeVeque."""
         number, total = (np.bincount(codes, sums, count) for sums in self[:2])
         if self.squares is None or self.low is None or self.high is None:
-            return Moments(number, total)
+            return SetSums(number, total)
         apart = self.total / self.number.clip(1) - (total / number.clip(1))[codes]
         squares = np.bincount(codes, self.squares + self.number * apart**2, count)
         low, high = np.full(count, np.inf), np.full(count, -np.inf)
         np.minimum.at(low, codes, self.low)
         np.maximum.at(high, codes, self.high)
-        return Moments(number, total, squares, low, high)
+        return SetSums(number, total, squares, low, high)
 
     def facts(self) -> dict[str, list[Any]]:
         """Return count, mean, standard deviation (Bessel), min and max; of yes or no the total."""
@@ -75,16 +75,16 @@ class Moments(NamedTuple):
         return facts | {"mean": mean, **{name: [*map(finite, x)] for name, x in parts.items()}}
 
 
-def side_measures(values: Numbers, offsets: Codes) -> dict[str, Moments]:
+def side_measures(values: Numbers, offsets: Codes) -> dict[str, SetSums]:
     """Return measures of the numbers of each response, [n] each."""
     count = np.diff(offsets)
     return {
-        "advantage": Moments.of(values, offsets),
-        "advantage_zero": Moments(count, count_true(values == 0, offsets)),
+        "advantage": SetSums.of(values, offsets),
+        "advantage_zero": SetSums(count, count_true(values == 0, offsets)),
     }
 
 
-def pair_measures(left: Numbers, right: Numbers, offsets: Codes) -> dict[str, Moments]:
+def pair_measures(left: Numbers, right: Numbers, offsets: Codes) -> dict[str, SetSums]:
     """Return measures of the differences of each response, [n] each.
 
     Numbers that are 0 on both sides count in no measure of signs.
@@ -97,10 +97,10 @@ def pair_measures(left: Numbers, right: Numbers, offsets: Codes) -> dict[str, Mo
     distance, products = np.abs(left - right), left * right
     signed = count_true((left != 0) | (right != 0), offsets)
     return {
-        "difference": Moments.of(distance, offsets),
-        "equal": Moments(np.diff(offsets), count_true(distance == 0, offsets)),
-        "same_sign": Moments(signed, count_true(products > 0, offsets)),
-        "opposite_sign": Moments(signed, count_true(products < 0, offsets)),
+        "difference": SetSums.of(distance, offsets),
+        "equal": SetSums(np.diff(offsets), count_true(distance == 0, offsets)),
+        "same_sign": SetSums(signed, count_true(products > 0, offsets)),
+        "opposite_sign": SetSums(signed, count_true(products < 0, offsets)),
     }
 
 
@@ -175,7 +175,7 @@ class Cells:
         pairs = zip(labels.items(), codes[1:], strict=True)
         return cls(joint, {name: (texts, own[first]) for (name, texts), own in pairs})
 
-    def facts(self, population: str, cells: Codes, moments: Moments) -> Json:
+    def facts(self, population: str, cells: Codes, moments: SetSums) -> Json:
         """Return the statistics of a measure, of all and by step and domain.
 
         Args:
@@ -192,10 +192,10 @@ class Cells:
 
 
 @dataclass
-class Part:
+class RowMeasures:
     """Measures of some rows of all sides."""
 
-    measures: dict[str, tuple[Codes, Moments]] = field(default_factory=dict)
+    measures: dict[str, tuple[Codes, SetSums]] = field(default_factory=dict)
     """The cells that occur, and the sums of each."""
     products: dict[tuple[int, int], Products] = field(default_factory=dict)
     means: list[Numbers] = field(default_factory=list)
@@ -212,7 +212,7 @@ def measured(
     prefix: str = "",
     *,
     of_sides: bool = True,
-) -> Part:
+) -> RowMeasures:
     """Return measures of the columns of sides and of each pair.
 
     Args:
@@ -223,9 +223,9 @@ def measured(
         prefix: of the names of measures of pairs.
         of_sides: whether there are measures of each side.
     """
-    part, (occurring, codes) = Part(), np.unique(cells, return_inverse=True)
+    part, (occurring, codes) = RowMeasures(), np.unique(cells, return_inverse=True)
 
-    def add(measures: dict[str, Moments], of: str) -> None:
+    def add(measures: dict[str, SetSums], of: str) -> None:
         for name, moments in measures.items():
             part.measures[f"{name}:{of}"] = occurring, moments.pooled(codes, len(occurring))
 
@@ -261,7 +261,7 @@ def _where(keep: Mask, offsets: Codes, *columns: Numbers) -> tuple[Sequence[Numb
     return [column[keep] for column in columns], kept_offsets(keep, offsets)
 
 
-def facts_of(parts: Sequence[Part], cells: Cells, population: Callable[[str], str]) -> Json:
+def facts_of(parts: Sequence[RowMeasures], cells: Cells, population: Callable[[str], str]) -> Json:
     """Return the statistics of all measures of some parts, by name.
 
     Args:
@@ -269,7 +269,7 @@ def facts_of(parts: Sequence[Part], cells: Cells, population: Callable[[str], st
         cells: of the same rows.
         population: returns what a measure counts.
     """
-    tables: dict[str, list[tuple[Codes, Moments]]] = defaultdict(list)
+    tables: dict[str, list[tuple[Codes, SetSums]]] = defaultdict(list)
     for part in parts:
         for name, table in part.measures.items():
             tables[name].append(table)
@@ -277,7 +277,7 @@ def facts_of(parts: Sequence[Part], cells: Cells, population: Callable[[str], st
         name: cells.facts(
             population(name),
             np.concatenate([codes for codes, _ in tables[name]]),
-            Moments.joined([moments for _, moments in tables[name]]),
+            SetSums.joined([moments for _, moments in tables[name]]),
         )
         for name in tables
     }

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from rlpost.analysis.compare.measures import (
-    Moments,
     Products,
+    SetSums,
     measured,
     pearson,
     ranks,
@@ -25,7 +25,7 @@ def test_sums_do_not_depend_on_the_pieces(cuts):
     pieces = [*zip(np.split(x, cuts), np.split(y, cuts), strict=True)]
     products = [Products.of(*piece) for piece in pieces]
     assert pearson(products) == pytest.approx(np.corrcoef(x, y)[0, 1], rel=1e-9)
-    moments = Moments.of(x, np.array([0, *cuts, 1000]))
+    moments = SetSums.of(x, np.array([0, *cuts, 1000]))
     facts = moments.pooled(np.zeros(len(pieces), np.int64), 1).facts()
     expected = {"count": 1000, "mean": x.mean(), "std": x.std(ddof=1)}
     expected |= {"min": x.min(), "max": x.max()}
