@@ -99,10 +99,10 @@ class Summary(Result):
 
 
 class LossSummary(Result):
-    """What policy losses clip, and where they leave no gradient, for each setting."""
+    """What a policy loss clips, and where it leaves no gradient; of a sweep with `settings`."""
 
-    settings: list[Json]
-    warnings: list[str]
+    facts: Json
+    findings: list[Json]
 
     def page(self) -> Page:
         """Return what `rlpost loss` prints."""

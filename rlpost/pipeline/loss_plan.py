@@ -18,7 +18,7 @@ from rlpost.pipeline.columns import (
     lacks_of,
     mask_is_result,
 )
-from rlpost.pipeline.loss_metrics import count_losses
+from rlpost.pipeline.loss_measures import count_losses
 from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState

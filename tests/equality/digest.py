@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tests.equality import old_loss
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -35,7 +37,8 @@ RENAMED: dict[str, str] = {
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
 # reason beside it.
 ADDED = {
-    *("settings.options.loss_options", "settings.options.pg_clip"),  # both sides are one value
+    *old_loss.ADDED,
+    *("options.loss_options", "options.pg_clip"),  # both sides are one value
     *("rlpost.loss.loss_options", "rlpost.loss.pg_clip"),
     "search.same_numbers",  # of `replay`: recipes, without what separates them
     *("recipe.drop_longer", "recipe.drop_difficulty"),  # one value for a mask and its bounds
@@ -61,9 +64,9 @@ ADDED_COLUMNS: set[str] = set()
 
 # Keys of JSON that were removed on purpose, likewise; the name of the file may come first.
 REMOVED = {
-    *(  # options of single losses, which `settings.options.loss_options` has
+    *(  # options of single losses, which `options.loss_options` has
         f"{place}.{name}"
-        for place in ("settings.options", "rlpost.loss")
+        for place in ("options", "rlpost.loss")
         for name in (
             *("pg_clip_low", "pg_clip_high", "ratio_cap", "cispo_bounds", "cispo_mask"),
             *("tis_low", "tis_high", "topr_positive", "topr_negative", "kimi_tau"),
@@ -76,12 +79,6 @@ REMOVED = {
             "kl_loss_clamp_at",
         )
     ),
-    "settings.source",  # of a loss: no screen shows it, and `rlpost losses` has it
-    # quantiles of a part of the tokens, which no screen shows; those of all tokens stay
-    *(f"settings.{part}.ratio.quantiles" for part in ("positions", "steps", "domains")),
-    "settings.layout",  # of a loss: weights of tokens under micro-batches and ranks
-    "settings.gradient.against",  # of a sweep: all settings are compared with the first
-    "settings.gradient.groups",  # the prompt groups of the largest gradients
     *("recipe.is_cap_where", "recipe.version_offset"),  # caps outside bounds; shifted ages
     "recipe.estimator_for",  # estimators of agents in one file
     "recipe.trained_once",  # a mask of tokens of several rows
@@ -226,7 +223,7 @@ def parsed(printed: str) -> Any:
 
 def flat(data: Any, name: str, top: Path) -> Leaves:
     """Leaves of a tree of JSON by their paths, without texts and what may differ."""
-    return dict(_leaves(data, name, str(top), ignored=False))
+    return dict(_leaves(old_loss.in_facts(data), name, str(top), ignored=False))
 
 
 def _leaves(data: Any, path: str, top: str, *, ignored: bool) -> Iterator[tuple[str, Any]]:

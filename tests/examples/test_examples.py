@@ -89,9 +89,8 @@ def test_training_raises_what_advantages_reward(enriched, loss, tmp_path):
     )  # fmt: skip
     if loss == "ppo":  # the range of gspo is so narrow that most of its gain is clipped
         assert result.loss < first.loss - 0.01
-    counted = summary.settings[0]["clip"]
-    for code, name in ((1, "low"), (2, "high")):
-        assert int((result.clip == code).sum()) == counted[name]["tokens"] > 0
+    for code, name in ((1, "clipped_low"), (2, "clipped_high")):
+        assert int((result.clip == code).sum()) == summary.facts[name]["all"]["total"] > 0
 
 
 @pytest.mark.nightly

@@ -61,7 +61,7 @@ def test_a_sweep_computes_every_setting():
     found = rlpost.loss(FRAME, loss=rlpost.LossOptions(loss="ppo"), sweep={"pg_clip": [0.1, 0.2]})
     single = rlpost.loss(FRAME, loss=rlpost.LossOptions(pg_clip=0.1))
     assert len(found.settings) == 2
-    assert found.settings[0]["loss"] == single.settings[0]["loss"]
+    assert found.settings[0]["facts"]["total_loss"] == single.facts["total_loss"]
     with pytest.raises(UsageError, match="sweep and output exclude each other"):
         rlpost.loss(FRAME, "out.parquet", sweep={"pg_clip": [0.1]})
 

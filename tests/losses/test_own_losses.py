@@ -53,8 +53,8 @@ def file(tmp_path_factory):
     return path
 
 
-def settings(*words):
-    return json.loads(run("loss", *words, "--format", "json").out)["settings"]
+def facts(*words):
+    return json.loads(run("loss", *words, "--format", "json").out)["facts"]
 
 
 def test_ppo_as_a_user_writes_it_is_ppo(file, tmp_path):
@@ -65,21 +65,24 @@ def test_ppo_as_a_user_writes_it_is_ppo(file, tmp_path):
     assert left["clip_state"].equals(right["clip_state"])
     for mine, other in zip(*(x["pg_loss"].to_pylist() for x in (left, right)), strict=True):
         assert mine == pytest.approx(other, rel=1e-6, abs=1e-9)
-    (mine,), (other,) = (settings(SAMPLE, "--loss", x) for x in (f"{file}:ppo", "ppo"))
+    mine, other = (facts(SAMPLE, "--loss", x) for x in (f"{file}:ppo", "ppo"))
     assert mine["no_gradient"] == other["no_gradient"]
-    assert mine["loss"]["total"] == pytest.approx(other["loss"]["total"], rel=1e-12)
+    losses = [x["total_loss"]["all"]["mean"] for x in (mine, other)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
 
 def test_options_are_typed_and_swept(file):
     words = (SAMPLE, "--loss", f"{EXAMPLES / 'sppo.py'}:sppo")
-    one, two = settings(*words, "--sweep", "epsilon=0.1,0.5")
+    swept = run("loss", *words, "--sweep", "epsilon=0.1,0.5", "--format", "json")
+    one, two = json.loads(swept.out)["settings"]
     assert [x["options"]["loss_options"] for x in (one, two)] == [
         {"epsilon": 0.1},
         {"epsilon": 0.5},
     ]
-    assert one["clip"]["any"]["tokens"] > two["clip"]["any"]["tokens"] > 0
-    (own,) = settings(*words, "--loss-option", "epsilon=0.5")
-    assert own["loss"] == two["loss"]
+    clipped = [x["facts"]["clipped"]["all"]["total"] for x in (one, two)]
+    assert clipped[0] > clipped[1] > 0
+    own = facts(*words, "--loss-option", "epsilon=0.5")
+    assert own["total_loss"] == two["facts"]["total_loss"]
     for name, texts in (("sppo", ("epsilom=1", "epsilon=no")), ("scaled", ("other=1",))):
         path = EXAMPLES / "sppo.py" if name == "sppo" else file
         for text in texts:
@@ -87,7 +90,7 @@ def test_options_are_typed_and_swept(file):
 
 
 def test_columns_by_name_and_clip_states_of_its_own(file):
-    (one,) = settings(SAMPLE, "--loss", f"{file}:scaled", "--loss-option", "scale=2")
+    scaled = facts(SAMPLE, "--loss", f"{file}:scaled", "--loss-option", "scale=2")
     table = pq.read_table(SAMPLE, columns=["difficulty", "log_probs", "response_mask", "step"])
     losses = [
         (row["step"], -2 * row["difficulty"] * x)
@@ -95,21 +98,22 @@ def test_columns_by_name_and_clip_states_of_its_own(file):
         for x, m in zip(row["log_probs"], row["response_mask"], strict=True)
         if m
     ]
-    for batch in one["batches"]:
-        own = [x for step, x in losses if step == batch["batch"]]
-        assert batch["policy"] == pytest.approx(np.mean(own), rel=1e-9)
-    (one,) = settings(SAMPLE, "--loss", f"{file}:marked")
-    assert one["clip"]["selected"]["fraction"] == 1
+    of_steps = scaled["policy_loss"]["step"]
+    for label, loss in zip(of_steps["label"], of_steps["mean"], strict=True):
+        own = [x for step, x in losses if step == label]
+        assert loss == pytest.approx(np.mean(own), rel=1e-9)
+    assert facts(SAMPLE, "--loss", f"{file}:marked")["selected"]["all"]["mean"] == 1
 
 
 def test_a_loss_of_groups_gets_whole_groups(file, tmp_path):
     name = f"{file}:best"
-    (whole,) = settings(SAMPLE, "--loss", name, "--chunk-tokens", "64")
+    whole = facts(SAMPLE, "--loss", name, "--chunk-tokens", "64")
     table = pq.read_table(SAMPLE)
     shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
     pq.write_table(shuffled, tmp_path / "shuffled.parquet")
-    (other,) = settings(tmp_path / "shuffled.parquet", "--loss", name)
-    assert other["loss"]["total"] == pytest.approx(whole["loss"]["total"], rel=1e-12)
+    other = facts(tmp_path / "shuffled.parquet", "--loss", name)
+    totals = [x["total_loss"]["all"]["mean"] for x in (whole, other)]
+    assert totals[1] == pytest.approx(totals[0], rel=1e-12)
     rows = table.select(["step", "prompt_id", "reward", "log_probs", "response_mask"]).to_pylist()
     highest = {}
     for row in rows:
@@ -122,7 +126,7 @@ def test_a_loss_of_groups_gets_whole_groups(file, tmp_path):
         for x, m in zip(row["log_probs"], row["response_mask"], strict=True)
         if m
     ]
-    assert whole["batches"][0]["policy"] == pytest.approx(np.mean(losses), rel=1e-9)
+    assert whole["policy_loss"]["step"]["mean"][0] == pytest.approx(np.mean(losses), rel=1e-9)
     (tmp_path / "parts").mkdir()
     for part, at in (("a", 0), ("b", 3)):
         size = 3 if part == "a" else None
@@ -159,7 +163,7 @@ def test_losses_of_trinity_as_files(name):
 def test_an_entry_point_is_found_by_name(file):
     point = EntryPoint("theirs", f"{__name__}:plain", "rlpost.losses")
     with mock.patch("rlpost.recipe.loss.entry_points", return_value=[point]):
-        assert settings(SAMPLE, "--loss", "theirs")[0]["loss"]["policy"] != 0
+        assert facts(SAMPLE, "--loss", "theirs")["policy_loss"]["all"]["mean"] != 0
         with pytest.raises(UsageError, match="did you mean theirs"):
             loss_named("their")
     listed = json.loads(run("losses", f"{file}:ppo", "--format", "json").out)
@@ -214,7 +218,7 @@ def test_an_option_of_advantages_sets_none_of_the_loss(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def own(ratio, *, gamma=1.0):\n    return -ratio * gamma\n", encoding="utf-8")
     words = ("loss", SAMPLE, "--loss", f"{path}:own", "--gamma", "0.9", "--format", "json")
-    assert "--loss-option gamma" in str(json.loads(run(*words).out)["warnings"])
+    assert "--loss-option gamma" in str(json.loads(run(*words).out)["findings"])
     assert "--loss-option" not in str(
-        json.loads(run(*words, "--loss-option", "gamma=1").out)["warnings"]
+        json.loads(run(*words, "--loss-option", "gamma=1").out)["findings"]
     )

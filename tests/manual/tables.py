@@ -23,6 +23,7 @@ from rlpost.formats import FORMATS
 from rlpost.formats.targets import TARGETS
 from rlpost.losses import LOSSES
 from rlpost.manual import OF_COMMANDS, TOPICS
+from rlpost.pipeline.loss_measures import OF_BATCHES, OF_INPUT, OF_LOSS
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS
 from rlpost.recipe.presets import correction_named
 from rlpost.recipe.presets import corrections as every_correction
@@ -292,6 +293,14 @@ def logged_metrics() -> str:
     return table(("metric", "computed number, or one of", "other names"), rows)
 
 
+def loss_measures() -> str:
+    measures = [(x.name, x.of, x.about) for x in (*OF_INPUT, *OF_LOSS)]
+    batches = "batches with a token in the loss"
+    measures += [(name, batches, about) for name, about in OF_BATCHES.items()]
+    rows = [(code(name), of, about) for name, of, about in measures]
+    return table(("measure", "of", "content"), rows)
+
+
 def replay_findings() -> str:
     phases = get_args(replay.Phase)
     return _findings(sorted(replay.FINDINGS.values(), key=lambda one: phases.index(one.phase)))
@@ -383,6 +392,7 @@ TABLES = {
     "format-notes": format_notes,
     "findings": findings,
     "logged-metrics": logged_metrics,
+    "loss-measures": loss_measures,
     "replay-findings": replay_findings,
     "functional": functions,
     "options": options,

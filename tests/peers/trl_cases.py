@@ -381,13 +381,13 @@ def _our_loss(update: TrlUpdate, name: str | None, options: Json) -> Numbers:
         named = {} if name is None else {"loss": name}
         config = LossConfig(loss_preset(NAME, **named, **nested(options)))
         summary = run_loss(path, None, None, [config], _ON_CPU)
-    setting = summary["settings"][0]
-    numbers = {"loss": setting["loss"]["total"]}
-    if options.get("kl_loss_coef") and setting["aggregation"] == "token-mean":
-        numbers["kl"] = setting["loss"]["kl"]
-    if setting["options"]["loss"] == "ppo":
+    facts = summary["facts"]
+    numbers = {"loss": facts["total_loss"]["all"]["mean"]}
+    if options.get("kl_loss_coef") and summary["aggregation"] == "token-mean":
+        numbers["kl"] = facts["kl_loss"]["all"]["mean"]
+    if summary["options"]["loss"] == "ppo":
         for side in ("low", "high"):
-            numbers[f"clip_ratio/{side}_mean"] = setting["clip"][side]["fraction"]
+            numbers[f"clip_ratio/{side}_mean"] = facts[f"clipped_{side}"]["all"]["mean"]
     return {key: torch.tensor(x, dtype=torch.float64) for key, x in numbers.items()}
 
 

@@ -500,7 +500,7 @@ def _our_loss(name: str) -> Numbers:
         chosen_loss.model_copy(update={"behaviour": "old"}),
     )
     recipe = preset(NAME, correction=chosen, estimator="reinforce_plus_plus")
-    number = verl_losses.reported(data, chosen_loss, recipe)["settings"][0]["batches"][0]["total"]
+    number = verl_losses.reported(data, chosen_loss, recipe)["facts"]["total_loss"]["all"]["mean"]
     return {"loss": torch.tensor(number, dtype=torch.float64), "gradient": gradient, "own": total}
 
 

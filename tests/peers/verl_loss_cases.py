@@ -152,14 +152,13 @@ def ours(data: PeerRollouts, loss: str, options: Json) -> Numbers:
     """Return the loss with the preset, its gradient, and what `rlpost loss` counts."""
     chosen = loss_preset(NAME, loss=loss, **nested(options))
     found = reported(data, chosen)
-    setting = found["settings"][0]
-    clip, (batch,) = setting["clip"], setting["batches"]
-    numbers = {"loss": batch["total"]}
+    means = {name: x["all"]["mean"] for name, x in found["facts"].items() if "mean" in x["all"]}
+    numbers = {"loss": means["total_loss"]}
     if _has_kl(data, loss):
-        numbers["ppo_kl"] = found["kl"]["k1"]
+        numbers["ppo_kl"] = -means["log_ratio"]
     metrics = ("pg_clipfrac", "pg_clipfrac_lower")
     for name, states in zip(metrics, _COUNTED.get(loss, ()), strict=False):
-        numbers[name] = sum(clip[state]["fraction"] for state in states)
+        numbers[name] = sum(means[f"clipped_{state}"] for state in states)
     gradient = {"gradient": differentiated(data, chosen)[1]}
     return gradient | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
 

@@ -121,8 +121,9 @@ def test_weights_filters_and_losses_use_the_interpolated_policy(how):
     assert ours["correction"]["kl"] == pytest.approx(theirs["correction"]["kl"])
     loss = rlpost.loss(without, None, None, LossOptions(behaviour=how, pg_clip=0.1))
     other = rlpost.loss(twin, None, None, LossOptions(pg_clip=0.1))
-    assert loss["settings"][0]["loss"] == pytest.approx(other["settings"][0]["loss"])
-    assert loss["ratio"]["max"] == pytest.approx(other["ratio"]["max"])
+    for name, key in (("policy_loss", "mean"), ("total_loss", "mean"), ("ratio", "max")):
+        numbers = [x["facts"][name]["all"][key] for x in (loss, other)]
+        assert numbers[0] == pytest.approx(numbers[1])
 
 
 def test_a_loss_of_stored_advantages_and_a_sweep_interpolate_too():
@@ -130,10 +131,10 @@ def test_a_loss_of_stored_advantages_and_a_sweep_interpolate_too():
     enriched, _ = rlpost.enrich(data)
     stored = rlpost.loss(enriched, None, None, LossOptions(behaviour="loglinear"))
     own = rlpost.loss(data, None, None, LossOptions(behaviour="loglinear"))
-    assert stored["settings"][0]["loss"] == own["settings"][0]["loss"]
+    assert stored["facts"]["policy_loss"] == own["facts"]["policy_loss"]
     swept = rlpost.loss(data, sweep={"behaviour": ["old", "infer", "loglinear"]})
-    losses = [one["loss"]["policy"] for one in swept["settings"]]
-    assert losses[2] == own["settings"][0]["loss"]["policy"]
+    losses = [x["facts"]["policy_loss"]["all"]["mean"] for x in swept["settings"]]
+    assert losses[2] == own["facts"]["policy_loss"]["all"]["mean"]
     assert len({*losses}) == 3
 
 

@@ -361,7 +361,7 @@ def test_chunks_order_and_files_change_no_bit_of_a_loss(tmp_path, given, loss):
     table = tied(dump(with_advantages=given))
     path = save(table, tmp_path / "one.parquet")
     want = summary_of(path, *words, "--workers", 1)
-    assert "cov" not in loss or want["settings"][0]["clip"]["selected"]["tokens"] > 20
+    assert "cov" not in loss or want["facts"]["selected"]["all"]["total"] > 20
     assert summary_of(path, *words, "--chunk-tokens", 50, "--workers", 2) == want
     shuffled = table.take(np.random.default_rng(5).permutation(60))
     for place, start in enumerate(range(0, 60, 25)):

@@ -140,8 +140,8 @@ def test_the_loss_uses_the_mask_beside_the_advantages(tmp_path):
     rlpost.advantages(tmp_path / "in.parquet", tmp_path / "one.parquet", rlpost.Recipe(**OWN))
     read = loss_run.loss(tmp_path / "one.parquet")
     computed = loss_run.loss(tmp_path / "in.parquet", recipe=rlpost.Recipe(**OWN))
-    assert read["settings"][0]["loss"] == computed["settings"][0]["loss"]
-    assert read["left_out"] == computed["left_out"] == 1
+    assert read["facts"] == computed["facts"]
+    assert read["facts"]["without_tokens"]["all"]["total"] == 1
     assert read["nonfinite"] == computed["nonfinite"] == 0
 
 

@@ -109,10 +109,10 @@ def test_loss_prints_the_semantics_of_the_advantages_that_it_reads(source, enric
     out = tmp_path / "loss.parquet"
     words = ("--map", "log_probs=ref_log_probs", "--format", "json")
     summary = strict_json(run("loss", enriched, out, *words).out)
-    assert summary["warnings"][0] == f"out.parquet: the advantages have {NUMBERS}"
+    assert summary["findings"][0]["text"] == f"out.parquet: the advantages have {NUMBERS}"
     assert stored(out) == str(OTHER).encode(), "its advantages are still of other semantics"
     summary = strict_json(run("loss", source, out, "--overwrite", *words).out)
-    assert not any("semantics" in text for text in summary["warnings"])
+    assert not any("semantics" in finding["text"] for finding in summary["findings"])
     assert stored(out) == str(SEMANTICS).encode()
 
 

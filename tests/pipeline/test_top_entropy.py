@@ -81,7 +81,7 @@ def test_a_loss_counts_the_other_tokens_in_its_denominator():
             total[step] += k * max(-a * r, -a * min(max(r, 0.8), 1.2))
     want = sum(one / count for one, count in zip(total, tokens, strict=True)) / STEPS
     found = rlpost.loss(data, None, Recipe(top_entropy_quantile=share), LossOptions())
-    assert found["settings"][0]["loss"]["policy"] == pytest.approx(want, rel=1e-6)
+    assert found["facts"]["policy_loss"]["all"]["mean"] == pytest.approx(want, rel=1e-6)
 
 
 def test_negative_entropies_count_as_0():

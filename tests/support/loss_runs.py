@@ -60,6 +60,28 @@ def summary_of(*words, **kept):
     return {name: value for name, value in summary.items() if name not in left_out}
 
 
+def of_all(summary, name, key="mean"):
+    """A statistic of a measure of the whole input."""
+    return summary["facts"][name]["all"][key]
+
+
+def by(summary, name, key="step"):
+    """The means of a measure by label."""
+    part = summary["facts"][name][key]
+    return dict(zip(part["label"], part["mean"], strict=True))
+
+
+def of_measures(summary, start, key="all"):
+    """The entries of the measures whose names begin so."""
+    facts = summary["facts"]
+    return {name: part[key] for name, part in facts.items() if name.startswith(start)}
+
+
+def texts(summary):
+    """The texts of the findings."""
+    return [finding["text"] for finding in summary["findings"]]
+
+
 def policy_tokens(path):
     """One row per policy token, with its position and response."""
     lists = [*TOKENS, "response_mask", "advantages"]

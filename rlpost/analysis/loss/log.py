@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from rlpost.analysis.loss.summary import finding, settings_of
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
@@ -46,21 +47,21 @@ _SUFFIX = re.compile(r"(@sum|@mean|[/_]avg)$")
 
 
 METRICS = {
-    "pg_loss": ("policy_loss actor_loss loss/policy", "policy"),
-    "loss": ("total_loss final_loss loss/total loss/mean", "total"),
-    "kl_loss": ("kl kl_penalty policy_kl loss/kl ref_kl", "kl"),
+    "pg_loss": ("policy_loss actor_loss loss/policy", "policy_loss"),
+    "loss": ("total_loss final_loss loss/total loss/mean", "total_loss"),
+    "kl_loss": ("kl kl_penalty policy_kl loss/kl ref_kl", "kl_loss"),
     "clip_frac": ("pg_clipfrac clipfrac clip_ratio/region_mean clip_ratio ppo_ratio_clipfrac",
-                  "clip.low+high clip.any"),
-    "clip_frac_low": ("clip_ratio/low_mean ppo_ratio_low_clipfrac pg_clipfrac_low", "clip.low"),
+                  "clipped_low+clipped_high clipped"),
+    "clip_frac_low": ("clip_ratio/low_mean ppo_ratio_low_clipfrac pg_clipfrac_low", "clipped_low"),
     "clip_frac_high": ("clip_ratio/high_mean ppo_ratio_high_clipfrac pg_clipfrac_higher",
-                       "clip.high"),
-    "clip_frac_dual": ("pg_clipfrac_lower", "clip.dual"),
-    "ppo_kl": ("approxkl approx_kl policykl policy/approxkl", "kl.k1 kl.k3 -kl.k1"),
-    "ratio_mean": ("ratio probs_ratio importance_weight", "ratio.mean"),
+                       "clipped_high"),
+    "clip_frac_dual": ("pg_clipfrac_lower", "clipped_dual"),
+    "ppo_kl": ("approxkl approx_kl policykl policy/approxkl", "-log_ratio policy_k3 log_ratio"),
+    "ratio_mean": ("ratio probs_ratio importance_weight", "ratio"),
     "ratio_max": ("probs_ratio_max", "ratio.max"),
     "ratio_min": ("probs_ratio_min", "ratio.min"),
     "engine_kl": ("mismatch_kl/mean mismatch_kl rollout_kl rollout_corr/kl rollout_corr/k3_kl",
-                  "engine_kl.k1 engine_kl.k3 -engine_kl.k1"),
+                  "engine_k1 engine_k3 -engine_k1"),
     "entropy": ("entropy_loss policy_entropy entropy/mean entropy_mean policy/entropy", ""),
 }  # fmt: skip
 """By metric: names of its column, besides its own and without a first part such as `actor/`; and
@@ -173,21 +174,19 @@ def _label(step: Any) -> str:
     return re.sub(r"\.0*$", "", str(step).strip())
 
 
-def computed_steps(setting: Json) -> dict[str, Numbers]:
-    """Return the numbers of a setting that a trainer may log, by step."""
-    batches = {_label(batch["batch"]): batch for batch in setting["batches"]}
+def computed_steps(facts: Json) -> dict[str, Numbers]:
+    """Return the numbers that a trainer may log by step: means, sums and extremes of measures."""
     steps: dict[str, Numbers] = {}
-    for step in setting["steps"]:
-        batch, clip = batches.get(_label(step["step"]), {}), step["clip"]
-        values = {name: batch.get(name) for name in ("policy", "kl", "total")}
-        values |= {f"ratio.{name}": step["ratio"][name] for name in ("mean", "min", "max")}
-        for name in ("kl", "engine_kl"):
-            terms = step[name] or {}
-            values |= {f"{name}.{kind}": x for kind, x in terms.items()}
-            values |= {f"-{name}.{kind}": x and -x for kind, x in terms.items()}
-        values |= {f"clip.{name}": branch["fraction"] for name, branch in clip.items()}
-        values["clip.low+high"] = clip["low"]["fraction"] + clip["high"]["fraction"]
-        steps[_label(step["step"])] = {name: x for name, x in values.items() if x is not None}
+    for name in dict.fromkeys(name for _, names in METRICS.values() for name in names.split()):
+        parts = [part.lstrip("-").partition(".") for part in name.split("+")]
+        slices = [facts[x]["step"] for x, *_ in parts if "step" in facts.get(x, ())]
+        if len(slices) < len(parts):
+            continue
+        columns = [part[end or "mean"] for part, (*_, end) in zip(slices, parts, strict=True)]
+        for label, *values in zip(slices[0]["label"], *columns, strict=True):
+            if None not in values:
+                step = steps.setdefault(_label(label), {})
+                step[name] = -sum(values) if name.startswith("-") else sum(values)
     return steps
 
 
@@ -205,15 +204,15 @@ def add_log(
         options: the loss.
         rerun: returns the summary of other losses of the same input.
     """
-    computed = computed_steps(summary["settings"][0])
+    computed, findings = computed_steps(summary["facts"]), [*summary["findings"]]
     steps = [step for step in computed if step in log.steps]
     if not steps:
         ends = [", ".join([*labels][:3]) for labels in (log.steps, computed)]
         text = (
             f"--log {log.path}: none of its steps, {ends[0]}, ..., is in the input: {ends[1]}, ..."
         )
-        summary = summary | {"warnings": [*summary["warnings"], text]}
-    metrics, findings = [], []
+        findings.append(finding("log", text))
+    metrics = []
     for column, name in log.columns.items():
         texts = {step: log.steps[step][column] for step in steps if column in log.steps[step]}
         metric = {"metric": name, "column": column, **_nearest(name, texts, computed)}
@@ -280,7 +279,7 @@ def _relation(
     times = median([row["logged"] / row["computed"] for row in rows if row["computed"]] or [1.0])
     if _are_logged(metric, [times * x for x in values]):
         return f"logged = {times:.4g} x computed at every step", ""
-    kl = [computed[row["step"]].get("kl", 0.0) for row in rows]
+    kl = [computed[row["step"]].get("kl_loss", 0.0) for row in rows]
     if name in ("pg_loss", "loss") and any(kl):
         gaps = (x * (row["logged"] - row["computed"]) for x, row in zip(kl, rows, strict=True))
         coef = math.fsum(gaps) / math.fsum(x * x for x in kl)
@@ -299,9 +298,9 @@ def _aggregation(
     others = [name for name in _MEANS if name != options.aggregation]
     fields = options.model_dump(exclude_unset=True)
     configs = [LossConfig(LossOptions(**fields | {"aggregation": name})) for name in others]
-    for name, setting in zip(others, rerun(configs)["settings"], strict=True):
-        values = {_label(batch["batch"]): batch["policy"] for batch in setting["batches"]}
-        if _are_logged(metric, [values[row["step"]] for row in metric["steps"]]):
+    for name, setting in zip(others, settings_of(rerun(configs)), strict=True):
+        steps = computed_steps(setting["facts"])
+        if _are_logged(metric, [steps[row["step"]]["policy_loss"] for row in metric["steps"]]):
             option = f"{flag_of('aggregation')} {name}"
             return f"logged = computed with `{option}` at every step", option
     return "", ""
@@ -320,7 +319,7 @@ def _finding(metric: Json, how: str, option: str) -> Json:
         f"{f'; {option} gives the logged numbers' if option else ''}"
     )
     names = {"metric": metric["metric"], "columns": [metric["column"]], "option": option or None}
-    return {"check": "log", "level": "warning", "text": text, **names}
+    return finding("log", text) | names
 
 
 def log_tables(log: Json, *, verbose: bool) -> Iterator[TextTable]:

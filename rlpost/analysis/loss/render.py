@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.loss.log import log_tables
+from rlpost.analysis.loss.summary import settings_of
 from rlpost.display.console import console
 from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _STATES = {
-    "low": "clipped or masked, low",
-    "high": "clipped or masked, high",
-    "dual": "above the dual clip or a cap",
+    "clipped_low": "clipped or masked, low",
+    "clipped_high": "clipped or masked, high",
+    "clipped_dual": "above the dual clip or a cap",
     "selected": "selected",
 }
 # The symbols of options in formulas; others have their names.
@@ -65,7 +66,7 @@ def page(summary: Json, *, verbose: bool = False, width: int = _UNLIMITED) -> Pa
         verbose: with columns, times and bytes.
         width: of a sweep's table, which is narrower if it has to be.
     """
-    swept = len(summary["settings"]) > 1
+    swept = "settings" in summary
     parts = [sweep_table(summary, width)] if swept else [*_single(summary)]
     if swept and verbose:
         parts += [_ratios(summary), _divergence(summary)]
@@ -73,37 +74,39 @@ def page(summary: Json, *, verbose: bool = False, width: int = _UNLIMITED) -> Pa
         parts += log_tables(summary["log"], verbose=verbose)
     if verbose:
         parts.append(TextTable(title="Run", lines=[*_run_lines(summary)]))
-    texts = [*summary["warnings"], *(finding["text"] for finding in summary.get("findings", ()))]
-    warnings = [Notice("warning", text) for text in texts]
-    return Page(title(summary), [*header(summary)], parts, warnings, _verdict(summary))
+    warnings = [Notice("warning", finding["text"]) for finding in summary["findings"]]
+    return Page(title(summary), [*header(summary)], parts, warnings, _outcome(summary))
 
 
 def title(summary: Json) -> str:
     """Return the input and the loss, or the options of a sweep."""
-    configs = summary["settings"]
-    what = configs[0]["options"]["loss"]
-    if len(configs) > 1:
-        what = f"{len(configs)} settings of {', '.join(configs[0]['swept'])}"
+    settings = settings_of(summary)
+    what = settings[0]["options"]["loss"]
+    if len(settings) > 1:
+        what = f"{len(settings)} settings of {', '.join(settings[0]['swept'])}"
     preset = f", preset {summary['preset']}" if summary.get("preset") else ""
     return f"rlpost loss · {_few_paths(summary['inputs'])} · {what}{preset}"
 
 
-def _verdict(summary: Json) -> Notice | None:
-    """Return the outcome: no gradient at all, or what was written; None of numbers alone."""
-    if summary["tokens"]["policy"] and all(
-        setting["no_gradient"]["fraction"] == 1 for setting in summary["settings"]
-    ):
-        return Notice("error", "Nothing to learn: no token has a gradient")
+def _outcome(summary: Json) -> Notice | None:
+    """Return that nothing is learnt, or what was written; None of numbers alone."""
+    if summary["verdict"]["level"] == "error":
+        return Notice("error", summary["verdict"]["text"])
     if summary["outputs"]:
         columns = ", ".join(summary["new_columns"])
         return Notice("ok", f"{_few_paths(summary['outputs'])} written: {columns}")
     return None
 
 
+def of_all(facts: Json, name: str, key: str = "mean") -> Any:
+    """Return a statistic of a measure of the whole input; None if it has none."""
+    return facts[name]["all"].get(key) if name in facts else None
+
+
 def header(summary: Json) -> Iterator[str]:
     """Yield the lines below the title: the answer, the input, the ratio and the formula."""
-    tokens, configs = summary["tokens"], summary["settings"]
-    yield from _answer(summary)
+    tokens, settings = summary["tokens"], settings_of(summary)
+    yield from _answer(settings, tokens["policy"])
     share = tokens["policy"] / tokens["all"] if tokens["all"] else 0.0
     yield (
         f"{counted(summary['responses'], 'response')}, {counted(tokens['all'], 'token')} "
@@ -111,11 +114,11 @@ def header(summary: Json) -> Iterator[str]:
     )
     if summary["unit"]:
         yield from unit_line(**summary["unit"])
-    if len(configs) == 1:
-        values = parameters(configs[0]["options"])
-        yield f"loss of a token: {configs[0]['formula']}{f'; {values}' if values else ''}"
+    if len(settings) == 1:
+        values = parameters(settings[0]["options"])
+        yield f"loss of a token: {settings[0]['formula']}{f'; {values}' if values else ''}"
     yield f"ratio r: {_ratio_formula(summary, summary['behaviour'])}{_same_ratio(summary)}"
-    others = dict.fromkeys(setting["options"]["behaviour"] for setting in configs)
+    others = dict.fromkeys(setting["options"]["behaviour"] for setting in settings)
     for behaviour in [policy for policy in others if policy != summary["behaviour"]]:
         yield (
             f"ratio with behaviour {behaviour}: {_ratio_formula(summary, behaviour)}, which no "
@@ -123,21 +126,17 @@ def header(summary: Json) -> Iterator[str]:
         )
 
 
-def _answer(summary: Json) -> Iterator[str]:
+def _answer(settings: Sequence[Json], tokens: int) -> Iterator[str]:
     """Yield which share of the tokens is clipped, and which has no gradient."""
-    settings, tokens = summary["settings"], summary["tokens"]["policy"]
-    of = f"of {counted(tokens, 'policy token')}"
-    shares = {
-        "clipped or masked": [setting["clip"]["any"]["fraction"] for setting in settings],
-        "without gradient": [setting["no_gradient"]["fraction"] for setting in settings],
-    }
+    of, names = f"of {counted(tokens, 'policy token')}", ("clipped", "no_gradient")
+    shares = [[of_all(setting["facts"], name) or 0.0 for setting in settings] for name in names]
     if len(settings) == 1:
-        (clipped,), (flat,) = shares.values()
+        (clipped,), (flat,) = shares
         yield f"{percent(clipped)} {of} are clipped or masked; {percent(flat)} have no gradient"
         return
-    names = [setting_name(setting) for setting in settings]
-    for what, values in shares.items():
-        (low, first), *_, (high, last) = sorted(zip(values, names, strict=True))
+    labels = [setting_name(setting) for setting in settings]
+    for what, values in zip(("clipped or masked", "without gradient"), shares, strict=True):
+        (low, first), *_, (high, last) = sorted(zip(values, labels, strict=True))
         span = f"{percent(low)} in all settings"
         if low != high:
             span = f"{percent(low)} ({first}) to {percent(high)} ({last})"
@@ -146,13 +145,15 @@ def _answer(summary: Json) -> Iterator[str]:
 
 def _same_ratio(summary: Json) -> str:
     """Return ratio and KL of a sweep, which are the same for all settings, for its header."""
-    if len(summary["settings"]) == 1 or summary["ratio"]["quantiles"] is None:
+    facts = summary["facts"]
+    quantiles = of_all(facts, "ratio", "quantiles")
+    if "settings" not in summary or quantiles is None:
         return ""
-    ratio, quantiles = summary["ratio"], summary["ratio"]["quantiles"]
     ends = f"1 to 99 % {number(quantiles['0.01'])} to {number(quantiles['0.99'])}"
     return (
-        f": mean {number(ratio['mean'])}, {ends}; KL k3 {number(summary['kl']['k3'])}, effective "
-        f"sample size {percent(summary['ess'])}"
+        f": mean {number(of_all(facts, 'ratio'))}, {ends}; KL k3 "
+        f"{number(of_all(facts, 'policy_k3'))}, effective sample size "
+        f"{percent(of_all(facts, 'ess', 'value'))}"
     )
 
 
@@ -163,7 +164,7 @@ def _few_paths(paths: Sequence[str]) -> str:
 
 
 def _advantages(summary: Json) -> str:
-    if all(setting["options"]["loss"] == "ref_kl" for setting in summary["settings"]):
+    if all(setting["options"]["loss"] == "ref_kl" for setting in settings_of(summary)):
         return "not read by this loss; it uses the log ratio to the reference"
     if not summary["estimator"]:
         return f"column {summary['advantages_from']} of the input"
@@ -196,29 +197,28 @@ def parameters(options: Mapping[str, Any]) -> str:
 
 def _single(summary: Json) -> Iterator[TextTable]:
     """Yield the tables of one config."""
-    setting = summary["settings"][0]
-    yield _outcomes(setting, summary["tokens"]["policy"])
+    yield _outcomes(summary)
     yield _ratios(summary)
     yield _divergence(summary)
-    yield _losses(setting)
-    for key, column in (("positions", "position"), ("steps", "step"), ("domains", "domain")):
-        if len(setting[key]) > 1:
-            yield _parts(setting[key], column)
+    yield _losses(summary)
+    for key in ("position", "step", "domain"):
+        if len(summary["facts"]["ratio"].get(key, {"label": ()})["label"]) > 1:
+            yield _parts(summary["facts"], key)
 
 
-def _outcomes(setting: Json, tokens: int) -> TextTable:
-    clip, zero = setting["clip"], setting["no_gradient"]
-    rows: list[tuple[str, ...]]
-    rows = [(label, *_clipped(clip[side])) for side, label in branch_labels(setting).items()]
-    reasons = {name: zero[name] for name in ("zero_advantage", "clipped", "other") if zero[name]}
+def _outcomes(setting: Json) -> TextTable:
+    facts, rows = setting["facts"], []
+    for state, label in branch_labels(setting).items():
+        signed = [_share(facts, f"{state}_{sign}") for sign in ("positive", "negative")]
+        of_signs = ("–" if total == "0" else share for total, share in signed)
+        rows.append((label, *_share(facts, state), *of_signs))
     labels = {"zero_advantage": "A = 0", "clipped": "clipped or selected", "other": "other"}
-    for name, count in reasons.items():
-        rows.append(_share(f"zero gradient: {labels[name]}", count, count / tokens))
+    reasons = {f"no_gradient_{x}": label for x, label in labels.items()}
+    reasons = {x: label for x, label in reasons.items() if of_all(facts, x, "total")}
+    rows += [(f"zero gradient: {label}", *_share(facts, x), "", "") for x, label in reasons.items()]
     if len(reasons) != 1:
-        rows.append(_share("zero gradient, total", zero["tokens"], zero["fraction"]))
-    rows.append(
-        _share("responses with zero gradient", zero["responses"], zero["response_fraction"])
-    )
+        rows.append(("zero gradient, total", *_share(facts, "no_gradient"), "", ""))
+    rows.append(("responses with zero gradient", *_share(facts, "no_gradient_responses"), "", ""))
     note = "A: advantage of the token"
     if setting["options"]["loss"] == "ref_kl":
         note = "A: log π_ref - log π of the token, which this loss uses as its advantage"
@@ -227,110 +227,101 @@ def _outcomes(setting: Json, tokens: int) -> TextTable:
     return TextTable(headings, rows, notes=notes)
 
 
-def _share(label: str, count: int, share: float) -> tuple[str, str, str, str, str]:
-    return label, f"{count:,}", percent(share), "", ""
-
-
-def _clipped(branch: Json) -> tuple[str, str, str, str]:
-    positive, negative = (
-        percent(sign["fraction"]) if sign["tokens"] else "–"
-        for sign in (branch["positive"], branch["negative"])
-    )
-    return f"{branch['tokens']:,}", percent(branch["fraction"]), positive, negative
+def _share(facts: Json, name: str) -> tuple[str, str]:
+    """Return the count of a share, and the share; the count is empty if it is 0 of none."""
+    return f"{of_all(facts, name, 'total'):,}", percent(of_all(facts, name) or 0.0)
 
 
 def branch_labels(setting: Json) -> dict[str, str]:
     """Return the clip states that the loss has, or that occur, each with the label of its row."""
     bounds, labels = setting["bounds"], {}
-    for side, label in _STATES.items():
-        bound = bounds.get(side)
+    for state, label in _STATES.items():
+        bound = bounds.get(state.removeprefix("clipped_"))
         if bound is not None:
-            labels[side] = f"clipped, ratio {'<' if side == 'low' else '>'} {bound:.5g}"
-        elif setting["clip"][side]["tokens"]:
-            labels[side] = label
+            labels[state] = f"clipped, ratio {'<' if state == 'clipped_low' else '>'} {bound:.5g}"
+        elif of_all(setting["facts"], state, "total"):
+            labels[state] = label
     return labels
 
 
 def _ratios(summary: Json) -> TextTable:
-    ratio = summary["ratio"]
-    quantiles = ratio["quantiles"] or {}
-    values = (
-        ratio["mean"],
-        ratio["min"],
-        *(quantiles.get(share) for share in ("0.01", "0.5", "0.99")),
-        ratio["max"],
-    )
-    rows = [("token", *map(number, values))]
-    used = summary["settings"][0]["loss_ratio"] if len(summary["settings"]) == 1 else None
-    if used:
-        name = summary["settings"][0]["options"]["loss"]
-        ends = (number(used["mean"]), number(used["min"]), "", "", "", number(used["max"]))
-        rows.append((f"response ({name})", *ends))
+    rows, facts, settings = [], summary["facts"], settings_of(summary)
+    own = f"response ({settings[0]['options']['loss']})"
+    for label, name in (("token", "ratio"), (own, "loss_ratio")):
+        if name in facts:
+            entry = facts[name]["all"]
+            quantiles = entry.get("quantiles") or {}
+            shares = [number(quantiles.get(x)) if x else "" for x in ("0.01", "0.5", "0.99")]
+            ends = [number(entry[x]) for x in ("mean", "min", "max")]
+            rows.append((label, *ends[:2], *shares, ends[2]))
     return TextTable(("ratio", "mean", "min", "1 %", "median", "99 %", "max"), rows)
 
 
 def _divergence(summary: Json) -> TextTable:
-    kl, engine = summary["kl"], summary["engine_kl"]
-    before = {"infer": "rollout engine"}.get(summary["behaviour"], summary["behaviour"])
-    rows = [(f"KL({before} ‖ current)", number(kl["k1"]), number(kl["k3"]))]
-    if engine:
-        rows.append(("KL(rollout engine ‖ old)", number(engine["k1"]), number(engine["k3"])))
+    facts, behaviour = summary["facts"], summary["behaviour"]
+    before = {"infer": "rollout engine"}.get(behaviour, behaviour)
+    k1, ess = of_all(facts, "log_ratio"), of_all(facts, "ess", "value")
+    terms = {f"KL({before} ‖ current)": (k1 and -k1, of_all(facts, "policy_k3"))}
+    if "engine_k1" in facts:
+        engine = of_all(facts, "engine_k1"), of_all(facts, "engine_k3")
+        terms["KL(rollout engine ‖ old)"] = engine
+    rows = [(name, *map(number, pair)) for name, pair in terms.items()]
     notes = ["Estimators k1 and k3, nats per token; k3 is never negative and varies less."]
-    if summary["ess"] is not None:
-        notes.append(f"Effective sample size (Σr)²/(nΣr²): {percent(summary['ess'])} of n tokens.")
+    if ess is not None:
+        notes.append(f"Effective sample size (Σr)²/(nΣr²): {percent(ess)} of n tokens.")
     return TextTable(("divergence between policies", "k1", "k3"), rows, notes=notes)
 
 
 def _losses(setting: Json) -> TextTable:
-    parts = {"policy": "policy"}
-    if setting["loss"]["kl"] is not None:
-        parts |= {"kl": "KL"}
-        parts |= {"total": "total"} if setting["options"]["kl_loss_coef"] else {}
-    batches = [*setting["batches"]]
-    labels, notes = [str(batch["batch"]) for batch in batches], list(loss_notes(setting))
-    if len(batches) > MOST_ROWS:
-        trends = [Trend(f"{name} loss", [b[part] for b in batches]) for part, name in parts.items()]
+    facts, parts = setting["facts"], {"policy_loss": "policy"}
+    if "kl_loss" in facts:
+        parts |= {"kl_loss": "KL"}
+        parts |= {"total_loss": "total"} if setting["options"]["kl_loss_coef"] else {}
+    key = next((key for key in ("step", "batch") if key in facts["policy_loss"]), None)
+    labels, notes = facts["policy_loss"][key]["label"] if key else [], [*loss_notes(setting)]
+    columns = {name: [*facts[x][key]["mean"]] if key else [] for x, name in parts.items()}
+    if len(labels) > MOST_ROWS:
+        trends = [Trend(f"{name} loss", values) for name, values in columns.items()]
         return replace(trend_table("batch", labels, trends), notes=notes)
-    if len(batches) > 1:
-        labels, batches = [*labels, "mean"], [*batches, setting["loss"]]
-    columns = [aligned([batch[part] for batch in batches]) for part in parts]
-    rows = [*zip(labels, *columns, strict=True)]
-    return TextTable(("loss by batch", *parts.values()), rows, notes=notes)
+    if len(labels) != 1:
+        labels = [*labels, "mean" if key else "all"]
+        columns = {n: [*columns[n], of_all(facts, x)] for x, n in parts.items()}
+    rows = [*zip(map(str, labels), *map(aligned, columns.values()), strict=True)]
+    return TextTable(("loss by batch", *columns), rows, notes=notes)
 
 
 def loss_notes(setting: Json) -> Iterator[str]:
     """Yield how token losses are aggregated, and what the KL loss is."""
     options, how = setting["options"], setting["aggregation"]
     yield f"Aggregation {how}: {ABOUT_AGGREGATIONS[how]}."
-    if setting["loss"]["kl"] is None:
+    if "kl_loss" not in setting["facts"]:
         return
     estimator, coefficient = options["kl_loss_estimator"], number(options["kl_loss_coef"])
     yield f"KL from the reference: estimator {estimator}, coefficient {coefficient}."
-    if setting["kl_clamped"]:
+    if clamped := of_all(setting["facts"], "kl_clamped", "total"):
         bound = number(KlClamp.of(options["kl_loss_clamp"]).bound)
-        yield f"KL was clamped to ±{bound} nats at {counted(setting['kl_clamped'], 'token')}."
+        yield f"KL was clamped to ±{bound} nats at {counted(clamped, 'token')}."
 
 
-def _parts(parts: Sequence[Json], column: str) -> TextTable:
-    labels = [_range(part) if column == "position" else str(part[column]) for part in parts]
+def _parts(facts: Json, key: str) -> TextTable:
+    labels = facts["ratio"][key]["label"]
     trends = [
-        Trend("low", [part["clip"]["low"]["fraction"] for part in parts], share=True),
-        Trend("high", [part["clip"]["high"]["fraction"] for part in parts], share=True),
-        Trend("zero grad", [part["no_gradient"]["fraction"] for part in parts], share=True),
-        Trend("ratio", [part["ratio"]["mean"] for part in parts]),
-        Trend("KL k3", [part["kl"]["k3"] for part in parts]),
-        Trend("ESS", [part["ess"] for part in parts], share=True),
+        Trend(heading, facts[name][key][statistic], share=share)
+        for heading, name, statistic, share in (
+            ("low", "clipped_low", "mean", True),
+            ("high", "clipped_high", "mean", True),
+            ("zero grad", "no_gradient", "mean", True),
+            ("ratio", "ratio", "mean", False),
+            ("KL k3", "policy_k3", "mean", False),
+            ("ESS", "ess", "value", True),
+        )
     ]
-    if column == "step" and len(parts) > MOST_ROWS:
-        return trend_table(column, labels, [trend for trend in trends if len({*trend.values}) > 1])
+    if key == "step" and len(labels) > MOST_ROWS:
+        return trend_table(key, labels, [trend for trend in trends if len({*trend.values}) > 1])
     cells = [[*map(percent, x.values)] if x.share else aligned(x.values) for x in trends]
-    tokens = [f"{part['tokens']:,}" for part in parts]
-    headings = (f"by {column}", "tokens", *(trend.name for trend in trends))
-    return TextTable(headings, elided([*zip(labels, tokens, *cells, strict=True)]))
-
-
-def _range(part: Json) -> str:
-    return f"{part['from']} to {part['to']}" if part["to"] is not None else f"from {part['from']}"
+    tokens = [f"{count:,}" for count in facts["ratio"][key]["count"]]
+    headings = (f"by {key}", "tokens", *(trend.name for trend in trends))
+    return TextTable(headings, elided([*zip(map(str, labels), tokens, *cells, strict=True)]))
 
 
 def _run_lines(summary: Json) -> Iterator[str]:
@@ -354,45 +345,47 @@ def sweep_table(summary: Json, width: int) -> TextTable:
         summary: of a sweep.
         width: of the table; if it is wider, settings have numbers, and a column of names.
     """
-    configs = summary["settings"]
-    columns, notes = _columns(configs), [*_notes(configs)]
+    settings = summary["settings"]
+    columns, notes = _columns(settings), [*_notes(settings)]
     headings, cells = [*columns], [*zip(*columns.values(), strict=True)]
-    names = list(configs[0]["swept"])
-    swept = [tuple(map(_value, setting["swept"].values())) for setting in configs]
+    names = list(settings[0]["swept"])
+    swept = [tuple(map(_value, setting["swept"].values())) for setting in settings]
     rows = [(*values, *row) for values, row in zip(swept, cells, strict=True)]
     text = tuple(range(len(names)))
     table = TextTable((*names, *headings), rows, notes=notes, text=text)
     if _width(table) > width:  # names may be below their rows
-        labels = ((f"{index}", setting_name(setting)) for index, setting in enumerate(configs, 1))
+        labels = ((f"{index}", setting_name(setting)) for index, setting in enumerate(settings, 1))
         rows = [(*label, *row) for label, row in zip(labels, cells, strict=True)]
         table = TextTable(("", "setting", *headings), rows, notes=notes, text=(0, 1))
     return table
 
 
-def _columns(configs: Sequence[Json]) -> dict[str, list[str]]:
+def _columns(settings: Sequence[Json]) -> dict[str, list[str]]:
     """Return the columns of numbers by heading."""
-    more = [
-        x for x in ("dual", "selected") if any(setting["clip"][x]["tokens"] for setting in configs)
-    ]
-    columns = {}
-    if len({setting["tokens"] for setting in configs}) > 1:
-        columns["tokens"] = [f"{setting['tokens']:,}" for setting in configs]
-    columns["zero grad"] = [percent(setting["no_gradient"]["fraction"]) for setting in configs]
-    for side in ("low", "high", *more):
-        columns[side] = [percent(setting["clip"][side]["fraction"]) for setting in configs]
-    columns["ESS"] = [percent(setting["gradient"]["ess"]) for setting in configs]
-    columns["cosine"] = aligned([setting["gradient"]["cosine"] for setting in configs])
-    return columns | {"mean loss": aligned([setting["loss"]["total"] for setting in configs])}
+
+    def column(name: str, key: str = "mean") -> list[Any]:
+        return [of_all(setting["facts"], name, key) for setting in settings]
+
+    columns, tokens = {}, column("clipped", "count")
+    if len({*tokens}) > 1:
+        columns["tokens"] = [f"{count:,}" for count in tokens]
+    columns["zero grad"] = [*map(percent, column("no_gradient"))]
+    for state in _STATES:
+        if state in ("clipped_low", "clipped_high") or any(column(state, "total")):
+            columns[state.removeprefix("clipped_")] = [*map(percent, column(state))]
+    columns["ESS"] = [*map(percent, column("gradient_ess", "value"))]
+    columns["cosine"] = aligned(column("gradient_cosine", "value"))
+    return columns | {"mean loss": aligned(column("total_loss"))}
 
 
-def _notes(configs: Sequence[Json]) -> Iterator[str]:
+def _notes(settings: Sequence[Json]) -> Iterator[str]:
     """Yield what the columns are."""
-    if len({setting["tokens"] for setting in configs}) > 1:
+    if len({of_all(setting["facts"], "clipped", "count") for setting in settings}) > 1:
         yield "tokens: policy tokens that the correction accepts, of which the shares are."
     yield "low, high: tokens clipped or masked below or above a bound."
     yield "zero grad: tokens with zero gradient. g: gradient ∂L/∂log π of a policy token."
     yield "ESS: effective sample size of |g|, (Σ|g|)²/(nΣg²) of the n policy tokens."
-    yield f"cosine: between g and that of {setting_name(configs[0])}."
+    yield f"cosine: between g and that of {setting_name(settings[0])}."
 
 
 def _width(table: TextTable) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
 from rlpost.analysis.loss.log import add_log
-from rlpost.analysis.loss.summary import loss_warnings, summarise_losses
+from rlpost.analysis.loss.summary import finding, loss_findings, summarise_losses, verdict
 from rlpost.display.controls import in_utf8
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
@@ -99,12 +99,14 @@ def loss(
             with engine.clock.summary():
                 summary = summarise_losses(plan, responses, totals, configs)
         stored = "advantages" in plan.columns
-        warnings = [
-            *(semantics_warnings(source.files, source.footers) if stored else []),
-            *_lost_mask(plan, source),
-            *([] if stored else rollout_warnings(plan, response_facts(plan, responses))),
-            *loss_warnings(plan, summary, totals, configs),
-            *responses.notes.get("warnings", []),
+        texts = semantics_warnings(source.files, source.footers) if stored else []
+        rollouts = [] if stored else rollout_warnings(plan, response_facts(plan, responses))
+        findings = [
+            *(finding("semantics", text) for text in texts),
+            *(finding("lost_mask", text) for text in _lost_mask(plan, source)),
+            *(finding("rollouts", text) for text in rollouts),
+            *loss_findings(plan, summary, totals, configs),
+            *(finding("stages", text) for text in responses.notes.get("warnings", [])),
         ]
         files = [file.path for file in source.files]
         facts = run_summary(
@@ -112,7 +114,13 @@ def loss(
         )
     clock = engine.clock
     facts |= {"bytes": clock.bytes, "seconds": clock.seconds}
-    result = {**summary, "new_columns": [*names], "warnings": warnings, **facts}
+    result = {
+        **summary,
+        "verdict": verdict(summary),
+        "findings": findings,
+        "new_columns": [*names],
+        **facts,
+    }
     if log is None:
         return result
 

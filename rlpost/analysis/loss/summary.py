@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlpost.display.text import counted
+from rlpost.display.text import counted, percent
 from rlpost.kernels.segments import position_range
 from rlpost.losses.config import behaviour_of
-from rlpost.pipeline.loss_metrics import (
+from rlpost.pipeline.loss_measures import (
     BY_BATCH,
     BY_CELL,
     BY_POSITION,
     OF_INPUT,
     OF_LOSS,
-    OF_TOKENS,
-    OF_WHOLE,
     LossSetting,
+    batch_facts,
+    loss_facts,
     policy_tokens,
-    report_batch,
-    report_losses,
 )
 from rlpost.pipeline.summary import (
     common_warnings,
@@ -35,15 +34,15 @@ from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
-    from rlpost.pipeline.totals import Totals, TotalsBy
+    from rlpost.pipeline.totals import Label, Totals, TotalsBy
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DUMPED = "dumped_advantages"  # the name that `rlpost convert` gives to advantages of a framework
 LEAST_ESS = 0.1
 _OF_EVERY_RUN = {"columns", "nonfinite", "numerics", "emit_only", "replace"}
@@ -58,7 +57,8 @@ def summarise_losses(
 ) -> Json:
     """Return the summary of an input or of one of its files.
 
-    A single config has details by step, domain and position; a sweep has only the losses by batch.
+    A single loss has all facts at the top, by step, domain and position, too. A sweep has there
+    what its settings share, and in each of `settings` the facts of the loss.
 
     Args:
         plan: of the run.
@@ -66,57 +66,73 @@ def summarise_losses(
         totals: by cell, position and batch, of each variant.
         configs: the losses.
     """
-    variants = variants_of(configs)
-    setting = LossSetting(0, configs[0])
-    whole = totals[f"{variants[0].prefix}{BY_CELL}"].total()
-    read = "advantages" in plan.columns
-    return {
+    variants, read, single = variants_of(configs), "advantages" in plan.columns, len(configs) == 1
+    slices, prefix = _parts(responses, totals) if single else {}, variants[0].prefix
+    whole = totals[f"{prefix}{BY_CELL}"].total()
+    slices = {"all": {"": whole}, **slices}
+    facts = loss_facts(OF_INPUT, slices, LossSetting(0, configs[0]))
+    settings = _settings(plan, responses, totals, configs, slices)
+    head = {
         "schema_version": SCHEMA_VERSION,
+        "responses": whole.count("rows"),
+        **dict.fromkeys(("rollouts", "groups", "groups_with_signal")),
+        "tokens": {"all": whole.count("length"), "policy": policy_tokens(whole)},
         "roles": roles_of(plan),
-        **report_losses(OF_INPUT, whole, setting),
         "nonfinite": nonfinite(variants[0].responses(responses)),
         "behaviour": behaviour_of([configs[x] for x in variants[0].indices]),
-        **report_losses(OF_TOKENS, whole, setting),
-        "settings": _settings(responses, totals, configs),
         "advantages_from": plan.columns.column("advantages") if read else "recipe",
         "estimator": None if read else plan.resolved.estimator.name,
         "unit": None if read else plan.resolved.unit_facts,
         "unused_advantages": None if read else _unused_advantages(plan),
     }
+    if single:
+        return {**head, **settings[0], "facts": facts | settings[0]["facts"]}
+    swept = [
+        {"swept": dict(config.swept), **setting}
+        for config, setting in zip(configs, settings, strict=True)
+    ]
+    return {**head, "facts": facts, "settings": swept}
 
 
-def _settings(responses: Responses, totals: TotalsBy, configs: Sequence[LossConfig]) -> list[Json]:
-    """Return the entries of settings, with those of their batches and of parts of the tokens."""
-    entries, norm_of_first = [Json() for _ in configs], 0.0
+def settings_of(summary: Json) -> list[Json]:
+    """Return the losses of a summary: options, formula, bounds, aggregation and facts of each."""
+    settings: list[Json] = summary.get("settings") or [summary]
+    return settings
+
+
+def _settings(
+    plan: Plan,
+    responses: Responses,
+    totals: TotalsBy,
+    configs: Sequence[LossConfig],
+    slices: Mapping[str, Mapping[Label, Totals]],
+) -> list[Json]:
+    """Return the losses; slices besides `all` are those of a single one."""
+    settings, norm_of_first = [Json() for _ in configs], 0.0
+    scope = {"step": "step", "step_domain": "batch"}.get(plan.resolved.recipe.numerics.batch, "")
     for variant in variants_of(configs):
         whole = totals[f"{variant.prefix}{BY_CELL}"].total()
-        of_batches = totals[f"{variant.prefix}{BY_BATCH}"]
-        each = of_batches.over_each([[key] for key in of_batches.keys])
-        labels = [variant.responses(responses).labels["batch"][key] for key in of_batches.keys]
+        by_batch = totals[f"{variant.prefix}{BY_BATCH}"]
+        each = by_batch.over_each([[key] for key in by_batch.keys])
+        labels = [variant.responses(responses).labels["batch"][key] for key in by_batch.keys]
         for at, number in enumerate(variant.indices):
             setting, config = LossSetting(at, configs[number]), configs[number]
-            batches = [report_batch(*batch, setting) for batch in zip(labels, each, strict=True)]
-            losses = {x: _mean([batch[x] for batch in batches]) for x in ("policy", "kl", "total")}
-            entries[number] = {
-                "swept": dict(config.swept),
+            facts = loss_facts(OF_LOSS, {**slices, "all": {"": whole}}, setting)
+            facts |= batch_facts("" if labels == ["all"] else scope, labels, each, setting)
+            if "gradient_norm" in facts:
+                norm = facts["gradient_norm"]["all"]["value"]
+                norm_of_first = norm_of_first if number else norm
+                cosine = _cosine(whole, at, norm, norm_of_first, first=number == 0)
+                numbers = {**facts["gradient_norm"]["all"], "value": cosine}
+                facts["gradient_cosine"] = {**facts["gradient_norm"], "all": numbers}
+            settings[number] = {
                 "options": config.resolved(),
                 "formula": config.loss.formula,
                 "bounds": dict(zip(("low", "high"), config.ratio_bounds, strict=True)),
                 "aggregation": config.aggregation,
-                "loss": losses,
-                "batches": batches,
-                "tokens": policy_tokens(whole),
-                **report_losses((*OF_LOSS, *OF_WHOLE), whole, setting),
+                "facts": facts,
             }
-            gradient = entries[number]["gradient"]
-            if gradient is not None:
-                norm_of_first = gradient["norm"] if number == 0 else norm_of_first
-                gradient["cosine"] = _cosine(
-                    whole, at, gradient["norm"], norm_of_first, first=number == 0
-                )
-    if len(configs) == 1:
-        entries[0] |= _parts(responses, totals, LossSetting(0, configs[0]))
-    return entries
+    return settings
 
 
 def _cosine(
@@ -125,7 +141,7 @@ def _cosine(
     """Return the cosine between the gradient of a setting and that of the first one."""
     if first or not norm:
         return 1.0 if norm else None
-    product = float(totals.total(f"{at}.product")) / norm
+    product = float(totals.total(f"{at}.gradient.product")) / norm
     return max(-1.0, min(1.0, product / norm_of_first)) if norm_of_first else None
 
 
@@ -135,75 +151,76 @@ def _unused_advantages(plan: Plan) -> str | None:
     return next((name for name in names if name in plan.source.columns), None)
 
 
-def _parts(responses: Responses, totals: TotalsBy, setting: LossSetting) -> Json:
-    """Return the entries of the tokens by position, step and domain, if they have any."""
-    positions, cells = totals[BY_POSITION], totals[BY_CELL]
-    ranges = [position_range(key) for key in positions.keys]
-    labels: dict[str, list[Json]] = {
-        "positions": [{"from": first, "to": last} for first, last in ranges]
-    }
-    each = {"positions": positions.over_each([[key] for key in positions.keys])}
+def _parts(responses: Responses, totals: TotalsBy) -> dict[str, dict[Label, Totals]]:
+    """Return the slices by step, domain and position that the input has."""
+    cells, positions = totals[BY_CELL], totals[BY_POSITION]
     columns: tuple[Literal["step", "domain"], ...] = ("step", "domain")
+    slices: dict[str, dict[Label, Totals]] = {}
     for column in columns:
-        by_label = responses.cells.by_label(column, cells.keys)
-        labels[f"{column}s"] = [{column: label} for label, _ in by_label]
-        each[f"{column}s"] = cells.over_each([keys for _, keys in by_label])
-    return {
-        kind: [
-            {
-                **label,
-                "tokens": policy_tokens(part),
-                **report_losses((*OF_TOKENS, *OF_LOSS), part, setting),
-            }
-            for label, part in zip(labels[kind], each[kind], strict=True)
-            if kind != "positions" or policy_tokens(part)
-        ]
-        for kind in labels
+        of_labels = dict(responses.cells.by_label(column, cells.keys))
+        each = cells.over_each([*of_labels.values()])
+        slices[column] = dict(zip(of_labels, each, strict=True))
+    ranges = zip(positions.keys, positions.over_each([[x] for x in positions.keys]), strict=True)
+    slices["position"] = {
+        _range(*position_range(key)): part for key, part in ranges if policy_tokens(part)
     }
+    return {key: sets for key, sets in slices.items() if sets}
 
 
-def _mean(values: list[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return math.fsum(numbers) / len(numbers) if numbers else None
+def _range(first: int, last: int | None) -> str:
+    return f"from {first}" if last is None else f"{first} to {last}"
 
 
-def loss_warnings(
+def finding(check: str, text: str, level: str = "warning") -> Json:
+    """Return a finding as plain data: its columns and its option are those that its text names."""
+    option = re.search(r"--[a-z][-a-z]*", text)
+    columns = [*dict.fromkeys(re.findall(r"`([^`]+)`", text))]
+    return {"check": check, "level": level, "text": text, "columns": columns, "rows": [],
+            "option": option and option[0]}  # fmt: skip
+
+
+def loss_findings(
     plan: Plan, summary: Json, totals: TotalsBy, configs: Sequence[LossConfig]
-) -> list[str]:
-    """Return what makes the numbers of a run less reliable than they seem."""
-    columns, ratio, ess = plan.columns, summary["ratio"], summary["ess"]
+) -> Iterator[Json]:
+    """Yield what makes the numbers of a run less reliable than they seem."""
+    columns, facts = plan.columns, summary["facts"]
+    ratio, ess = facts["ratio"]["all"], facts["ess"]["all"]["value"]
     old = columns.column(behaviour_role(summary["behaviour"]))
     new = columns.column("log_probs")
-    empty = summary["left_out"] - summary["nonfinite"]
+    empty = facts["without_tokens"]["all"]["total"] - summary["nonfinite"]
     sums = totals[f"{variants_of(configs)[0].prefix}{BY_CELL}"].total()
-    texts = [
-        (old == new, f"current and old log-probs are the same column, `{new}`"),
-        (
-            old != new and ratio["min"] == ratio["max"] == 1,
-            (
-                f"`{new}` equals `{old}` for every token: every ratio is 1, so nothing is clipped. "
-                "Were both dumped before the update?"
-            ),
-        ),
-        (
-            ess is not None and ess < LEAST_ESS,
-            (
-                f"effective sample size {100 * (ess or 0):.2g} % of the tokens: a few ratios "
-                f"outweigh all others; do `{new}` and `{old}` belong to the same tokens?"
-            ),
-        ),
-        (
-            empty > 0,
-            f"{counted(empty, 'response')} without a token in the loss: masked, dropped or empty",
-        ),
-    ]
-    return [
-        *common_warnings(plan, summary["nonfinite"]),
-        *zero_advantages(summary["advantage"]),
-        *(text for true, text in texts if true),
-        *_wrong_log_probs(plan, sums),
-        *_clamped_ratios(sums, configs, new, old),
-    ]
+    losses = settings_of(summary)[0]["facts"]["policy_loss"]
+    lost = sum(losses[key]["count"].count(0) for key in ("step", "batch") if key in losses)
+    yield from (finding("input", text) for text in common_warnings(plan, summary["nonfinite"]))
+    yield from (finding("no_advantages", x) for x in zero_advantages(facts["advantage"]["all"]))
+    if old == new:
+        text = f"current and old log-probs are the same column, `{new}`"
+        yield finding("same_log_probs", text)
+    elif ratio["min"] == ratio["max"] == 1:
+        text = f"`{new}` equals `{old}` for every token: every ratio is 1, so nothing is clipped. "
+        yield finding("same_log_probs", f"{text}Were both dumped before the update?")
+    if ess is not None and ess < LEAST_ESS:
+        text = f"effective sample size {100 * ess:.2g} % of the tokens: a few ratios outweigh all "
+        text += f"others; do `{new}` and `{old}` belong to the same tokens?"
+        yield finding("effective_sample_size", text)
+    if empty > 0:
+        text = f"{counted(empty, 'response')} without a token in the loss: masked, dropped or empty"
+        yield finding("without_tokens", text)
+    if lost:
+        what = f"{counted(lost, 'batch')} without a token in the loss"
+        yield finding("empty_batches", f"{what}: no loss, and not in the mean of batches")
+    yield from (finding("wrong_log_probs", text) for text in _wrong_log_probs(plan, sums))
+    yield from (finding("clamped", text) for text in _clamped_ratios(sums, configs, new, old))
+
+
+def verdict(summary: Json) -> Json:
+    """Return whether tokens have a gradient: an error if none has, in no setting."""
+    parts = [setting["facts"]["no_gradient"]["all"] for setting in settings_of(summary)]
+    moving = max(1 - part["mean"] if part["count"] else 0.0 for part in parts)
+    if not moving:
+        return {"level": "error", "text": "Nothing to learn: no token has a gradient"}
+    which = "" if len(parts) == 1 else "up to "
+    return {"level": "ok", "text": f"{which}{percent(moving)} of policy tokens have a gradient"}
 
 
 def _wrong_log_probs(plan: Plan, sums: Totals) -> Iterator[str]:
@@ -241,8 +258,8 @@ def unused_options(
     configs: Sequence[LossConfig],
     of_recipe: Collection[str],
     of_loss: Collection[str],
-) -> list[str]:
-    """Return warnings of options that had no effect, and of advantages that were not used.
+) -> list[Json]:
+    """Return findings of options that had no effect, and of advantages that were not used.
 
     Args:
         summary: of the run.
@@ -277,10 +294,9 @@ def unused_options(
         asked = {*of_loss, *swept} - {"loss"}
         for name, why in config.ignored(asked).items():
             reasons.setdefault(name, {})[why] = None
-    if all(one["loss"]["kl"] is None for one in summary["settings"]):
+    if not any("kl_loss" in setting["facts"] for setting in settings_of(summary)):
         for name in sorted(of_loss):
             if name.startswith("kl_loss_"):
                 reasons[name] = {"this file, which has no ref_log_probs": None}
-    return [*dict.fromkeys(texts)] + [
-        f"{flag_of(name)}: without effect on {', '.join(whys)}" for name, whys in reasons.items()
-    ]
+    texts += [f"{flag_of(x)}: without effect on {', '.join(whys)}" for x, whys in reasons.items()]
+    return [finding("without_effect", text) for text in dict.fromkeys(texts)]

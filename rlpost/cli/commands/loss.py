@@ -115,7 +115,7 @@ def loss(
         with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as opened:
             facts = loss_run.loss(opened.paths, output, recipe, configs, run, emit, logged)
             summary = opened.result(facts) | settings.requested
-    summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
+    summary["findings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how == "table"):
         render_loss.show(summary, how, verbose=verbose)

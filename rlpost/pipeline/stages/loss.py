@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.errors import DataError
-from rlpost.kernels.arrays import is_tensor, namespace, on_host
-from rlpost.kernels.segments import lengths, spread
+from rlpost.kernels.arrays import is_tensor, on_host
+from rlpost.kernels.segments import lengths
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
 from rlpost.losses.kl import KlLoss
 from rlpost.losses.tokens import BatchMeans, InBatch, ResponseSums, Tokens
@@ -17,7 +17,7 @@ from rlpost.pipeline.columns import FINAL_MASK
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.ages import VERSION, ages
-from rlpost.pipeline.stages.loss_weights import step_gradient, token_weights, weight_stages
+from rlpost.pipeline.stages.loss_weights import rounded, step_gradient, weight_stages
 from rlpost.pipeline.stages.responses import leave_out_nonfinite
 from rlpost.pipeline.stages.tokens import finite, kept_mask
 from rlpost.recipe.roles import is_read_by_name
@@ -123,12 +123,6 @@ def as_stored(batch: Batch, *, resolved: ResolvedRecipe) -> Batch:
     return batch.with_(**{name: rounded(x) for name, x in columns.items()})
 
 
-def rounded(values: Array) -> Array:
-    """Return float64 numbers as a file stores them, in float32."""
-    xp = namespace(values)
-    return xp.astype(xp.astype(values, xp.float32), xp.float64)
-
-
 def count_groups(responses: Responses) -> Responses:
     """Add `group:rows`, the rows of each response's prompt group."""
     group = responses["group"]
@@ -213,15 +207,9 @@ def add_loss(
     batch = batch.with_(pg_loss=surrogate.values, clip_state=surrogate.clip)
     if not gradient:
         return batch
-    factor = batch.responses.get("sample_weight")
-    factor = 1.0 if factor is None else spread(rounded(factor), batch.offsets)
-    weights, of_kl = (
-        token_weights(batch.responses, tokens, config, kl=kl) * factor for kl in (False, True)
-    )
     kl_loss = KlLoss(tokens, config.options)
-    return batch.with_(
-        loss_gradient=step_gradient(config, tokens, surrogate, (weights, of_kl), kl_loss)
-    )
+    gradient_of = step_gradient(config, tokens, surrogate, batch.responses, kl_loss)
+    return batch.with_(loss_gradient=gradient_of)
 
 
 def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:

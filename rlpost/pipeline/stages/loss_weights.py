@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS, weights_in
+from rlpost.kernels.arrays import namespace
 from rlpost.kernels.codes import joint_codes, ordinals_of
 from rlpost.kernels.segments import count_true, spread
 from rlpost.pipeline.stages import Stage
@@ -135,7 +136,7 @@ def add_weights(
 def token_weights(
     columns: Mapping[str, Array], tokens: Tokens, config: LossConfig, *, kl: bool = False
 ) -> Array:
-    """Return the weight of each token, [T]; 0 if masked out.
+    """Return the weight of each token, that of its response included, [T]; 0 if masked out.
 
     Args:
         columns: [n] each, of responses, with the weights.
@@ -146,15 +147,18 @@ def token_weights(
     name, how = weight_name(config, kl=kl), aggregation_of(config, kl)
     rows = [spread(columns[f"{name}{sign}"], tokens.offsets) for sign in signs_of(how)]
     weights = rows[0] if len(rows) == 1 else tokens.xp.where(tokens.advantage_positive, *rows)
-    return tokens.xp.where(tokens.mask, weights, 0.0)
+    weights = tokens.xp.where(tokens.mask, weights, 0.0)
+    of_rows = columns.get("sample_weight")
+    return weights if of_rows is None else weights * spread(rounded(of_rows), tokens.offsets)
 
 
 def step_gradient(
     config: LossConfig,
     tokens: Tokens,
     surrogate: Surrogate,
-    weights: tuple[Array, Array],
-    kl: KlLoss,
+    columns: Mapping[str, Array],
+    kl_loss: KlLoss,
+    weights: dict[str, Array] | None = None,
 ) -> Array:
     """Return the derivative of the loss of a step by the log-prob of each token, [T].
 
@@ -164,9 +168,26 @@ def step_gradient(
         config: the loss; its KL loss counts if its coefficient is above 0.
         tokens: of whole responses.
         surrogate: the losses of these tokens.
-        weights: [T] of the policy loss, and of the KL loss.
-        kl: the KL losses.
+        columns: [n] each, of responses, with the weights.
+        kl_loss: the KL losses.
+        weights: keeps those of tokens, by name, for other losses that have the same.
     """
-    gradient = config.loss.gradient(tokens, config.options, surrogate, weights[0])
+    weights = {} if weights is None else weights
+
+    def weight(*, kl: bool) -> Array:
+        name = weight_name(config, kl=kl)
+        if name not in weights:
+            weights[name] = token_weights(columns, tokens, config, kl=kl)
+        return weights[name]
+
+    gradient = config.loss.gradient(tokens, config.options, surrogate, weight(kl=False))
     coefficient = config.options.kl_loss_coef
-    return gradient if not coefficient else gradient + coefficient * (weights[1] * kl.gradient)
+    if not coefficient:
+        return gradient
+    return gradient + coefficient * (weight(kl=True) * kl_loss.gradient)
+
+
+def rounded(values: Array) -> Array:
+    """Return float64 numbers as a file stores them, in float32."""
+    xp = namespace(values)
+    return xp.astype(xp.astype(values, xp.float32), xp.float64)

@@ -11,7 +11,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from agentic_run import agentic_run
-from loss_runs import FLOATS, SWEEP, dump, policy_tokens, ppo, save, summary_of
+from loss_runs import (
+    FLOATS,
+    SWEEP,
+    by,
+    dump,
+    of_all,
+    of_measures,
+    policy_tokens,
+    ppo,
+    save,
+    summary_of,
+    texts,
+)
 from runs import Ran, run, strict_json
 
 import rlpost
@@ -36,11 +48,11 @@ def test_sample_weights_and_importance_weights_multiply_the_loss(tmp_path):
     tokens = ppo(policy_tokens(path)).with_columns(
         loss=pl.col("loss") * pl.col("sample_weight") * 0.5
     )
-    for batch in summary_of(path)["settings"][0]["batches"]:
-        own = tokens.filter(pl.col("step") == batch["batch"])
-        assert batch["policy"] == pytest.approx(own["loss"].mean())
+    for step, policy in by(summary_of(path), "policy_loss").items():
+        own = tokens.filter(pl.col("step") == step)
+        assert policy == pytest.approx(own["loss"].mean())
     bare = summary_of(path, "--map", "sample_weight=none", "--map", "is_weight=none")
-    assert bare["settings"] == summary_of(save(table, tmp_path / "bare.parquet"))["settings"]
+    assert bare["facts"] == summary_of(save(table, tmp_path / "bare.parquet"))["facts"]
 
 
 def test_a_sample_mask_in_the_file_leaves_responses_out(tmp_path):
@@ -48,17 +60,16 @@ def test_a_sample_mask_in_the_file_leaves_responses_out(tmp_path):
     keep = np.arange(60) % 3 > 0
     masked = save(table.append_column("sample_mask", pa.array(keep)), tmp_path / "masked.parquet")
     fewer = save(table.filter(pa.array(keep)), tmp_path / "fewer.parquet")
-    names = ("ratio", "kl", "ess", "advantage")
-    got, want = summary_of(masked), summary_of(fewer)
-    assert {name: got[name] for name in names} == {name: want[name] for name in names}
-    assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
-    assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
+    got, want = summary_of(masked)["facts"], summary_of(fewer)["facts"]
+    assert got.pop("without_tokens") != want.pop("without_tokens")
+    assert got == want
 
 
 # Sweeps
 
 
-DETAILS = {"positions", "steps", "domains"}
+DETAILS = {"position", "step", "domain"}
+OF_INPUT = ("advantage", "ratio", "log_ratio", "policy_k3", "engine_k1", "engine_k3", "ess")
 
 
 def test_rows_of_a_sweep_equal_single_runs_bit_for_bit(tmp_path):
@@ -69,13 +80,18 @@ def test_rows_of_a_sweep_equal_single_runs_bit_for_bit(tmp_path):
         (0.1, "ppo"),
         (0.1, "gspo"),
     ]
-    for one in swept["settings"]:
-        words = [f"--{x.replace('_', '-')}={y}" for x, y in one["swept"].items() if y is not None]
-        single = summary_of(path, *words)
-        alone = {name: x for name, x in single["settings"][0].items() if name not in DETAILS}
-        assert {**one, "swept": {}, "gradient": None} == alone
-        for name in ("ratio", "kl", "engine_kl", "ess", "tokens", "advantage"):
-            assert single[name] == swept[name]
+    for setting in swept["settings"]:
+        named = {x: y for x, y in setting["swept"].items() if y is not None}
+        single = summary_of(path, *[f"--{x.replace('_', '-')}={y}" for x, y in named.items()])
+        facts = swept["facts"] | setting["facts"]
+        for name, entry in single["facts"].items():
+            assert entry["all"] == facts[name]["all"]
+            if name.endswith("_loss") and name != "token_loss":
+                assert entry == facts[name]
+        gradient = {"gradient_norm", "gradient_ess", "gradient_cosine"}
+        assert facts.keys() - single["facts"].keys() == gradient
+        for name in ("options", "formula", "bounds", "aggregation"):
+            assert single[name] == setting[name]
 
 
 def test_a_sweep_prints_a_row_for_each_setting(tmp_path):
@@ -139,7 +155,7 @@ def test_an_option_is_swept_over_the_losses_that_have_it(tmp_path):
     ]
     options = swept["settings"][-1]["options"]["loss_options"]
     assert (options["k_pos"], options["k_neg"]) == (1.0, 4.0)
-    assert not any("without effect" in text for text in swept["warnings"])
+    assert not any("without effect" in text for text in texts(swept))
 
 
 def test_too_many_settings_are_rejected(tmp_path):
@@ -196,7 +212,7 @@ def test_advantages_of_the_run_and_of_a_file_give_the_same_loss(tmp_path, option
     assert computed["estimator"] is not None
     assert read["estimator"] is None
     assert read["advantages_from"] == "advantages"
-    for name in ("settings", "ratio", "kl", "ess", "advantage", "tokens", "left_out"):
+    for name in ("facts", "options", "tokens"):
         assert computed[name] == read[name], name
 
 
@@ -213,10 +229,10 @@ def test_tokens_that_filters_reject_count_in_no_mean(tmp_path, words):
         assert 0 < near.sum() < len(tokens)
         tokens = tokens.filter(near)
     assert [one["swept"]["aggregation"] for one in computed] == MEANS.split(",")
-    for batch in computed[2]["batches"]:
-        own = tokens.filter(pl.col("step") == batch["batch"])
+    for step, policy in by(computed[2], "policy_loss").items():
+        own = tokens.filter(pl.col("step") == step)
         prompts = own.group_by("prompt_id").agg(pl.col("loss").mean())
-        assert batch["policy"] == pytest.approx(prompts["loss"].mean())
+        assert policy == pytest.approx(prompts["loss"].mean())
 
 
 def test_tokens_that_another_row_trains_count_in_no_mean(tmp_path):
@@ -255,14 +271,14 @@ def test_tokens_that_another_row_trains_count_in_no_mean(tmp_path):
     tokens = ppo(pl.DataFrame(every))
     of = {"rollout-mean": "rollout_id", "prompt-mean": "prompt_id", "seq-mean-token-mean": "row"}
     for how in ("token-mean", "token-mean-by-sign", "seq-mean-token-sum", *of):
-        (computed,) = summary_of(path, *words, how, *reject)["settings"]
-        (read,) = summary_of(tmp_path / "adv.parquet", *words, how)["settings"]
-        assert computed == read
+        computed = summary_of(path, *words, how, *reject)
+        read = summary_of(tmp_path / "adv.parquet", *words, how)
+        assert computed["facts"] == read["facts"]
         if how in of or how == "token-mean":
-            for batch in computed["batches"]:
-                losses = tokens.filter(pl.col("step") == batch["batch"])
-                by = losses.group_by(of[how]).agg(pl.mean("loss")) if how in of else losses
-                assert batch["policy"] == pytest.approx(by["loss"].mean()), how
+            for step, policy in by(computed, "policy_loss").items():
+                losses = tokens.filter(pl.col("step") == step)
+                rows = losses.group_by(of[how]).agg(pl.mean("loss")) if how in of else losses
+                assert policy == pytest.approx(rows["loss"].mean()), how
 
 
 # The output
@@ -292,7 +308,7 @@ def test_the_output_has_the_input_columns_the_loss_and_the_clip_state(tmp_path):
     assert (options.loss, options.pg_clip) == ("ppo", (0.2, 0.2))
     assert (options.dual_clip, options.ratio_clamp) == (math.inf, 20)
     noted = json.loads(metadata[b"rlpost.loss_summary"])
-    assert noted["settings"][0]["clip"] == summary_of(path)["settings"][0]["clip"]
+    assert of_measures(noted, "clipped") == of_measures(summary_of(path), "clipped")
 
 
 def test_the_output_has_advantages_if_they_were_computed(tmp_path):
@@ -353,7 +369,8 @@ def test_a_file_without_responses_among_others_gets_an_empty_summary(tmp_path):
         metadata = pq.read_metadata(out / "none.parquet").metadata
         noted = json.loads(metadata[b"rlpost.loss_summary"])
         assert noted["responses"] == noted["tokens"]["policy"] == 0
-        assert noted["settings"][0]["batches"] == noted["settings"][0]["positions"] == []
+        assert noted["facts"]["policy_loss"].keys() == {"of", "all"}
+        assert of_all(noted, "ratio") is of_all(noted, "policy_loss") is None
 
 
 # Errors
@@ -407,11 +424,12 @@ def test_advantages_need_no_rewards_groups_or_steps(tmp_path):
         tmp_path / "bare.parquet",
     )
     got, want = summary_of(bare), summary_of(path)
-    assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
-    assert got["engine_kl"] is None
-    assert got["settings"][0]["loss"]["kl"] is None
-    assert got["settings"][0]["steps"] == []
-    assert [batch["batch"] for batch in got["settings"][0]["batches"]] == ["all"]
+    assert of_measures(got, "clipped") == of_measures(want, "clipped")
+    assert want["facts"].keys() - got["facts"].keys() == {
+        "engine_k1", "engine_k3", "kl_loss", "kl_clamped",
+    }  # fmt: skip
+    assert not any({"step", "domain"} & entry.keys() for entry in got["facts"].values())
+    assert of_all(got, "policy_loss", "count") == 1
 
 
 def with_nan(table):
@@ -433,9 +451,10 @@ def test_nonfinite_log_probs_are_an_error_with_the_row_or_are_left_out(tmp_path)
     rows = [place for place in range(60) if place != row]
     want = summary_of(save(table.take(rows), tmp_path / "fewer.parquet"))
     got = summary_of(path, "--nonfinite", "mask")
-    assert got["left_out"] == want["left_out"] + 1
-    assert got["kl"] == want["kl"]
-    assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
+    counts = [of_all(x, "without_tokens", "total") for x in (got, want)]
+    assert counts[0] == counts[1] + 1
+    for name in ("log_ratio", "policy_loss"):
+        assert got["facts"][name] == want["facts"][name]
 
 
 def test_an_infinite_ratio_is_an_error_that_names_the_clamp(tmp_path):
@@ -446,7 +465,7 @@ def test_an_infinite_ratio_is_an_error_that_names_the_clamp(tmp_path):
     ran = run("loss", path, "--ratio-clamp", "never", "--pg-clip", "never")
     assert ran.code == 3
     assert "are log_probs and old_log_probs of the same tokens?" in ran.err
-    assert summary_of(path, "--ratio-clamp", "20")["ratio"]["max"] > 1e100
+    assert of_all(summary_of(path, "--ratio-clamp", "20"), "ratio", "max") > 1e100
 
 
 @pytest.mark.parametrize("words", [["missing.parquet"], ["missing.parquet", "out.parquet"]])
@@ -458,7 +477,7 @@ def test_a_missing_file_exits_4(words):
 
 
 def warnings(*words):
-    return " ".join(summary_of(*words)["warnings"])
+    return " ".join(texts(summary_of(*words)))
 
 
 def test_suspicious_log_probs_and_advantages_give_warnings(tmp_path):
@@ -482,11 +501,11 @@ def test_presets_files_and_flags_set_the_loss(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('[loss]\nloss = "cispo"\npg-clip = 0.3\n')
-    from_file = summary_of(path, "--config", recipe)["settings"][0]["options"]
+    from_file = summary_of(path, "--config", recipe)["options"]
     assert (from_file["loss"], from_file["pg_clip"]) == ("cispo", 0.3)
-    beaten = summary_of(path, "--config", recipe, "--pg-clip", "0.1")["settings"][0]["options"]
+    beaten = summary_of(path, "--config", recipe, "--pg-clip", "0.1")["options"]
     assert (beaten["loss"], beaten["pg_clip"]) == ("cispo", 0.1)
-    verl = summary_of(path, "--preset", "verl")["settings"][0]["options"]
+    verl = summary_of(path, "--preset", "verl")["options"]
     assert verl["dual_clip"] == 3.0
     swept = summary_of(path, "--preset", "trl", "--sweep", "loss=grpo,dr_grpo")["settings"]
     assert [one["options"]["loss"] for one in swept] == ["ppo", "ppo"]
@@ -498,8 +517,8 @@ def test_presets_files_and_flags_set_the_loss(tmp_path):
 def test_the_environment_sets_the_loss(tmp_path, monkeypatch):
     path = save(dump(), tmp_path / "in.parquet")
     monkeypatch.setenv("RLPOST_PG_CLIP", "0.4")
-    assert summary_of(path)["settings"][0]["options"]["pg_clip"] == 0.4
-    assert summary_of(path, "--pg-clip", "0.1")["settings"][0]["options"]["pg_clip"] == 0.1
+    assert summary_of(path)["options"]["pg_clip"] == 0.4
+    assert summary_of(path, "--pg-clip", "0.1")["options"]["pg_clip"] == 0.1
 
 
 # Text
@@ -533,25 +552,24 @@ def test_files_with_few_or_no_policy_tokens_have_a_summary(tmp_path, masks):
     assert "KL(old ‖ current)" in ran.out
     got = summary_of(path, "--sweep", "loss=ppo,gspo,geo_mean")
     assert got["tokens"]["policy"] == count
-    assert got["ratio"]["mean"] == (1 if count else None)
-    assert [one["loss"]["policy"] for one in got["settings"]] == [
-        pytest.approx(0.5 if count else 0)
-    ] * 3
+    assert of_all(got, "ratio") == (1 if count else None)
+    want = pytest.approx(0.5) if count else None
+    assert [of_all(setting, "policy_loss") for setting in got["settings"]] == [want] * 3
 
 
 def test_json_in_a_file_and_on_stdout(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     assert run("loss", path, "--summary-json", tmp_path / "run.json").code == 0
     own = strict_json((tmp_path / "run.json").read_text())
-    assert own["settings"][0]["clip"] == summary_of(path)["settings"][0]["clip"]
-    assert strict_json(run("loss", path, "--summary-json", "-").out)["schema_version"] == 1
+    assert own["facts"] == summary_of(path)["facts"]
+    assert strict_json(run("loss", path, "--summary-json", "-").out)["schema_version"] == 2
 
 
 def test_python_and_the_command_give_the_same(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     configs = [LossConfig(LossOptions(pg_clip=0.1))]
     got = loss(path, None, rlpost.Recipe(), configs)
-    assert got["settings"] == summary_of(path, "--pg-clip", 0.1)["settings"]
+    assert got["facts"] == summary_of(path, "--pg-clip", 0.1)["facts"]
     swept = rlpost.loss(path, sweep={"loss": ["pg", "kimi15"], "tau": [0.1, 0.2]})
     words = ("--sweep", "loss=pg,kimi15", "--sweep", "tau=0.1,0.2")
     assert swept["settings"] == summary_of(path, *words)["settings"]
@@ -585,7 +603,5 @@ def test_a_file_whose_advantages_count_rollouts_has_a_loss(tmp_path, aggregation
     run = agentic_run(steps=1, restart=None).table
     enriched, _ = rlpost.enrich(run, rlpost.Recipe(columns={"rollout": "rollout_id"}))
     table = enriched.append_column("log_probs", enriched["old_log_probs"])
-    (setting,) = summary_of(save(table, tmp_path / "in.parquet"), "--aggregation", aggregation)[
-        "settings"
-    ]
-    assert all(math.isfinite(batch["policy"]) for batch in setting["batches"])
+    summary = summary_of(save(table, tmp_path / "in.parquet"), "--aggregation", aggregation)
+    assert math.isfinite(of_all(summary, "policy_loss"))

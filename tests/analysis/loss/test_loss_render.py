@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from loss_runs import of_all, of_measures, texts
 from rich.console import Console
 from runs import run
 from test_loss_command import FLOATS, SAMPLE, dump, policy_tokens, save, summary_of, warnings
@@ -72,8 +73,8 @@ def test_the_summary_of_a_file_has_only_its_own_batches(tmp_path):
     assert run("loss", tmp_path / "in", tmp_path / "out").code == 0
     for step in range(3):
         metadata = pq.read_metadata(tmp_path / "out" / f"{step}.parquet").metadata
-        noted = json.loads(metadata[b"rlpost.loss_summary"])["settings"][0]
-        assert [batch["batch"] for batch in noted["batches"]] == [step]
+        noted = json.loads(metadata[b"rlpost.loss_summary"])
+        assert noted["facts"]["policy_loss"]["step"]["label"] == [step]
 
 
 # Columns
@@ -155,10 +156,10 @@ def test_clamped_ratios_and_a_low_effective_sample_size_give_warnings(tmp_path):
     count = int(((tokens["log_probs"] - tokens["old_log_probs"]).abs() > 20).sum())
     assert count > 5
     got = summary_of(path)
-    warned = " ".join(got["warnings"])
+    warned = " ".join(texts(got))
     assert f"|log_probs - old_log_probs| is above 20 at {count} tokens, up to" in warned
-    assert got["settings"][0]["ratio_clamped"] == count
-    assert got["ess"] < 0.1
+    assert of_all(got, "ratio_clamped", "total") == count
+    assert of_all(got, "ess", "value") < 0.1
     assert "effective sample size" in warned
     assert "is above 20" not in warnings(path, "--ratio-clamp", "100")
     calm = warnings(save(bounded(dump()), tmp_path / "calm.parquet"))
@@ -203,8 +204,8 @@ def test_no_number_of_a_wide_sweep_is_cut_on_a_narrow_terminal(tmp_path, monkeyp
     assert "…" not in shown
     words = shown.split()
     for one in summary["settings"]:
-        assert render_loss.percent(one["no_gradient"]["fraction"]).split()[0] in words
-    for loss in render_loss.aligned([one["loss"]["total"] for one in summary["settings"]]):
+        assert render_loss.percent(of_all(one, "no_gradient")).split()[0] in words
+    for loss in render_loss.aligned([of_all(x, "total_loss") for x in summary["settings"]]):
         assert loss in words
     for name in FOUR:
         assert name in shown
@@ -217,14 +218,14 @@ def test_the_page_of_every_loss_has_its_formula_and_its_clipped_tokens(tmp_path,
     path = save(dump(drift=1.5), tmp_path / "in.parquet")
     summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(loss=name))])
     shown = " ".join(Screen(monkeypatch, 80).show(summary).split())
-    setting = summary["settings"][0]
-    assert math.isfinite(setting["loss"]["total"])
+    assert math.isfinite(of_all(summary, "total_loss"))
     assert f" · {name}" in shown
-    assert setting["formula"] in shown
-    labels = render_loss.branch_labels(setting)
-    for side, state in setting["clip"].items():
-        if side != "any" and (state["tokens"] or side in labels):
-            assert f"{labels[side]} {state['tokens']} " in shown
+    assert summary["formula"] in shown
+    labels = render_loss.branch_labels(summary)
+    for state in ("clipped_low", "clipped_high", "clipped_dual", "selected"):
+        total = of_all(summary, state, "total")
+        if total or state in labels:
+            assert f"{labels[state]} {total} " in shown
 
 
 LABELS = {
@@ -258,18 +259,17 @@ def test_ref_kl_counts_the_signs_of_its_own_advantage(tmp_path):
     table = dump()
     path = save(table, tmp_path / "in.parquet")
     same = policy_tokens(path).select(pl.col("log_probs") == pl.col("ref_log_probs")).to_series()
-    got = summary_of(path, "--loss", "ref_kl", "--loss-option", "square_coef=0")["settings"][0]
+    got = summary_of(path, "--loss", "ref_kl", "--loss-option", "square_coef=0")
     assert int(same.sum()) == 0
-    assert got["no_gradient"]["zero_advantage"] == 0
+    assert of_all(got, "no_gradient_zero_advantage", "total") == 0
     place = table.schema.get_field_index("ref_log_probs")
     equal = save(
         table.set_column(place, "ref_log_probs", table.column("log_probs")),
         tmp_path / "equal.parquet",
     )
-    still = summary_of(equal, "--loss", "ref_kl", "--loss-option", "square_coef=0")["settings"][0][
-        "no_gradient"
-    ]
-    assert still["zero_advantage"] == still["tokens"] == len(same)
+    still = summary_of(equal, "--loss", "ref_kl", "--loss-option", "square_coef=0")
+    for name in ("no_gradient", "no_gradient_zero_advantage"):
+        assert of_all(still, name, "total") == len(same)
     ran = run("loss", equal, "--loss", "ref_kl")
     assert "A: log π_ref - log π of the token" in ran.out
 
@@ -285,21 +285,23 @@ def test_the_ratio_divides_by_the_engine_if_the_loss_does(tmp_path):
     drift = tokens["log_probs"] - tokens["infer_log_probs"]
     ratio = drift.exp()
     assert got["behaviour"] == "infer"
-    assert got["ratio"]["mean"] == pytest.approx(ratio.mean())
-    assert got["ratio"]["max"] == pytest.approx(ratio.max())
-    assert got["ess"] == pytest.approx(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()))
-    assert got["kl"]["k1"] == pytest.approx(-drift.mean())
+    assert of_all(got, "ratio") == pytest.approx(ratio.mean())
+    assert of_all(got, "ratio", "max") == pytest.approx(ratio.max())
+    ess = ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())
+    assert of_all(got, "ess", "value") == pytest.approx(ess)
+    assert of_all(got, "log_ratio") == pytest.approx(drift.mean())
     median = np.sort(drift.to_numpy())[math.ceil(len(drift) / 2) - 1]
-    assert math.log(got["ratio"]["quantiles"]["0.5"]) == pytest.approx(median, rel=1 / 64)
-    assert got["engine_kl"] == summary_of(path)["engine_kl"]
+    assert math.log(of_all(got, "ratio", "quantiles")["0.5"]) == pytest.approx(median, rel=1 / 64)
+    assert of_measures(got, "engine_") == of_measures(summary_of(path), "engine_") != {}
     shown = run("loss", path, "--behaviour", "infer").out
     assert "ratio r: exp(log_probs - infer_log_probs)" in shown
     assert "KL(rollout engine ‖ current)" in shown
     bare = save(table.drop_columns(["old_log_probs"]), tmp_path / "bare.parquet")
     without = summary_of(bare, "--behaviour", "infer")
-    assert without["engine_kl"] is None
-    for name in ("batches", "clip", "no_gradient", "options"):
-        assert without["settings"][0][name] == got["settings"][0][name]
+    assert of_measures(without, "engine_") == {}
+    for name in ("policy_loss", "clipped", "no_gradient"):
+        assert without["facts"][name] == got["facts"][name]
+    assert without["options"] == got["options"]
     assert run("loss", bare).code == 3
     preset = run("loss", bare, "--preset", "prime-rl")
     assert preset.code == 0, preset.err
@@ -331,7 +333,7 @@ def test_advantages_of_a_framework_give_a_warning(tmp_path):
     assert "--map advantages=dumped_advantages uses them" in warned
     taken = summary_of(path, "--map", "advantages=dumped_advantages")
     assert taken["advantages_from"] == "dumped_advantages"
-    assert "dumped_advantages" not in " ".join(taken["warnings"])
+    assert "dumped_advantages" not in " ".join(texts(taken))
 
 
 def test_the_estimator_of_a_preset_has_the_name_on_the_command_line(tmp_path):
@@ -366,13 +368,15 @@ def test_the_catalogue_has_all_losses():
 )
 def test_resolved_options_are_complete_and_give_the_same_loss(tmp_path, options):
     path = save(dump(), tmp_path / "in.parquet")
-    want = loss_run.loss(path, None, None, [LossConfig(LossOptions.of(options))])["settings"][0]
+    want = loss_run.loss(path, None, None, [LossConfig(LossOptions.of(options))])
     values = want["options"]
     assert [name for name, value in values.items() if value is None] == (
         ["agg_length"] if "sum-norm" in values["aggregation"] else []
     )
     again = LossConfig(LossOptions.of(json.loads(json.dumps(values))))
-    assert loss_run.loss(path, None, None, [again])["settings"][0] == want
+    got = loss_run.loss(path, None, None, [again])
+    for name in ("options", "formula", "bounds", "aggregation", "facts"):
+        assert got[name] == want[name]
 
 
 def test_the_summary_prints_the_parameters_of_a_formula(tmp_path):
@@ -484,7 +488,7 @@ def test_clamped_kl_and_left_out_responses_are_reported(tmp_path):
     drift = tokens["ref_log_probs"] - tokens["log_probs"]
     count = int((drift.exp() - 1 - drift > 10).sum())
     assert count > 3
-    assert summary_of(path)["settings"][0]["kl_clamped"] == count
+    assert of_all(summary_of(path), "kl_clamped", "total") == count
     assert f"KL was clamped to ±10 nats at {count} tokens." in run("loss", path).out
     free = run("loss", path, "--kl-loss-clamp", "never")
     assert "KL was clamped" not in free.out
@@ -496,9 +500,9 @@ def test_clamped_kl_and_left_out_responses_are_reported(tmp_path):
     broken = save(table.set_column(place, "log_probs", pa.array(lists, FLOATS)), tmp_path / "n.pq")
     got = summary_of(broken, "--nonfinite", "mask")
     assert got["nonfinite"] == 1
-    warned = " ".join(got["warnings"])
+    warned, empty = " ".join(texts(got)), of_all(got, "without_tokens", "total") - 1
     assert "1 response left out: a number is not finite" in warned
-    assert f"{got['left_out'] - 1} responses without a token in the loss" in warned
+    assert f"{empty} responses without a token in the loss" in warned
 
 
 def test_markdown_has_header_warnings_and_notes():

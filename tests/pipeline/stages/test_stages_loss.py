@@ -5,7 +5,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from loss_runs import TOKENS, dump, save, summary_of, tied
+from loss_runs import TOKENS, dump, of_all, of_measures, save, summary_of, tied
 from runs import run
 
 from rlpost.functional import policy_loss
@@ -52,10 +52,11 @@ def test_a_sweep_selects_for_each_setting(tmp_path):
     assert rows[0]["swept"] == {"loss": "ppo", "share": None}
     for row in rows[1:]:
         name, share = row["options"]["loss"], row["swept"]["share"]
-        one = summary_of(path, "--loss", name, "--loss-option", f"share={share}")["settings"][0]
-        assert one["clip"] == row["clip"]
-        assert one["batches"] == row["batches"]
-    assert [row["clip"]["selected"]["tokens"] for row in rows[:1]] == [0]
+        single = summary_of(path, "--loss", name, "--loss-option", f"share={share}")
+        for measure, entry in of_measures(single, "selected").items():
+            assert entry == row["facts"][measure]["all"]
+        assert single["facts"]["policy_loss"] == row["facts"]["policy_loss"]
+    assert of_all(rows[0], "selected", "total") == 0
 
 
 def test_dropped_responses_compete_in_no_batch(tmp_path):
@@ -66,5 +67,5 @@ def test_dropped_responses_compete_in_no_batch(tmp_path):
         save(table.filter(pa.array(kept)), tmp_path / "a.parquet"), *words_of(SELECTING["kl_cov"])
     )
     got = summary_of(save(with_mask, tmp_path / "b.parquet"), *words_of(SELECTING["kl_cov"]))
-    assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
-    assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
+    for name in ("clipped", "selected", "policy_loss"):
+        assert got["facts"][name] == want["facts"][name]

@@ -1,6 +1,6 @@
-"""The metrics of policy losses: what each batch adds to the totals, and what totals become.
+"""The measures of policy losses: what each batch adds to the totals, and what totals become.
 
-A new number of `rlpost loss` is a `LossMetric`. What all losses of a sweep have in common (log
+A new number of `rlpost loss` is a `LossMeasure`. What all losses of a sweep have in common (log
 ratios, masks, positions) is computed once. Sums run over stretches of a response, and the sums of
 stretches add up exactly, so that results do not depend on chunks and workers.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable  # noqa: TC003 - of the fields of a NamedTuple
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,15 +36,8 @@ from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
 from rlpost.losses.config import behaviour_of
 from rlpost.losses.kl import KlLoss
 from rlpost.pipeline.metrics import MOST_NATS, Numbers
-from rlpost.pipeline.stages.loss import blocks, rounded, tokens_of
-from rlpost.pipeline.stages.loss_weights import (
-    SIGNED,
-    WEIGHT,
-    signs_of,
-    step_gradient,
-    token_weights,
-    weight_name,
-)
+from rlpost.pipeline.stages.loss import blocks, tokens_of
+from rlpost.pipeline.stages.loss_weights import SIGNED, rounded, signs_of, step_gradient
 from rlpost.pipeline.totals import Counted, Totals, TotalsBy
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.loss import behaviour_role
@@ -54,7 +48,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.kernels.moments import Integers
     from rlpost.losses.base import Surrogate
     from rlpost.losses.config import LossConfig
     from rlpost.losses.tokens import Tokens
@@ -67,13 +60,17 @@ Json = dict[str, Any]
 SIGNS, FLAT, CLIPS = 4, 2, 5
 """A kind of token is the sign of its advantage (0, positive, negative, or masked out), whether its
 gradient is 0, and its clip state."""
+_SHAPE = SIGNS, FLAT, CLIPS
 KINDS = SIGNS * FLAT * CLIPS
 ZERO, POSITIVE, NEGATIVE, OUTSIDE = range(SIGNS)
+ALL, OF_SIGN, CLIPPED = slice(None), slice(POSITIVE, OUTSIDE), slice(1, None)
 BY_CELL, BY_POSITION, BY_BATCH = "cell", "position", "batch"
 """What numbers are added by. A sweep has only one cell, which is the whole input, and no positions.
 """
 SHARES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
-BRANCHES = {"low": LOW, "high": HIGH, "dual": DUAL, "selected": SELECTED}
+TOKENS = "policy tokens in the loss"
+RESPONSES = {"responses": "rows", "responses with a token in the loss": "valid"}
+"""Populations of responses, with the sums that count them."""
 
 
 class LossSetting(NamedTuple):
@@ -83,26 +80,101 @@ class LossSetting(NamedTuple):
     config: LossConfig
 
 
-class LossMetric(NamedTuple):
-    """An entry of the summary."""
-
-    name: str
-    report: Callable[[Totals, LossSetting], Any]
-    """Returns the entry from the totals."""
-    add: Callable[[TokenBlock], None] | None = None
-    """Adds the numbers of a block of responses."""
-    add_loss: Callable[[TokenBlock, LossSetting, Surrogate], None] | None = None
-    """Adds the numbers of a block under a loss."""
-
-
-def report_losses(metrics: Sequence[LossMetric], totals: Totals, setting: LossSetting) -> Json:
-    """Return the entries of metrics."""
-    return {metric.name: metric.report(totals, setting) for metric in metrics}
-
-
 def policy_tokens(totals: Totals) -> int:
     """Return the number of policy tokens, which is the same for all losses."""
     return int(totals.counts["kinds"][0, :OUTSIDE].sum()) if totals.counts else 0
+
+
+def _numbers(totals: Totals, key: str, count: int, *, less: int = 0) -> Json:
+    """Return the mean of numbers, each of which lacks `less` in the sums, and known extremes."""
+    entry: Json = {"mean": totals.mean(f"{key}.total", count, less * count)}
+    if key in totals.lows or not totals.sums:
+        ends = (totals.lows[key] + 0.0, totals.highs[key] + 0.0) if count else (None, None)
+        entry |= zip(("min", "max"), ends, strict=True)
+    return entry
+
+
+def _spread(totals: Totals, key: str, count: int) -> Json:
+    """Return mean, deviation and extremes."""
+    return {
+        **replace(totals, sums=totals.sums | {f"{key}.count": count << totals.scale}).statistic(key)
+    }
+
+
+def _share(total: int, count: int) -> Json:
+    return {"total": total, "mean": total / count if count else None}
+
+
+def _share_of_sum(totals: Totals, key: str, count: int) -> Json:
+    return _share(totals.count(key), count)
+
+
+def _share_of_others(totals: Totals, key: str, count: int) -> Json:
+    return _share(count - totals.count(key), count)
+
+
+def _ess(totals: Totals, key: str, count: int, *, less: int = 0) -> Json:
+    """Return the effective sample size of weights, each of which lacks `less` in the sums."""
+    total, squares = (totals.total(f"{key}.{x}") + less * count for x in ("total", "squares"))
+    return {"value": effective_sample_size(count, total, squares)}
+
+
+class LossMeasure(NamedTuple):
+    """A number of each token or response, or of a set of tokens."""
+
+    name: str
+    about: str
+    """One sentence."""
+    add: Callable[..., None] | None = None
+    """Adds the numbers of a block of responses, under a loss if the measure is of one, and those of
+    the measures that follow without one."""
+    statistics: Callable[[Totals, str, int], Json] = _numbers
+    """Returns what is known of the numbers from totals, the key of their sums and their count."""
+    key: str = "{name}"
+    """Of the sums: `at` is the index of the loss, `kl` the name of its KL, `clamp` its clamp."""
+    of: str = TOKENS
+    """The population."""
+    kinds: tuple[Any, ...] = ()
+    """Of a share of kinds of tokens: signs, gradients and clip states."""
+    among: Any = ALL
+    """The signs of the population of kinds."""
+
+    def entry(self, totals: Totals, setting: LossSetting) -> Json | None:
+        """Return the statistics of a set of tokens; None if its totals lack the measure."""
+        if self.kinds:
+            parts = totals.counts["kinds"][setting.at] if totals.counts else np.zeros(_SHAPE, int)
+            part, whole = (int(parts[:OUTSIDE][x].sum()) for x in (self.kinds, self.among))
+            return {"count": whole, **_share(part, whole)}
+        config = setting.config
+        key = self.key.format(name=self.name, at=setting.at, kl=config.kl_name, clamp=config.clamp)
+        if totals.sums and key not in totals.sums and f"{key}.total" not in totals.sums:
+            return None
+        tokens = self.of not in RESPONSES
+        count = policy_tokens(totals) if tokens else totals.count(RESPONSES[self.of])
+        return {"count": count, **self.statistics(totals, key, count)}
+
+
+def loss_facts(
+    measures: Sequence[LossMeasure],
+    slices: Mapping[str, Mapping[Label, Totals]],
+    setting: LossSetting,
+) -> Json:
+    """Return the entry of each measure: its population, and its statistics by each key.
+
+    Args:
+        measures: one that a key does not have is absent there.
+        slices: totals by label, by key; those of `all` are the whole input.
+        setting: the loss.
+    """
+    facts = {}
+    for measure in measures:
+        entry = facts[measure.name] = Json(of=measure.of)
+        for key, sets in slices.items():
+            rows = [row for x in sets.values() if (row := measure.entry(x, setting)) is not None]
+            if rows:
+                columns = {name: [row[name] for row in rows] for name in rows[0]}
+                entry[key] = rows[0] if key == "all" else {"label": [*sets], **columns}
+    return {name: entry for name, entry in facts.items() if "all" in entry}
 
 
 def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool) -> Counted:
@@ -175,7 +247,7 @@ def _check_finite(
     configs = [configs[index] for index in variant.indices]
     for index, config in enumerate(configs):
         by = f"{variant.prefix}{BY_CELL} "
-        wrong = ~np.isfinite(numbers[f"{by}sum {index}.value"])
+        wrong = ~np.isfinite(numbers[f"{by}sum {index}.token_loss.total"])
         if bool(wrong.any()):
             row = int(np.flatnonzero(wrong)[0])
             most = max(abs(float(numbers[f"{by}{end} log_ratio"][row])) for end in ("low", "high"))
@@ -226,22 +298,23 @@ class TokenBlock:
         self.kinds: list[Array] = []
         """By setting: the tokens of each kind, [cells, positions, KINDS]."""
         self._kl_losses: dict[str, KlLoss] = {}
-        self._token_weights: dict[str, Array] = {}
+        self.token_weights: dict[str, Array] = {}
         keys = (BY_CELL, BY_BATCH, *((BY_POSITION,) if first_of is None else ()))
         self.numbers = {key: Numbers() for key in keys}
 
     def counted(self) -> dict[str, Numbers]:
-        """Return the numbers of all metrics, by each key."""
-        metrics = (*OF_INPUT, *OF_TOKENS, *OF_LOSS, *OF_WHOLE)
-        for metric in metrics:
-            if metric.add is not None:
-                metric.add(self)
+        """Return the numbers of all measures, by each key."""
+        _add_units(self)
+        _add_log_probs(self)
+        for measure in OF_INPUT:
+            if measure.add is not None:
+                measure.add(self)
         for setting in self.settings:
             surrogate = setting.config.loss(self.tokens, setting.config.options)
-            for metric in metrics:
-                if metric.add_loss is not None:
-                    metric.add_loss(self, setting, surrogate)
-        shape = (len(self.settings), self.cells, -1, SIGNS, FLAT, CLIPS)
+            for measure in OF_LOSS:
+                if measure.add is not None:
+                    measure.add(self, setting, surrogate)
+        shape = (len(self.settings), self.cells, -1, *_SHAPE)
         kinds = self.xp.stack(self.kinds).reshape(shape)
         for key, axis in ((BY_CELL, 2), (BY_POSITION, 1)):
             if key in self.numbers:
@@ -313,22 +386,6 @@ class TokenBlock:
             weighted = part if self.weights is None else part * self.weights
             self.add_rows(f"{name}{sign}", weighted, BY_BATCH)
 
-    def gradient(self, config: LossConfig, surrogate: Surrogate) -> Array:
-        """Return the gradient of the loss of a step by the log-prob of each token, [T]."""
-        of_tokens = []
-        for kl in (False, True):
-            name = weight_name(config, kl=kl)
-            if name not in self._token_weights:
-                columns = {name: x for name, x in self.rows.items() if name.startswith(WEIGHT)}
-                weights = token_weights(columns, self.tokens, config, kl=kl)
-                if self.weights is not None:
-                    weights = weights * spread(self.weights, self.tokens.offsets)
-                self._token_weights[name] = weights
-            of_tokens.append(self._token_weights[name])
-        policy, of_kl = of_tokens
-        kl_loss = self.kl_loss(config)
-        return step_gradient(config, self.tokens, surrogate, (policy, of_kl), kl_loss)
-
     @cached_property
     def log_ratio(self) -> Array:
         """[T] log ratio, 0 for masked-out tokens, so that these add 0 to each sum of it."""
@@ -372,14 +429,14 @@ class TokenBlock:
         )
 
 
-# ---- of the input ----
+# ---- of the input, and of the ratio and the divergence between policies ----
 
 
 def _add_sizes(block: TokenBlock) -> None:
     size = lengths(on_host(block.tokens.offsets)).astype(np.float64)
     sizes = {"rows": np.ones_like(size), "valid": block.count > 0, "tokens": block.count}
-    for name, numbers in sizes.items():
-        block.add_rows(name, numbers, BY_CELL, BY_BATCH)
+    for name, sums in sizes.items():
+        block.add_rows(name, sums, BY_CELL, BY_BATCH)
     block.add_rows("length", size, BY_CELL)
     block.numbers[BY_BATCH].spans["length"] = size, size
 
@@ -397,7 +454,6 @@ def _add_advantage(block: TokenBlock) -> None:
     advantages = block.tokens.masked_advantages
     block.add("advantage.total", advantages)
     block.add("advantage.squares", advantages**2)
-    block.add_rows("advantage.count", block.count, BY_CELL)
     block.add_span("advantage", advantages)
 
 
@@ -421,51 +477,37 @@ def _add_log_probs(block: TokenBlock) -> None:
         block.numbers[BY_CELL].spans[role] = low, high
 
 
-def _report_sizes(totals: Totals, _: LossSetting) -> Json:
-    return {"all": totals.count("length"), "policy": totals.count("tokens")}
-
-
-OF_INPUT = (
-    LossMetric("responses", lambda totals, _: totals.count("rows"), _add_sizes),
-    LossMetric(
-        "left_out", lambda totals, _: totals.count("rows") - totals.count("valid"), _add_units
-    ),
-    LossMetric("tokens", _report_sizes, _add_log_probs),
-    LossMetric("advantage", lambda totals, _: totals.statistic("advantage"), _add_advantage),
-)
-
-
-# ---- of the input and of a part of its tokens: the ratio and the divergence between policies ----
-
-
 def _add_ratio(block: TokenBlock) -> None:
-    block.add("excess", block.excess)  # Σr is this plus the number of tokens
+    """Add r - 1 and r² - 1, whose sums keep their digits if policies nearly agree."""
+    block.add("ratio.total", block.excess)
+    block.add("ratio.squares", chi_square(block.excess))
     block.add_span("log_ratio", block.base.log_ratio)
     block.numbers[BY_CELL].tallies.append(tally(block.log_ratio, bits=BITS))
 
 
-def _report_ratio(totals: Totals, _: LossSetting) -> Json:
-    """Return the mean and the extremes of the ratio of a token; of the input also quantiles.
+def _finite(log_ratio: float) -> float:
+    return min(max(log_ratio, -MOST_NATS), MOST_NATS)
+
+
+def _ratio(totals: Totals, key: str, count: int) -> Json:
+    """Return the statistics of the ratio; of the input with quantiles.
 
     The log ratio of a quantile is within 1/64 of itself, and within the extremes.
     """
-    count, whole = policy_tokens(totals), totals.tallies is not None
-    if not count:
-        return dict.fromkeys(("mean", "min", "max", *(("quantiles",) if whole else ())))
-    ends = (totals.lows["log_ratio"], totals.highs["log_ratio"])
-    low, high = (min(max(end, -MOST_NATS), MOST_NATS) for end in ends)
-    mean = totals.mean("excess", count, more=count)
-    entry: Json = {"mean": mean, "min": math.exp(low), "max": math.exp(high)}
-    if totals.tallies:
-        log_ratios = zip(SHARES, quantiles(totals.tallies[0], count, SHARES), strict=True)
-        shares = {f"{share:g}": math.exp(min(max(x, low), high)) for share, x in log_ratios}
-        entry["quantiles"] = shares
-    return entry
+    low, high = (_finite(ends.get("log_ratio", 0.0)) for ends in (totals.lows, totals.highs))
+    ends = (math.exp(low), math.exp(high)) if count else (None, None)
+    entry = _numbers(totals, key, count, less=1) | dict(zip(("min", "max"), ends, strict=True))
+    if totals.tallies is None:
+        return entry
+    pairs = zip(SHARES, quantiles(totals.tallies[0], count, SHARES), strict=True) if count else ()
+    shares = {f"{x:g}": math.exp(min(max(y, low), high)) for x, y in pairs}
+    return entry | {"quantiles": shares or None}
 
 
 def _add_kl(block: TokenBlock) -> None:
-    for name, term in kl_terms(block.log_ratio, block.excess).items():
-        block.add(name, term)
+    terms = kl_terms(block.log_ratio, block.excess)
+    block.add("log_ratio.total", -terms["k1"])
+    block.add("policy_k3.total", terms["k3"])
 
 
 def _add_engine_kl(block: TokenBlock) -> None:
@@ -474,209 +516,232 @@ def _add_engine_kl(block: TokenBlock) -> None:
     distance = block.tokens.inside(block.tokens.old - block.tokens.infer)
     distance = distance.clip(-MOST_NATS, MOST_NATS)
     for name, term in kl_terms(distance, block.xp.expm1(distance)).items():
-        block.add(f"engine.{name}", term)
+        block.add(f"engine_{name}.total", term)
 
 
-def _report_kl(totals: Totals, _: LossSetting, *, of: str = "") -> Json | None:
-    if of and f"{of}k3" not in totals.sums:
-        return None
-    count = policy_tokens(totals)
-    return {name: totals.mean(f"{of}{name}", count) for name in ("k1", "k3")}
-
-
-def _add_squares(block: TokenBlock) -> None:
-    block.add("excess2", chi_square(block.excess))  # Σr² is this plus the number of tokens
-
-
-def _report_ess(totals: Totals, _: LossSetting) -> float | None:
-    count = policy_tokens(totals)
-    weight, squares = (totals.total(name) + count for name in ("excess", "excess2"))
-    return effective_sample_size(count, weight, squares)
-
-
-OF_TOKENS = (
-    LossMetric("ratio", _report_ratio, _add_ratio),
-    LossMetric("kl", _report_kl, _add_kl),
-    LossMetric("engine_kl", partial(_report_kl, of="engine."), _add_engine_kl),
-    LossMetric("ess", _report_ess, _add_squares),
+OF_INPUT = (
+    LossMeasure(
+        "without_tokens",
+        "Without a token in the loss: masked, dropped or empty.",
+        _add_sizes,
+        _share_of_others,
+        "valid",
+        "responses",
+    ),
+    LossMeasure("advantage", "Advantage.", _add_advantage, _spread),
+    LossMeasure(
+        "ratio",
+        "Ratio r of the policy in training to that of `behaviour`; of the whole input with "
+        "`quantiles`, whose logarithms are exact to 1/64 of themselves.",
+        _add_ratio,
+        _ratio,
+    ),
+    LossMeasure(
+        "log_ratio",
+        "log r; the mean, of numbers within ±300, times -1 is k1 of KL(behaviour ‖ current).",
+        _add_kl,
+    ),
+    LossMeasure("policy_k3", "k3 of KL(behaviour ‖ current), nats."),
+    LossMeasure("engine_k1", "k1 of KL(rollout engine ‖ old), nats.", _add_engine_kl),
+    LossMeasure("engine_k3", "k3 of KL(rollout engine ‖ old), nats."),
+    LossMeasure(
+        "ess",
+        "Effective sample size of r, (Σr)²/(nΣr²).",
+        statistics=partial(_ess, less=1),
+        key="ratio",
+    ),
 )
 
 
-# ---- of a loss, and of a part of its tokens ----
+# ---- of a loss ----
 
 
 def _add_own_ratio(block: TokenBlock, setting: LossSetting, surrogate: Surrogate) -> None:
     if setting.config.own_ratio(block.behaviour):
         excess = block.tokens.inside(surrogate.ratio - 1)
-        block.add(f"{setting.at}.excess", excess)
-        block.add_span(f"{setting.at}.ratio", surrogate.ratio)
+        block.add(f"{setting.at}.loss_ratio.total", excess)
+        block.add_span(f"{setting.at}.loss_ratio", surrogate.ratio)
 
 
-def _report_own_ratio(totals: Totals, setting: LossSetting) -> Json | None:
-    """Return the ratio that the loss uses, if that is not the ratio of a token."""
-    name, count = f"{setting.at}.ratio", policy_tokens(totals)
-    if name not in totals.lows or not count:
-        return None
-    mean = totals.mean(f"{setting.at}.excess", count, more=count)
-    return {"mean": mean, "min": totals.lows[name], "max": totals.highs[name]}
-
-
-def _add_value(block: TokenBlock, setting: LossSetting, surrogate: Surrogate) -> None:
-    """Add the loss of each token, and what it adds to that of its batch."""
+def _add_loss(block: TokenBlock, setting: LossSetting, surrogate: Surrogate) -> None:
+    """Add the loss of each token, what it adds to that of its batch, and the kinds of tokens."""
     at, config = setting
-    total = block.add(f"{at}.value", surrogate.values)
+    total = block.add(f"{at}.token_loss.total", surrogate.values)
     block.add_numerator(f"{at}.policy", surrogate.values, total, config.aggregation)
-
-
-def _add_kinds(block: TokenBlock, setting: LossSetting, surrogate: Surrogate) -> None:
     moves, signs = surrogate.gradient != 0, block.signs
-    block.add_rows(f"{setting.at}.live", segment_any(moves, block.tokens.offsets), BY_CELL)
-    if setting.config.loss.advantages is not None:
-        advantages = setting.config.loss.advantages(block.tokens)
+    block.add_rows(f"{at}.live", segment_any(moves, block.tokens.offsets), BY_CELL)
+    if config.loss.advantages is not None:
+        advantages = config.loss.advantages(block.tokens)
         signs = block.signed(advantages > 0, advantages < 0)
     state = surrogate.clip + block.xp.astype(~moves, block.xp.uint8) * CLIPS
     size = block.cells * (POSITION_RANGES if BY_POSITION in block.numbers else 1) * KINDS
     block.kinds.append(block.xp.count_codes(signs + state, size))
 
 
-def _kinds(totals: Totals, setting: LossSetting) -> Integers:
-    """Return the tokens of each kind, [SIGNS - 1, FLAT, CLIPS], without masked-out ones."""
-    counts = totals.counts.get("kinds")
-    if counts is None:
-        return np.zeros((OUTSIDE, FLAT, CLIPS), np.int64)
-    kinds: Integers = counts[setting.at, :OUTSIDE]
-    return kinds
-
-
-def _report_clip(totals: Totals, setting: LossSetting) -> Json:
-    """Return the clipped tokens and their share, of all tokens and by sign of the advantage."""
-    kinds = _kinds(totals, setting)
-    whole = kinds.sum((1, 2)).tolist()
-
-    def clipped(states: Any) -> Json:
-        counts = kinds[:, :, states].reshape(OUTSIDE, -1).sum(1).tolist()
-        entry = _share(sum(counts), sum(whole))
-        for sign, name in ((POSITIVE, "positive"), (NEGATIVE, "negative")):
-            entry[name] = _share(counts[sign], whole[sign])
-        return entry
-
-    branches = {name: clipped(state) for name, state in BRANCHES.items()}
-    return {**branches, "any": clipped(slice(1, None))}
-
-
-def _share(count: int, whole: int) -> Json:
-    return {"tokens": count, "fraction": count / whole if whole else 0.0}
-
-
-def _report_no_gradient(totals: Totals, setting: LossSetting) -> Json:
-    """Return the tokens whose gradient is 0, by reason, and the responses of such tokens alone."""
-    kinds = _kinds(totals, setting)
-    flat = kinds[:, 1].sum(1).tolist()
-    clipped = int(kinds[[POSITIVE, NEGATIVE], 1, 1:].sum())
-    entry = _share(sum(flat), int(kinds.sum())) | {
-        "zero_advantage": flat[ZERO],
-        "clipped": clipped,
-        "other": flat[POSITIVE] + flat[NEGATIVE] - clipped,
-    }
-    if f"{setting.at}.live" in totals.sums:
-        valid = totals.count("valid")
-        zero = valid - totals.count(f"{setting.at}.live")
-        entry |= {"responses": zero, "response_fraction": zero / valid if valid else 0.0}
-    return entry
-
-
-OF_LOSS = (
-    LossMetric("loss_ratio", _report_own_ratio, add_loss=_add_own_ratio),
-    LossMetric(
-        "token_loss",
-        lambda totals, setting: totals.mean(f"{setting.at}.value", policy_tokens(totals)),
-        add_loss=_add_value,
-    ),
-    LossMetric("clip", _report_clip, add_loss=_add_kinds),
-    LossMetric("no_gradient", _report_no_gradient),
-)
-
-
-# ---- of a loss on the whole input ----
-
-
-def _add_beyond(block: TokenBlock) -> None:
-    """Add the log ratios beyond each clamp."""
+def _add_beyond(block: TokenBlock, setting: LossSetting, _: Surrogate) -> None:
+    """Add the log ratios beyond the clamp."""
     distance, most = block.distance
-    for clamp in {setting.config.clamp for setting in block.settings}:
-        beyond = block.count_above(clamp, distance, most)
-        block.add_rows(f"beyond {clamp}", beyond, BY_CELL)
+    clamp = setting.config.clamp
+    block.add_rows(f"beyond {clamp}", block.count_above(clamp, distance, most), BY_CELL)
 
 
-def _add_kl_losses(block: TokenBlock) -> None:
-    """Add the KL losses from the reference policy, and the tokens whose KL is clamped."""
-    if block.tokens.ref is None:
+def _add_kl_loss(block: TokenBlock, setting: LossSetting, _: Surrogate) -> None:
+    """Add the KL loss from the reference policy, and the tokens whose KL is clamped."""
+    config, key = setting.config, f"{setting.config.kl_name}.clamped"
+    if block.tokens.ref is None or key in block.numbers[BY_CELL].sums:
         return
-    configs = (setting.config for setting in reversed(block.settings))
-    for name, config in {config.kl_name: config for config in configs}.items():
-        kl = block.kl_loss(config)
-        total = block.of_responses(kl.values)
-        block.add_numerator(name, kl.values, total, config.kl_aggregation)
-        block.add_rows(f"{name}.clamped", count_true(kl.clamped, block.tokens.offsets), BY_CELL)
+    kl = block.kl_loss(config)
+    total = block.of_responses(kl.values)
+    block.add_numerator(config.kl_name, kl.values, total, config.kl_aggregation)
+    block.add_rows(key, count_true(kl.clamped, block.tokens.offsets), BY_CELL)
 
 
 def _add_gradient(block: TokenBlock, setting: LossSetting, surrogate: Surrogate) -> None:
-    """Add the size of the gradient of a step, its square, and its product with the first."""
+    """Add the size of the gradient of a step, its square, and its product with the first.
+
+    Weights of the aggregation, importance weights, weights of responses and the KL loss are factors
+    of it.
+    """
     if block.first_of is None:
         return
-    gradient = block.gradient(setting.config, surrogate)
+    config, kl_loss = setting.config, block.kl_loss(setting.config)
+    gradient = step_gradient(
+        config, block.tokens, surrogate, block.rows, kl_loss, block.token_weights
+    )
     first = block.first_of(gradient)
-    sums = {"size": abs(gradient), "squares": gradient * gradient}
+    sums = {"total": abs(gradient), "squares": gradient * gradient}
     if gradient is not first:
         sums["product"] = gradient * first
     for name, values in sums.items():
         sizes = segment_sum(values, block.tokens.offsets)
-        block.add_rows(f"{setting.at}.{name}", sizes, BY_CELL)
+        block.add_rows(f"{setting.at}.gradient.{name}", sizes, BY_CELL)
 
 
-def _report_gradient(totals: Totals, setting: LossSetting) -> Json | None:
-    """Return the size of the gradient of the loss of each step by the log-prob of each token.
-
-    Weights of the aggregation, importance weights, weights of responses and the KL loss are factors
-    of it. The summary adds its `cosine` with that of the first setting.
-    """
-    if f"{setting.at}.squares" not in totals.sums:
-        return None
-    size, squares = (totals.total(f"{setting.at}.{name}") for name in ("size", "squares"))
-    ess = effective_sample_size(policy_tokens(totals), size, squares)
-    return {"norm": math.sqrt(squares), "ess": ess}
+def _norm(totals: Totals, key: str, _: int) -> Json:
+    return {"value": math.sqrt(totals.total(f"{key}.squares"))}
 
 
-OF_WHOLE = (
-    LossMetric(
+STATES = {
+    "clipped_low": (LOW, "Clipped or masked below a bound."),
+    "clipped_high": (HIGH, "Clipped or masked above a bound."),
+    "clipped_dual": (DUAL, "Above the dual clip, or a cap of the weight."),
+    "selected": (SELECTED, "Selected, by a loss that selects tokens."),
+    "clipped": (CLIPPED, "Any of these."),
+}
+OF_SIGNS = {"": ("", ALL), "_positive": (", A > 0", POSITIVE), "_negative": (", A < 0", NEGATIVE)}
+STILL = {
+    "": ("Without a gradient.", ALL, ALL),
+    "_zero_advantage": ("Without a gradient: the advantage is 0.", ZERO, ALL),
+    "_clipped": ("Without a gradient: clipped, masked or selected.", OF_SIGN, CLIPPED),
+    "_other": ("Without a gradient for another reason.", OF_SIGN, 0),
+}
+OF_LOSS = (
+    LossMeasure(
+        "loss_ratio",
+        "Ratio of a loss that does not use the ratio of the token (`gspo`, `geo_mean`).",
+        _add_own_ratio,
+        partial(_numbers, less=1),
+        "{at}.loss_ratio",
+    ),
+    LossMeasure("token_loss", "Loss, without weights.", _add_loss, key="{at}.token_loss"),
+    *(
+        LossMeasure(f"{name}{end}", about, of=TOKENS + of, kinds=(sign, ALL, state), among=sign)
+        for end, (of, sign) in OF_SIGNS.items()
+        for name, (state, about) in STATES.items()
+    ),
+    *(
+        LossMeasure(f"no_gradient{end}", about, kinds=(sign, 1, state))
+        for end, (about, sign, state) in STILL.items()
+    ),
+    LossMeasure(
+        "no_gradient_responses",
+        "Without a gradient.",
+        None,
+        _share_of_others,
+        "{at}.live",
+        "responses with a token in the loss",
+    ),
+    LossMeasure(
         "ratio_clamped",
-        lambda totals, setting: totals.count(f"beyond {setting.config.clamp}"),
+        "Whose log ratio `ratio_clamp` bounds.",
         _add_beyond,
+        _share_of_sum,
+        "beyond {clamp}",
     ),
-    LossMetric(
+    LossMeasure(
         "kl_clamped",
-        lambda totals, setting: totals.count(f"{setting.config.kl_name}.clamped"),
-        _add_kl_losses,
+        "Whose KL from the reference `kl_loss_clamp` bounds.",
+        _add_kl_loss,
+        _share_of_sum,
+        "{kl}.clamped",
     ),
-    LossMetric("gradient", _report_gradient, add_loss=_add_gradient),
+    LossMeasure(
+        "gradient_norm",
+        "Of a sweep: √Σg² of the gradient g of the loss of a step by the log-prob of a token.",
+        _add_gradient,
+        _norm,
+        "{at}.gradient",
+    ),
+    LossMeasure(
+        "gradient_ess",
+        "Of a sweep: effective sample size of |g|, (Σ|g|)²/(nΣg²).",
+        None,
+        _ess,
+        "{at}.gradient",
+    ),
 )
 
 
-# ---- of a batch ----
+# ---- of batches ----
+
+OF_BATCHES = {
+    "policy_loss": "Loss of a batch, aggregated and weighted.",
+    "kl_loss": "KL loss of a batch from the reference, before its coefficient.",
+    "total_loss": "Policy loss of a batch + coefficient · KL loss.",
+}
 
 
-def report_batch(label: Label, totals: Totals, setting: LossSetting) -> Json:
-    """Return the aggregated loss of a batch, and its KL loss."""
+def batch_facts(
+    key: str, labels: Sequence[Label], each: Sequence[Totals], setting: LossSetting
+) -> Json:
+    """Return the entries of the losses of batches; one without a token in the loss has none.
+
+    Args:
+        key: of the batches, empty if there is one.
+        labels: of the batches.
+        each: their totals.
+        setting: the loss.
+    """
+    rows = [batch_losses(totals, setting) for totals in each]
+    names = [name for name in OF_BATCHES if name != "kl_loss" or any(name in row for row in rows)]
+    facts = {}
+    for name in names:
+        losses = [row.get(name) for row in rows]
+        counts = [int(x is not None) for x in losses]
+        count, known = sum(counts), [x for x in losses if x is not None]
+        mean = math.fsum(known) / count if count else None
+        facts[name] = Json(
+            of="batches with a token in the loss", all={"count": count, "mean": mean}
+        )
+        if key and labels:
+            facts[name][key] = {"label": [*labels], "count": counts, "mean": losses}
+    return facts
+
+
+def batch_losses(totals: Totals, setting: LossSetting) -> dict[str, float]:
+    """Return the aggregated losses of a batch; none without policy tokens."""
+    if not totals.count("tokens"):
+        return {}
     at, config = setting
-    policy, kl = _aggregated(totals, f"{at}.policy", config.aggregation, config), None
+    losses = {"policy_loss": _aggregated(totals, f"{at}.policy", config.aggregation, config)}
     if config.kl_name in totals.sums:
-        kl = _aggregated(totals, config.kl_name, config.kl_aggregation, config)
-    total = policy + config.options.kl_loss_coef * (kl or 0.0)
-    return {"batch": label, "policy": policy, "kl": kl, "total": total}
+        losses["kl_loss"] = _aggregated(totals, config.kl_name, config.kl_aggregation, config)
+    kl = config.options.kl_loss_coef * losses.get("kl_loss", 0.0)
+    return {**losses, "total_loss": losses["policy_loss"] + kl}
 
 
 def _aggregated(totals: Totals, name: str, how: str, config: LossConfig) -> float:
-    """Return the numerator of a batch over its denominator; 0 without policy tokens."""
+    """Return the numerator of a batch over its denominator."""
     unit, options = f"{OF_UNITS[how]}:" if how in OF_UNITS else "", config.options
     valid, rows = (np.array(totals.count(f"{unit}{x}")) for x in ("valid", "rows"))
     parts = []
@@ -691,5 +756,5 @@ def _aggregated(totals: Totals, name: str, how: str, config: LossConfig) -> floa
             norm=options.agg_norm,
             length=options.agg_length,
         )
-        parts.append(totals.mean(f"{name}{sign}", int(below)) or 0.0)
+        parts.append(totals.mean(f"{name}{sign}", int(below)) or 0.0)  # of one sign: there is none
     return math.fsum(parts)
