@@ -366,16 +366,19 @@ def compare(
         ReadWriteError: an input cannot be read.
         UnavailableError: the device is missing.
     """
-    from rlpost.analysis.compare import compare as work  # noqa: PLC0415 - polars is slow to import
+    from rlpost.analysis.compare.compare import compare as compared  # noqa: PLC0415 - slow to import
 
-    columns_map = columns_map or {}
     with _opened(inputs, progress=progress) as (own, run):
-        options: Any = {"column": column, "count": count, "reporter": run.reporter}
-        if recipes:
-            found = work.compare_recipes(own.paths, [*recipes.items()], columns_map, **options)
-        else:
-            found = work.compare_files(own.paths, columns_map, names=own.inputs, **options)
-        return Comparison(without_paths(found, own.names))
+        comparison = compared(
+            own.paths,
+            columns_map or {},
+            recipes or {},
+            column=column,
+            count=count,
+            names=own.inputs,
+            reporter=run.reporter,
+        )
+        return Comparison(without_paths(comparison, own.names))
 
 
 def replay(

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 import rlpost
-from rlpost.analysis.compare.compare import compare_files
+from rlpost.analysis.compare.compare import compare
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
@@ -19,8 +19,9 @@ def enriched(path, out, estimator, **options):
     return rlpost.advantages(path, out, recipe)
 
 
-def compared(*paths, count=5, **options):
-    return compare_files([str(path) for path in paths], {}, column=None, count=count, **options)
+def compared(*paths, recipes=None, column=None, count=5):
+    paths = [str(path) for path in paths]
+    return compare(paths, {}, recipes or {}, column=column, count=count)
 
 
 def measure(comparison, name, *sides):

@@ -7,7 +7,6 @@ of each pair, by step and domain.
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +16,16 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.compare.matching import KEY_ROLES, match, read_keys, select_rows
 from rlpost.analysis.compare.measures import (
-    Cells,
     RowMeasures,
     facts_of,
     measured,
     pearson,
+    slices_of,
     spearman,
 )
 from rlpost.analysis.compare.sides import file_side, read_rows, recipe_side
 from rlpost.analysis.difference import ColumnChunk, align, finite
+from rlpost.analysis.findings import Finding
 from rlpost.analysis.responses import columns as lists
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.compare.matching import Match, RowKeys
+    from rlpost.analysis.compare.measures import Slices
     from rlpost.analysis.compare.sides import Side
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import TableSource
     from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
-    from rlpost.recipe.roles import ColumnMap
 
     Codes = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -62,88 +62,62 @@ TOKENS, RESPONSES = "policy tokens of kept responses", "kept responses"
 _ROUNDING = 1e-6  # advantages are float32
 
 
-def compare_files(
+def compare(
     paths: Sequence[PathText],
     columns_map: Mapping[str, str],
+    recipes: Mapping[str, Recipe],
     *,
     column: str | None,
     count: int,
-    names: Sequence[str] | None = None,
+    names: Sequence[str] = (),
     reporter: Reporter | None = None,
 ) -> Json:
-    """Compare the advantages of two or more inputs; see `rlpost.compare`.
+    """Return the comparison of inputs, or of recipes on one input; see `rlpost.compare`.
 
-    Each path is an input: a file, a directory or a glob. `names` are those of temporary paths.
-    """
-    if len(paths) == 1:
-        raise UsageError(
-            f"{paths[0]}: a comparison needs another input, or --preset, --config, "
-            "--estimator or --set"
-        )
-    sources = [Source(find_inputs([path])) for path in paths]
-    short = [Path(str(path)).name for path in names or paths]
-    if len({*short}) < len(short):
-        short = [source.name for source in sources]
-    columns = [resolve_input(source, columns_map) for source in sources]
-    triples = [*zip(sources, columns, short, strict=True)]
-    sides = [file_side(*triple, column) for triple in triples]
-    inputs = [read_keys(source, roles) for source, roles, _ in triples]
-    return compare(sides, inputs, columns[0], count, reporter)
+    Recipes run in parallel, chunk by chunk, and write no files.
 
-
-def compare_recipes(
-    paths: Sequence[PathText],
-    named_recipes: Sequence[tuple[str, Recipe]],
-    columns_map: Mapping[str, str],
-    *,
-    column: str | None,
-    count: int,
-    reporter: Reporter | None = None,
-) -> Json:
-    """Compare the advantages of recipes on one input; see `rlpost.compare`.
-
-    The recipes run in parallel, chunk by chunk, and write no files.
+    Args:
+        paths: files, directories or globs; each is an input, or all are if there are recipes.
+        columns_map: role to column.
+        recipes: by name; a single one is compared with the column of the input.
+        column: what is compared; None: the advantages.
+        count: the number of responses that differ the most to list for each pair.
+        names: of temporary paths.
+        reporter: gets the progress.
     """
     from rlpost.api import Options  # noqa: PLC0415 - slow to import
     from rlpost.pipeline.device import single_threaded  # noqa: PLC0415
 
-    source = Source(find_inputs(paths))
-    columns = resolve_input(source, columns_map)
-    options = Options(workers=max(1, cores() // len(named_recipes)))
-    sides = [recipe_side(name, source, recipe, column, options) for name, recipe in named_recipes]
-    if len(sides) == 1:
-        sides.insert(0, file_side(source, columns, source.name, column))
+    if len(paths) == 1 and not recipes:
+        raise UsageError(
+            f"{paths[0]}: a comparison needs another input, or --preset, --config, "
+            "--estimator or --set"
+        )
+    sources = [Source(find_inputs(own)) for own in ([paths] if recipes else [[p] for p in paths])]
+    short = [Path(str(path)).name for path in names or paths]
+    if recipes or len({*short}) < len(short):
+        short = [source.name for source in sources]
+    inputs = [read_keys(source, resolve_input(source, columns_map)) for source in sources]
+    sides = []
+    if len(recipes) < 2:  # noqa: PLR2004 - a single one is compared with the input
+        each = zip(sources, inputs, short, strict=True)
+        sides = [file_side(source, keys.roles, name, column) for source, keys, name in each]
+    options = Options(workers=max(1, cores() // max(1, len(recipes))))
+    for name, recipe in recipes.items():
+        sides.append(recipe_side(name, sources[0], recipe, column, options))
     with single_threaded():
-        return compare(sides, [read_keys(source, columns)], columns, count, reporter)
+        return _compared(sides, inputs, count, reporter or SilentReporter())
 
 
-def compare(
-    sides: Sequence[Side],
-    inputs: Sequence[RowKeys],
-    roles: ColumnMap,
-    count: int,
-    reporter: Reporter | None = None,
+def _compared(
+    sides: Sequence[Side], inputs: Sequence[RowKeys], count: int, reporter: Reporter
 ) -> Json:
-    """Compare the advantages of two or more sides.
-
-    Args:
-        sides: at least two.
-        inputs: the keys of each side's rows; a single one if all sides have the same input.
-        roles: the columns of the first side's input, whose mask counts for all sides.
-        count: the number of responses that differ the most to list for each pair.
-        reporter: gets the progress.
-
-    Returns:
-        What `rlpost.compare` returns, as a plain mapping.
-
-    Raises:
-        DataError: the rows do not match; or as the sides' inputs.
-    """
+    """Return the comparison of two or more sides; of one input, `inputs` has its keys alone."""
     keep_freed_memory()
     matched, keys = match(inputs), inputs[0]
     rows, names = matched.rows[0], [side.name for side in sides]
-    cells, by_response = Cells.of(keys.keys, rows), any(side.by_response for side in sides)
-    streams = [side.chunks() for side in sides]
+    slices, by_response = slices_of(keys.keys, rows), any(side.by_response for side in sides)
+    streams, roles = [side.chunks() for side in sides], keys.roles
     indices = [*range(len(sides))] if len(inputs) > 1 else [0] * len(sides)
     if masked := "mask" in roles and any(side.mask != roles.column("mask") for side in sides):
         streams.append(read_rows(keys.source, roles.column("mask")))
@@ -152,11 +126,27 @@ def compare(
         select_rows(stream, matched.rows[i], inputs[i].count)
         for stream, i in zip(streams, indices, strict=True)
     ]
-    of_tokens = partial(_of_tokens, names=names, masked=masked, by_response=by_response)
-    reporter = reporter or SilentReporter()
+
+    def chunks() -> Iterator[tuple[Slices, tuple[ColumnChunk, ...]]]:
+        first = 0
+        for columns in align(selected):
+            last = first + columns[0].num_rows
+            yield {by: (x, codes[first:last]) for by, (x, codes) in slices.items()}, columns
+            first = last
+
+    def of_tokens(chunk: tuple[Slices, tuple[ColumnChunk, ...]]) -> RowMeasures:
+        own, columns = chunk
+        beside = (columns[-1].offsets, columns[-1].values) if masked else None
+        columns = columns[: len(names)]
+        kept = [lists.mask_beside(beside, x.offsets) & np.isfinite(x.values) for x in columns]
+        part = RowMeasures() if by_response else measured(columns, kept, own, names)
+        pairs = zip(columns, kept, strict=True)
+        part.means = [lists.row_means(x.values, x.offsets, keep) for x, keep in pairs]
+        return part
+
     reporter.start("compare", len(rows))
     parts: list[RowMeasures] = []
-    for part in map_ordered(of_tokens, _with(cells, align(selected)), min(cores(), MOST_WORKERS)):
+    for part in map_ordered(of_tokens, chunks(), min(cores(), MOST_WORKERS)):
         parts.append(part)
         reporter.advance(len(part.means[0]))
     means = [np.concatenate(column) for column in zip(*(part.means for part in parts), strict=True)]
@@ -164,8 +154,13 @@ def compare(
         raise DataError(f"{keys.name}: {len(means[0])} of {len(rows)} rows were read")
     alone = [ColumnChunk(np.ones(len(rows), np.int64), column) for column in means]
     kept = [np.isfinite(column) for column in means]
-    responses = measured(alone, kept, cells.codes, names, "response_", of_sides=by_response)
-    unequal = sum(part.unequal for part in parts)
+    responses = measured(alone, kept, slices, names, "response_", of_sides=by_response)
+    populations = {
+        "advantage": RESPONSES if by_response else TOKENS,
+        "response_": f"{RESPONSES} of both sides",
+        "": f"{TOKENS} of both sides",
+    }
+    facts = facts_of([*parts, responses], slices, populations)
     pairs = [
         {
             "left": names[i],
@@ -179,7 +174,8 @@ def compare(
         }
         for i, j in combinations(range(len(sides)), 2)
     ]
-    facts = facts_of([*parts, responses], cells, partial(_population, by_response=by_response))
+    unequal = sum(part.unequal for part in parts)
+    findings = [*_findings(matched, inputs, unequal), *(x for side in sides for x in side.findings)]
     return {
         "schema_version": SCHEMA_VERSION,
         "rlpost_version": __version__,
@@ -194,7 +190,7 @@ def compare(
             if role in (*KEY_ROLES, "domain", "reward", "mask")
         },
         "verdict": _verdict(facts, pairs),
-        "findings": [*_findings(matched, inputs, sides, unequal)],
+        "findings": [finding.as_json() for finding in findings],
         "facts": facts,
         "sides": names,
         "pairs": pairs,
@@ -202,47 +198,6 @@ def compare(
         "matched_by": [*matched.by] or ["position"],
         "by_order_within": matched.ordinal,
     }
-
-
-def _with(
-    cells: Cells, chunks: Iterator[tuple[ColumnChunk, ...]]
-) -> Iterator[tuple[Codes, tuple[ColumnChunk, ...]]]:
-    """Yield the cells of the rows of each chunk, and the chunk."""
-    first = 0
-    for columns in chunks:
-        last = first + columns[0].num_rows
-        yield cells.codes[first:last], columns
-        first = last
-
-
-def _of_tokens(
-    chunk: tuple[Codes, tuple[ColumnChunk, ...]],
-    *,
-    names: Sequence[str],
-    masked: bool,
-    by_response: bool,
-) -> RowMeasures:
-    """Return the measures of the same rows of every side; if masked, the mask is the last column.
-
-    By response, a side's numbers are the means of responses, and there are none of tokens.
-    """
-    cells, columns = chunk
-    beside = (columns[-1].offsets, columns[-1].values) if masked else None
-    columns = columns[: len(names)]
-    kept = [lists.mask_beside(beside, x.offsets) & np.isfinite(x.values) for x in columns]
-    part = RowMeasures() if by_response else measured(columns, kept, cells, names)
-    rows = zip(columns, kept, strict=True)
-    part.means = [lists.row_means(x.values, x.offsets, keep) for x, keep in rows]
-    return part
-
-
-def _population(name: str, *, by_response: bool) -> str:
-    """Return what a measure counts, by its name."""
-    measure = name.partition(":")[0]
-    if measure.startswith("advantage"):
-        return RESPONSES if by_response else TOKENS
-    zeros = ", without those that are 0 on both sides" if measure.endswith("sign") else ""
-    return f"{RESPONSES if measure.startswith('response') else TOKENS} of both sides{zeros}"
 
 
 def _verdict(facts: Json, pairs: Sequence[Json]) -> Json:
@@ -264,25 +219,16 @@ def _verdict(facts: Json, pairs: Sequence[Json]) -> Json:
     return {"level": "warning", "text": text}
 
 
-def _findings(
-    matched: Match, inputs: Sequence[RowKeys], sides: Sequence[Side], unequal: int
-) -> Iterator[Json]:
-    """Yield what is missing in the comparison, and the warnings of its sides."""
-    texts: list[tuple[str, str]] = []
+def _findings(matched: Match, inputs: Sequence[RowKeys], unequal: int) -> Iterator[Finding]:
+    """Yield what is missing in the comparison."""
     for keys, rows in zip(inputs, matched.rows, strict=True):
         if left_out := keys.count - len(rows):
             verb = "has" if left_out == 1 else "have"
-            what = f"{counted(left_out, 'response')} of {keys.name} {verb} no match"
-            texts.append(("unmatched", f"{what} and are ignored"))
+            text = f"{counted(left_out, 'response')} of {keys.name} {verb} no match"
+            yield Finding("unmatched", "warning", text, "they count in no number")
     if unequal:
-        what = f"{counted(unequal, 'response')} with different lengths: tokens not compared"
-        texts.append(("unequal_lengths", what))
-    texts += [("stored_recipe", text) for side in sides for text in side.warnings]
-    for check, text in texts:
-        yield {
-            "check": check, "level": "warning", "text": text,
-            "columns": [], "rows": [], "option": None,
-        }  # fmt: skip
+        text = f"{counted(unequal, 'response')} with different lengths"
+        yield Finding("unequal_lengths", "warning", text, "their tokens are not compared")
 
 
 def _most_different(

@@ -40,6 +40,7 @@ class RowKeys:
     """The keys of the rows of an input, and their rewards."""
 
     source: Source | TableSource
+    roles: ColumnMap
     keys: dict[str, pa.ChunkedArray]
     """Role, or name of a column of sample ids -> values; `domain` identifies no row."""
     reward: NDArray[np.float64]
@@ -98,7 +99,7 @@ def read_keys(source: Source | TableSource, columns: ColumnMap) -> RowKeys:
     key_columns = {
         key: pa.chunked_array(of_one_type(parts)) for key, parts in values.items() if parts
     }
-    return RowKeys(source, key_columns, np.concatenate(rewards))
+    return RowKeys(source, columns, key_columns, np.concatenate(rewards))
 
 
 def _rewards(array: pa.Array) -> NDArray[np.float64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,12 +11,11 @@ import numpy as np
 from rlpost.analysis.difference import ColumnChunk, finite
 from rlpost.analysis.segments import kept_offsets
 from rlpost.io.keys import KeyColumn, step_order
-from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -104,43 +102,32 @@ def pair_measures(left: Numbers, right: Numbers, offsets: Codes) -> dict[str, Se
     }
 
 
-class Products(NamedTuple):
-    """Sums of pairs of numbers; squares and products are of deviations from their means."""
-
-    number: int
-    left: float
-    right: float
-    left_squares: float
-    right_squares: float
-    products: float
-
-    @classmethod
-    def of(cls, left: Numbers, right: Numbers) -> Products:
-        """Return the sums of [n] finite numbers each."""
-        count, sums = len(left), (float(left.sum()), float(right.sum()))
-        x, y = (
-            side - total / max(count, 1) for side, total in zip((left, right), sums, strict=True)
-        )
-        pairs = ((x, x), (y, y), (x, y))
-        return cls(count, *sums, *(float(np.einsum("i,i", *pair)) for pair in pairs))
+def co_moments(left: Numbers, right: Numbers) -> Numbers:
+    """Return [6]: number, means, sums of squared deviations and of their products."""
+    if not len(left):
+        return np.zeros(6)
+    means = left.mean(), right.mean()
+    x, y = left - means[0], right - means[1]
+    products = [np.einsum("i,i", *pair) for pair in ((x, x), (y, y), (x, y))]
+    return np.array([len(left), *means, *products])
 
 
-def pearson(parts: Sequence[Products]) -> float | None:
-    """Return Pearson's correlation of all pairs; None if there is none, or a side is constant."""
+def pearson(parts: Sequence[Numbers]) -> float | None:
+    """Return Pearson's correlation of all pairs of parts, of `co_moments`; None if it has none."""
     if not parts:
         return None
-    count, left, right, left_squares, right_squares, products = np.array(parts).T
-    x, y = (total / count.clip(1) - total.sum() / max(count.sum(), 1) for total in (left, right))
-    squares = (left_squares + count * x**2).sum() * (right_squares + count * y**2).sum()
-    if not squares > 0:
-        return None
-    return max(-1.0, min(1.0, float((products + count * x * y).sum() / np.sqrt(squares))))
+    number, left, right, *sums = np.array(parts).T
+    x, y = (means - (number * means).sum() / max(number.sum(), 1) for means in (left, right))
+    within = zip(sums, (x * x, y * y, x * y), strict=True)
+    left_squares, right_squares, products = (float((own + number * z).sum()) for own, z in within)
+    spread = (left_squares * right_squares) ** 0.5
+    return max(-1.0, min(1.0, products / spread)) if spread > 0 else None
 
 
 def spearman(left: Numbers, right: Numbers) -> float | None:
     """Return Spearman's rank correlation, with mean ranks for ties; None as for Pearson's."""
     both = np.isfinite(left) & np.isfinite(right)
-    return pearson([Products.of(ranks(left[both]), ranks(right[both]))])
+    return pearson([co_moments(ranks(left[both]), ranks(right[both]))])
 
 
 def ranks(values: Numbers) -> Numbers:
@@ -150,54 +137,30 @@ def ranks(values: Numbers) -> Numbers:
     return np.asarray((last - (counts - 1) / 2)[positions], dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class Cells:
-    """The pairs of step and domain of responses."""
+Slices = dict[str, tuple[list[Any], "Codes"]]
+"""By `all`, `step` and `domain`, as far as there are such keys: labels, and [n] codes of rows."""
 
-    codes: Codes
-    """[n] the pair of each response."""
-    slices: dict[str, tuple[list[Any], Codes]]
-    """By `step` and `domain`, as far as there are such keys: labels, and the label of each pair."""
 
-    @classmethod
-    def of(cls, keys: dict[str, pa.ChunkedArray], rows: Codes) -> Cells:
-        """Return the pairs of some rows of columns of keys, by role."""
-        labels, codes = {}, [np.zeros(len(rows), np.int64)]
-        for name, role in (("step", "batch"), ("domain", "domain")):
-            if role in keys:
-                column = KeyColumn.of(keys[role].take(rows).chunks)
-                texts = column.labels.to_pylist()
-                order = step_order(texts) if name == "step" else [*range(len(texts))]
-                labels[name] = [texts[code] for code in order]
-                codes.append(np.argsort(order)[column.codes])
-        joint = joint_codes(*codes)
-        _, first = np.unique(joint, return_index=True)
-        pairs = zip(labels.items(), codes[1:], strict=True)
-        return cls(joint, {name: (texts, own[first]) for (name, texts), own in pairs})
-
-    def facts(self, population: str, cells: Codes, moments: SetSums) -> Json:
-        """Return the statistics of a measure, of all and by step and domain.
-
-        Args:
-            population: what it counts.
-            cells: [k] the pair of each set of numbers.
-            moments: [k].
-        """
-        whole = moments.pooled(np.zeros_like(cells), 1).facts()
-        facts = {"of": population, "all": {name: values[0] for name, values in whole.items()}}
-        for name, (labels, codes) in self.slices.items():
-            by = moments.pooled(codes[cells], len(labels)).facts()
-            facts[name] = {"label": labels, **by}
-        return facts
+def slices_of(keys: dict[str, pa.ChunkedArray], rows: Codes) -> Slices:
+    """Return the slices of some rows of columns of keys, by role."""
+    slices: Slices = {"all": ([None], np.zeros(len(rows), np.int64))}
+    for name, role in (("step", "batch"), ("domain", "domain")):
+        if role in keys:
+            column = KeyColumn.of(keys[role].take(rows).chunks)
+            labels = column.labels.to_pylist()
+            order = step_order(labels) if name == "step" else [*range(len(labels))]
+            slices[name] = [labels[code] for code in order], np.argsort(order)[column.codes]
+    return slices
 
 
 @dataclass
 class RowMeasures:
     """Measures of some rows of all sides."""
 
-    measures: dict[str, tuple[Codes, SetSums]] = field(default_factory=dict)
-    """The cells that occur, and the sums of each."""
-    products: dict[tuple[int, int], Products] = field(default_factory=dict)
+    measures: dict[tuple[str, str], SetSums] = field(default_factory=dict)
+    """By name and slice: the sums of each label."""
+    products: dict[tuple[int, int], Numbers] = field(default_factory=dict)
+    """Of each pair, `co_moments`."""
     means: list[Numbers] = field(default_factory=list)
     """Of each side, those of responses."""
     unequal: int = 0
@@ -207,7 +170,7 @@ class RowMeasures:
 def measured(
     columns: Sequence[ColumnChunk],
     kept: Sequence[Mask],
-    cells: Codes,
+    slices: Slices,
     names: Sequence[str],
     prefix: str = "",
     *,
@@ -218,40 +181,37 @@ def measured(
     Args:
         columns: of each side.
         kept: the numbers of each that count.
-        cells: [n] of the rows.
+        slices: of the rows.
         names: of the sides.
         prefix: of the names of measures of pairs.
         of_sides: whether there are measures of each side.
     """
-    part, (occurring, codes) = RowMeasures(), np.unique(cells, return_inverse=True)
+    rows = RowMeasures()
 
-    def add(measures: dict[str, SetSums], of: str) -> None:
-        for name, moments in measures.items():
-            part.measures[f"{name}:{of}"] = occurring, moments.pooled(codes, len(occurring))
+    def add(measures: dict[str, SetSums], prefix: str, of: str) -> None:
+        for name, sums in measures.items():
+            for by, (labels, codes) in slices.items():
+                rows.measures[f"{prefix}{name}:{of}", by] = sums.pooled(codes, len(labels))
 
     if of_sides:
         for name, keep, column in zip(names, kept, columns, strict=True):
             (values,), offsets = _where(keep, column.offsets, column.values)
-            add(side_measures(values, offsets), name)
+            add(side_measures(values, offsets), "", name)
     same = np.logical_and.reduce([column.lengths == columns[0].lengths for column in columns])
     if not same.all():
-        part.unequal = int((~same).sum())
+        rows.unequal = int((~same).sum())
         inside = [np.repeat(same, column.lengths) for column in columns]
         columns = [
-            ColumnChunk(column.lengths * same, column.values[rows])
-            for column, rows in zip(columns, inside, strict=True)
+            ColumnChunk(column.lengths * same, column.values[where])
+            for column, where in zip(columns, inside, strict=True)
         ]
-        kept = [keep[rows] for keep, rows in zip(kept, inside, strict=True)]
+        kept = [keep[where] for keep, where in zip(kept, inside, strict=True)]
     for i, j in combinations(range(len(columns)), 2):
         left, right = columns[i], columns[j]
         (x, y), offsets = _where(kept[i] & kept[j], left.offsets, left.values, right.values)
-        measures = pair_measures(x, y, offsets)
-        add(
-            {f"{prefix}{name}": moments for name, moments in measures.items()},
-            f"{names[i]}:{names[j]}",
-        )
-        part.products[i, j] = Products.of(x, y)
-    return part
+        add(pair_measures(x, y, offsets), prefix, f"{names[i]}:{names[j]}")
+        rows.products[i, j] = co_moments(x, y)
+    return rows
 
 
 def _where(keep: Mask, offsets: Codes, *columns: Numbers) -> tuple[Sequence[Numbers], Codes]:
@@ -261,23 +221,23 @@ def _where(keep: Mask, offsets: Codes, *columns: Numbers) -> tuple[Sequence[Numb
     return [column[keep] for column in columns], kept_offsets(keep, offsets)
 
 
-def facts_of(parts: Sequence[RowMeasures], cells: Cells, population: Callable[[str], str]) -> Json:
-    """Return the statistics of all measures of some parts, by name.
+def facts_of(parts: Sequence[RowMeasures], slices: Slices, populations: dict[str, str]) -> Json:
+    """Return the statistics of all measures of some parts, by name, `all` and each slice.
 
     Args:
         parts: of all rows.
-        cells: of the same rows.
-        population: returns what a measure counts.
+        slices: of the same rows.
+        populations: what measures count, by the first words of their names.
     """
-    tables: dict[str, list[tuple[Codes, SetSums]]] = defaultdict(list)
-    for part in parts:
-        for name, table in part.measures.items():
-            tables[name].append(table)
-    return {
-        name: cells.facts(
-            population(name),
-            np.concatenate([codes for codes, _ in tables[name]]),
-            SetSums.joined([moments for _, moments in tables[name]]),
-        )
-        for name in tables
-    }
+    facts: Json = {}
+    for name, by in dict.fromkeys(key for part in parts for key in part.measures):
+        sets = [part.measures[name, by] for part in parts if (name, by) in part.measures]
+        labels = slices[by][0]
+        codes = np.tile(np.arange(len(labels)), len(sets))
+        columns = SetSums.joined(sets).pooled(codes, len(labels)).facts()
+        if by == "all":
+            of = next(text for start, text in populations.items() if name.startswith(start))
+            facts[name] = {"of": of, by: {part: values[0] for part, values in columns.items()}}
+        else:
+            facts[name][by] = {"label": labels, **columns}
+    return facts

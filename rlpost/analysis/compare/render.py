@@ -9,6 +9,7 @@ from rlpost.display.console import console
 from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import aligned, counted, mean_beside, number, percent
+from rlpost.recipe.base import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-MOST_FIELDS = 12  # of recipes that differ
 EQUAL_RANKS = 1 - 1e-12
 _BY_RESPONSE = (
     "Tokens are not compared: a side has one advantage per response. A side with tokens has their "
@@ -96,9 +96,7 @@ def _why(comparison: Json) -> Iterator[str]:
     elif not fields:
         yield "why: the recipes differ in no field that changes these numbers"
     elif len(fields) > 1:
-        more = f" and {len(fields) - MOST_FIELDS:,} more" if len(fields) > MOST_FIELDS else ""
-        named = ", ".join(field["field"] for field in fields[:MOST_FIELDS])
-        yield f"why: the recipes differ in {named}{more}"
+        yield f"why: the recipes differ in {', '.join(field['field'] for field in fields)}"
     else:
         (field,) = fields
         values = [*map(_value, field["values"])]
@@ -131,22 +129,14 @@ def _recipes(comparison: Json) -> Iterator[TextTable]:
     fields, names = comparison["recipe_differences"] or [], comparison["sides"]
     if len(fields) < 2:  # noqa: PLR2004
         return
-    rows = [[field["field"], *map(_value, field["values"])] for field in fields[:MOST_FIELDS]]
-    more = len(fields) - len(rows)
-    notes = [f"{more:,} more: --format json"] if more else []
-    if comparison["verdict"]["level"] == "ok":
-        notes.append("without effect on these numbers")
+    rows = [[field["field"], *map(_value, field["values"])] for field in fields]
+    ok = comparison["verdict"]["level"] == "ok"
+    notes = ["without effect on these numbers"] if ok else []
     yield TextTable(("recipe", *names), rows, notes=notes, text=range(len(names) + 1))
 
 
 def _value(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, list):
-        return ", ".join(map(_value, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "–" if value is None else text_of(value)
 
 
 def _sides(comparison: Json) -> TextTable:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlpost.analysis.compare.matching import CHUNK_TOKENS
 from rlpost.analysis.difference import column_chunk, recomputed, without_totals
+from rlpost.analysis.findings import Finding
 from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.arrow import is_list, is_number
@@ -46,17 +47,17 @@ class Side:
     """With every default set; None if it is unknown."""
     fields: frozenset[str] = frozenset()
     """Those of the recipe that can change the numbers."""
-    warnings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     mask: str | None = None
     """The column of policy tokens, if all others are dropped."""
 
 
-def file_side(source: Source, columns: ColumnMap, name: str, column: str | None) -> Side:
+def file_side(source: Source, roles: ColumnMap, name: str, column: str | None) -> Side:
     """Return the numbers in a column of an input.
 
     Args:
         source: the input, which may be several files.
-        columns: of its roles.
+        roles: their columns.
         name: of the side.
         column: what is compared; None: the first of `advantages`, `response_advantage` and
             `advantage`.
@@ -85,20 +86,25 @@ def file_side(source: Source, columns: ColumnMap, name: str, column: str | None)
     masks = [mask for mask in masks if all(map(_holds_numbers, _types(source, mask)))][:1]
 
     stored = recipe_of_files(source)
-    lost = [f"{name}: {stored.why_not}"] if stored.recipe is None and stored.why_not else []
-    lost += semantics_warnings(source.files, source.footers)
+    findings = []
+    if stored.recipe is None and stored.why_not:
+        text, _, advice = f"{name}: {stored.why_not}".partition("; ")
+        findings.append(Finding("stored_recipe", "warning", text, advice))
+    again = "`rlpost advantages --replace` writes them again"
+    texts = semantics_warnings(source.files, source.footers)
+    findings += [Finding("other_semantics", "warning", text, again) for text in texts]
     side = Side(
         name,
         source,
         partial(read_rows, source, chosen, *masks),
         by_response=not all(map(is_list, _types(source, chosen))),
-        warnings=tuple(lost),
+        findings=tuple(findings),
     )
     recipe = stored.without_names(name).recipe
     if recipe is None:
         return side
     try:
-        resolved = resolve_recipe(recipe, columns)
+        resolved = resolve_recipe(recipe, roles)
     except (DataError, UsageError):
         return side  # the file lacks columns that it needs
     fields = fields_behind(stages_of(resolved, RunState()), chosen)

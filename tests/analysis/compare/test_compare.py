@@ -13,7 +13,6 @@ from compared_files import ARITHMETIC, CALCULATOR, compared, kept_by_both, measu
 from runs import run
 
 import rlpost
-from rlpost.analysis.compare.compare import compare_recipes
 from rlpost.analysis.compare.render import show
 from rlpost.cli.commands.compare import variants
 from rlpost.errors import UsageError
@@ -117,7 +116,7 @@ def test_a_recipe_and_its_file_have_the_same_population(tmp_path):
         emit=("advantages", "final_response_mask"),
     )
     summary = rlpost.advantages(tmp_path / "in.parquet", out, recipe)
-    comparison = compare_recipes([str(out)], [("again", recipe)], {}, column=None, count=3)
+    comparison = compared(out, recipes={"again": recipe})
     stored, again = (measure(comparison, "advantage", side) for side in comparison["sides"])
     assert stored == again
     kept = int(pl.read_parquet(out)["final_response_mask"].list.sum().sum())
@@ -160,11 +159,11 @@ def test_a_scale_alone_makes_no_row_differ(tmp_path):
 
 
 def test_recipes_give_what_their_files_would(pair):
-    recipes = [
-        ("gae", rlpost.Recipe(estimator="gae", unit="row", advantage_clip=0.4)),
-        ("rloo", rlpost.Recipe(estimator="rloo", unit="row", drop_truncated=True)),
-    ]
-    found = compare_recipes([str(CALCULATOR)], recipes, {}, column=None, count=5)
+    recipes = {
+        "gae": rlpost.Recipe(estimator="gae", unit="row", advantage_clip=0.4),
+        "rloo": rlpost.Recipe(estimator="rloo", unit="row", drop_truncated=True),
+    }
+    found = compared(CALCULATOR, recipes=recipes)
     files = compared(*pair)
     for name in ("pearson", "spearman"):
         assert found["pairs"][0][name] == files["pairs"][0][name]
@@ -175,21 +174,21 @@ def test_recipes_give_what_their_files_would(pair):
 
 def test_a_single_recipe_is_compared_with_what_the_file_holds(pair):
     recipe = rlpost.Recipe(estimator="gae", unit="row", advantage_clip=0.4, replace=True)
-    found = compare_recipes([str(pair[0])], [("gae", recipe)], {}, column=None, count=5)
+    found = compared(pair[0], recipes={"gae": recipe})
     assert measure(found, "equal")["mean"] == 1
 
 
 def test_a_column_that_recipes_write_is_compared(pair):
     recipe = rlpost.Recipe(estimator="gae", unit="row", advantage_clip=0.4, replace=True)
-    recipes = [("gae", recipe), ("again", recipe.model_copy(update={"gamma": 0.9}))]
-    found = compare_recipes([str(pair[0])], recipes, {}, column="returns", count=0)
-    stored = compare_recipes([str(pair[0])], recipes[:1], {}, column="returns", count=0)
+    recipes = {"gae": recipe, "again": recipe.model_copy(update={"gamma": 0.9})}
+    found = compared(pair[0], recipes=recipes, column="returns")
+    stored = compared(pair[0], recipes={"gae": recipe}, column="returns")
     assert measure(stored, "equal")["mean"] == 1
     returns = measure(stored, "advantage", str(pair[0]))
     assert measure(found, "advantage", "gae") == returns
     assert measure(found, "equal")["mean"] < 1
     with pytest.raises(UsageError, match="--emit is_weight needs --is-weight"):
-        compare_recipes([str(pair[0])], recipes, {}, column="is_weight", count=0)
+        compared(pair[0], recipes=recipes, column="is_weight")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_json_is_data_and_markdown_is_tables(pair, capsys):
 
 
 def sides(*recipes, path=ARITHMETIC, count=2):
-    return compare_recipes([str(path)], [*recipes], {}, column=None, count=count)
+    return compared(path, recipes=dict(recipes), count=count)
 
 
 def test_the_fields_that_differ_and_matter_have_the_value_of_each_side():

@@ -97,7 +97,7 @@ def test_rows_of_unequal_length_count_as_responses_alone(tmp_path):
         )
     comparison = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
     (finding,) = comparison["findings"]
-    assert finding["text"] == "1 response with different lengths: tokens not compared"
+    assert finding["text"] == "1 response with different lengths; their tokens are not compared"
     assert measure(comparison, "difference")["count"] == 1
     assert measure(comparison, "response_difference")["count"] == 2
     assert measure(comparison, "response_difference")["max"] == 2.0
