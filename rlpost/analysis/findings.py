@@ -1,8 +1,8 @@
 """Findings: how a check is declared, and what it found; of `inspect` and of `replay`.
 
 A check is one function. Its name is the name of its finding; the first paragraph of its docstring
-is what the finding is, and the others are why it matters and what to do. A decorator adds it to a
-registry, from which lists of checks and the tables of the manual are made.
+is what the finding is, the others are why it matters and, at last, what to do. A decorator adds it
+to a registry, from which lists of checks and the tables of the manual are made.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Finding:
         return {
             "check": self.check,
             "level": self.level,
-            "text": f"{self.text}; {self.advice}",
+            "text": f"{self.text}. {self.advice}",
             "columns": [*self.columns],
             "rows": [str(place) for place in self.rows],
             "option": self.option or None,
@@ -79,6 +79,11 @@ class Check(Generic[Run]):
     def advice(self) -> str:
         """Why it matters and what to do, on one line; empty if the finding has its own advice."""
         return " ".join(self._paragraphs[1:])
+
+    @property
+    def remedy(self) -> str:
+        """What to do: the last paragraph, on one line."""
+        return self._paragraphs[-1]
 
     @property
     def _paragraphs(self) -> list[str]:

@@ -346,9 +346,10 @@ FOUND_BY = {
     "no_groups": ("missing_roles", "no column has the role group"),
     "wrong_types": ("column_types", "`values` is double; the role values needs a list of numbers"),
     "mixed_types": ("column_types", "`reward` is double, but string in 1.parquet"),
+    "mask_not_binary": ("mask_values", "values other than 0 and 1, such as 2, in 1 of 192"),
     "null_keys": ("unusable_keys", "no `prompt_id` in 1 of 192 responses"),
     "single_row_groups": ("group_key", "192 of 192 groups have one response"),
-    "one_group_per_step": ("group_key", "all responses of a step have the same `prompt_id`"),
+    "one_group_per_step": ("group_key", "of one prompt: `prompt_id` is the same in a step"),
     "constant_rewards": ("equal_rewards", "all 192 rewards are 0.5"),
     "saturated_rewards": ("equal_rewards", "97.9 % of the rewards are 1, the highest value"),
     "equal_rewards_in_groups": ("no_signal", "14 of 24 groups of several responses (58.3 %)"),
@@ -574,7 +575,7 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
     path = write(tmp_path / "a.parquet", BASE)
     ran = runs(path, tokens=False)
     assert ran["engine_mismatch"] == "not read with --no-tokens"
-    assert ran["mask_not_binary"] is None
+    assert ran["mask_values"] is None
     wrong = write(tmp_path / "b.parquet", BASE | {"old_log_probs": ["x"] * ROWS})
     assert runs(wrong)["engine_mismatch"] == "`old_log_probs` has a wrong type"
 
@@ -705,7 +706,7 @@ def test_a_planted_fault_is_found_and_a_similar_file_has_no_finding(fault, well,
     found = facts_of("bad", bad).findings
     finding = next(one for one in found if one.check == name)
     assert words in finding.text
-    assert finding.advice.endswith(finding.option)
+    assert finding.option in finding.advice
     assert finding.level in FINDINGS[name].severity
     levels = [one.level for one in found]
     assert levels == sorted(levels)  # errors first
@@ -1014,7 +1015,7 @@ def test_numbers_that_are_not_finite_are_counted_by_kind_and_row(tmp_path):
     assert rows_of(found) == [0, 1, 2]
     masks = [list(map(int, values)) for values in BASE["response_mask"]]
     masks[2][3] = None
-    said = finding(BASE | {"response_mask": masks}, "mask_not_binary", tmp_path).text
+    said = finding(BASE | {"response_mask": masks}, "mask_values", tmp_path).text
     assert "such as null, in 1 of 192 responses" in said
 
 
@@ -1053,7 +1054,7 @@ def test_padding_that_the_mask_leaves_out_is_a_warning(pad, tmp_path):
 def test_columns_with_a_name_like_a_reward_are_suggested(tmp_path):
     columns = without(BASE, "reward") | {"rewards": BASE["reward"], "seconds": [1.0] * ROWS}
     found = finding(columns, "missing_roles", tmp_path)
-    assert found.advice == "name its column: --map reward=rewards"
+    assert found.option == "--map reward=rewards"
     nothing = finding(without(BASE, "reward"), "missing_roles", tmp_path)
     assert nothing.option == "--map reward=COLUMN"
     neither = finding(without(BASE, "reward", "prompt_id"), "missing_roles", tmp_path)
@@ -1074,11 +1075,11 @@ def test_a_finding_as_json_has_its_columns_rows_and_option(tmp_path):
     shown = CliRunner().invoke(app, [str(path), "--format", "json"]).stdout
     assert json.loads(shown)["findings"] == [
         {
-            "check": "mask_not_binary",
+            "check": "mask_values",
             "level": "error",
             "text": "`response_mask` has values other than 0 and 1, such as 2, in 1 of 192 "
-            "responses (0.5 %); a mask is 1 at policy tokens and 0 elsewhere; correct it or set "
-            "another column: --map mask=COLUMN",
+            "responses (0.5 %). Correct the mask, or set another column with --map mask=COLUMN; "
+            "cut prompts and padding.",
             "columns": ["response_mask"],
             "rows": [f"{path}:4"],
             "option": "--map mask=COLUMN",
@@ -1123,7 +1124,7 @@ def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path
     found = finding(
         columns, "differing_rollout_rewards", tmp_path, columns_map={"rollout": "traj_id"}
     )
-    assert re.search(r"in 1 rollout, the first [01] and 7: ", found.text)
+    assert re.search(r"in 1 rollout, the first [01] and 7; ", found.text)
     assert rows_of(found) == [4, 5]
     chosen = {"columns_map": {"rollout": "traj_id"}, "rollout_reward": "last"}
     assert finding(columns, "differing_rollout_rewards", tmp_path, **chosen) is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import polars as pl
 
-from rlpost.analysis.findings import Check, Finding, Level, Place, Registry
+from rlpost.analysis.findings import Check, Finding, Place, Registry
 from rlpost.analysis.inspect.model import CheckRun
 from rlpost.display.text import counted, plural, share
 from rlpost.pipeline.turns import turn_rows
@@ -44,17 +44,17 @@ class Problem:
     """What a check returns if it finds a problem; run_checks makes a finding of it."""
 
     text: str
-    advice: str
-    """What to do; the option follows it."""
-    option: str = ""
-    roles: Sequence[str] = ()
-    """Of the columns that show it, or names of columns."""
     rows: pl.Series | Sequence[int] = ()
     """The responses that show it, as flags, [n] bool, or as indices."""
+    roles: Sequence[str] = ()
+    """Of the columns that show it, or names of columns."""
+    option: str = ""
     files: Sequence[str] = ()
     """The files that show it, if it is not about responses."""
-    level: Level | None = None
-    """For a check that is an error or a warning."""
+    error: bool = False
+    """Of a check that is an error or a warning."""
+    advice: str = ""
+    """What to do, in place of the last paragraph of the check's docstring."""
 
 
 @dataclass(frozen=True)
@@ -131,26 +131,26 @@ def run_checks(
         not_run = result.why if isinstance(result, NotRun) else None
         runs.append(CheckRun(name, not_run, found=isinstance(result, Problem)))
         if isinstance(result, Problem):
-            level: Level = result.level or ("error" if check.severity == "error" else "warning")
-            findings.append(_finding(data, name, level, result))
+            findings.append(_finding(data, check, result))
     return sorted(findings, key=lambda finding: finding.level == "warning"), runs
 
 
-def _finding(data: CheckInput, name: str, level: Level, problem: Problem) -> Finding:
+def _finding(data: CheckInput, check: InputCheck, problem: Problem) -> Finding:
     rows, files = problem.rows, [file.path for file in data.input.files]
     first = (rows.arg_true() if isinstance(rows, pl.Series) else pl.Series(rows)).to_list()
     places = data.reading.rows[first[: data.evidence]].select("file", "row").iter_rows()
+    advice, option = problem.advice or check.remedy, problem.option
+    if option not in advice:
+        advice = f"{advice.removesuffix('.')} ({option})."
     return Finding(
-        name,
-        level,
+        check.name,
+        "error" if problem.error or check.severity == "error" else "warning",
         problem.text,
-        f"{problem.advice}: {problem.option}" if problem.option else problem.advice,
-        columns=tuple(dict.fromkeys(data.column(role) for role in problem.roles)),
-        rows=(
-            *(Place(files[file], row) for file, row in places),
-            *map(Place, problem.files[: data.evidence]),
-        ),
-        option=problem.option,
+        advice,
+        tuple(dict.fromkeys(data.column(role) for role in problem.roles)),
+        tuple(Place(files[file], row) for file, row in places)
+        + tuple(Place(file) for file in problem.files[: data.evidence]),
+        option,
     )
 
 

@@ -39,22 +39,23 @@ NEEDED_TYPES = {
 def no_rows(data: CheckInput) -> Result:
     """The input has no rows.
 
-    Nothing can be trained on. A dump failed, or a filter removed every row.
+    Nothing can be trained on.
+
+    Check whether the dump failed, or whether a filter removed every row.
     """
     if data.count:
         return None
     files = [file.path for file in data.input.files]
-    text = f"the input has no rows, in {counted(len(files), 'file')}"
-    advice = "check whether the dump failed, or whether a filter removed every row"
-    return Problem(text, advice, files=files)
+    return Problem(f"the input has no rows, in {counted(len(files), 'file')}", files=files)
 
 
 @check("error or warning")
 def missing_roles(data: CheckInput) -> Result:
     """No column has the role `reward`, which every estimator needs, or `group`, the prompt.
 
-    Without a group, grpo, rloo and the like have no mean of a prompt's responses to subtract. Name
-    the column with --map ROLE=COLUMN, or the columns whose sum is the reward with
+    Without a group, grpo, rloo and the like have no mean of a prompt's responses to subtract.
+
+    Name the column with --map ROLE=COLUMN, or the columns whose sum is the reward with
     --reward-components A,B.
     """
     selection = data.reading.selection
@@ -65,7 +66,6 @@ def missing_roles(data: CheckInput) -> Result:
     lacking = [role for role in ("reward", "group") if role not in explained]
     if not lacking:
         return None
-    texts = [f"{role} (usual names: {', '.join(ROLES[role].aliases[:4])})" for role in lacking]
     rewards = [
         column.name
         for column in data.input.columns
@@ -74,17 +74,15 @@ def missing_roles(data: CheckInput) -> Result:
         and NUMBERS.match(column.type)
         and REWARD_NAMES.search(column.name.lower())
     ]
-    several = ", or those whose sum it is with --reward-components A,B" if rewards[1:] else ""
     candidates = {"reward": rewards, "group": [selection.prompt] if selection.prompt else []}
-    role = lacking[0]
-    column = next(iter(candidates[role]), "COLUMN")
-    advice = f"name its column{several}" if role == "reward" else "name the column of the prompts"
+    role, names = lacking[0], candidates[lacking[0]]
+    usual = [f"{x} (usual names: {', '.join(ROLES[x].aliases[:4])})" for x in lacking]
     return Problem(
-        f"no column has the role {' and none the role '.join(texts)}"
-        + (": there are no group baselines" if role == "group" else ""),
-        advice, f"--map {role}={column}", candidates[role],
-        level="error" if role == "reward" else "warning",
-    )  # fmt: skip
+        f"no column has the role {' and none the role '.join(usual)}",
+        roles=names,
+        option=f"--map {role}={names[0] if names else 'COLUMN'}",
+        error=role == "reward",
+    )
 
 
 @check("error or warning", needs_rows=False)
@@ -93,7 +91,10 @@ def column_types(data: CheckInput) -> Result:
 
     A text in place of a number, or one number in place of a list, cannot be read, nor can a role
     whose column some files lack. Other readers use the schema of the first file, so they misread or
-    reject the others. Write all files with one schema, or name another column, or none, with --map.
+    reject the others.
+
+    Write all files with one schema and the types that roles need, or set another column with --map
+    ROLE=COLUMN, or none.
     """
     selection = data.reading.selection
     unread = {column: role for role, (column, _) in selection.unusable.items()}
@@ -104,24 +105,17 @@ def column_types(data: CheckInput) -> Result:
     served = [column for column in wrong if column.role or column.name in unread]
     shown = sorted(served or wrong, key=lambda column: column.name not in unread)[:MOST_COLUMNS]
     texts = [_types(column, unread.get(column.name)) for column in shown]
-    names = ", ".join(f"`{column.name}`" for column in wrong if column not in shown)
+    if names := ", ".join(f"`{column.name}`" for column in wrong if column not in shown):
+        texts.append(f"types differ for {names}, too")
+    kinds = [(x.type, kind, paths) for x in shown for kind, paths in x.files.items()]
     first = shown[0].name
     return Problem(
-        "; ".join([*texts, *([f"types differ for {names}, too"] if names else [])]),
-        "write all files with one schema, which other readers need"
-        if first not in unread
-        else "write it with that type in every file, or set another column, or none",
-        f"--map {unread[first]}=COLUMN" if first in unread else "",
-        [column.name for column in shown],
-        files=[
-            path
-            for column in shown
-            for kind, paths in column.files.items()
-            if kind != column.type
-            for path in paths
-        ],
-        level="error" if served else "warning",
-    )  # fmt: skip
+        "; ".join(texts),
+        roles=[column.name for column in shown],
+        option=f"--map {unread[first]}=COLUMN" if first in unread else "",
+        files=[path for first_type, kind, paths in kinds if kind != first_type for path in paths],
+        error=bool(served),
+    )
 
 
 def _types(column: ColumnFacts, role: str | None) -> str:
@@ -164,8 +158,10 @@ def unusable_keys(data: CheckInput) -> Result:
     """Responses have no prompt id, step or domain, or a float that is no exact whole number.
 
     `rlpost advantages` rejects them: a response without a key belongs to no group, step or domain.
-    From 2^53 on, several ids are one float64, so groups of several prompts look like one. Fill keys
-    in or drop the rows, and write ids as int64 or as text.
+    From 2^53 on, several ids are one float64, so groups of several prompts look like one.
+
+    Fill the keys in or drop these rows, and write ids as int64 or as text; --unit row needs no ids
+    of rollouts.
     """
     rows, selection = data.reading.rows, data.reading.selection
     keys = [role for role in ("group", "batch", "domain") if role in rows]
@@ -188,11 +184,5 @@ def unusable_keys(data: CheckInput) -> Result:
                 )
     if not flags:
         return None
-    return Problem(
-        "; ".join(texts),
-        "fill in the keys or drop these rows, and write ids as int64 or text"
-        + (", or count rows, which need no ids of rollouts" if "rollout" in flags else ""),
-        "--unit row" if "rollout" in flags else "",
-        [*flags],
-        reduce(or_, flags.values()),
-    )  # fmt: skip
+    option = "--unit row" if "rollout" in flags else ""
+    return Problem("; ".join(texts), reduce(or_, flags.values()), [*flags], option)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
-from rlpost.analysis.inspect.step_counts import turn_evidence_of
 from rlpost.display.text import counted, share
 from rlpost.pipeline.turns import BY_ID, TurnCounts, one_id, turn_evidence
 
@@ -19,6 +17,10 @@ if TYPE_CHECKING:
 LARGE = 128  # responses that hardly belong to one prompt
 SPLIT = 0.05  # of the prompts of a step; data sets contain some prompts twice
 UNEQUAL = 0.01  # of the groups differ in size from most
+LEAST_TURNS = (
+    7  # events that show it. If the rows of a prompt in consecutive steps were independent,
+)
+# each next step had more rows as often as fewer, and 7 times fewer in a row had a chance of 2^-7
 TURNS = "rows are turns, and a later turn's prompt has the turns before"
 
 
@@ -27,35 +29,30 @@ def group_key(data: CheckInput) -> Result:
     """Most groups have one response, or all responses of a step one key: it is not the prompt's.
 
     A response minus the mean of itself is 0, so with an id per response all advantages are 0. With
-    an id per step, the baseline compares answers to different prompts. Name the prompt's id with
-    --map group=COLUMN.
+    an id per step, or one for all steps, the baseline compares answers to different prompts.
+
+    Check whether the column is the prompt's id, and set another one with --map group=COLUMN.
     """
     groups, rows, column = data.groups, data.group_rows, data.column("group")
     if groups is None or rows is None or not groups.size:
         return None
     steps = rows["batch"].n_unique() if "batch" in rows else 1
-    if 2 * groups.single > groups.count:
-        shown = rows["rows"] == 1
+    same, most = groups.prompts == 1 < steps, 2 * groups.single > groups.count
+    if most:
         text = f"{groups.single:,} of {counted(groups.count, 'group')} have one {data.unit}"
         text += f" by `{column}`, so a group baseline makes their advantages 0"
         if groups.prompts < groups.count:
             step = data.column("batch")
             text += f"; it has {counted(groups.prompts, 'value')} over all `{step}`, and --map "
             text += "batch=none joins the groups of a prompt over them"
-    elif groups.count <= steps and groups.size["min"] >= LARGE:
-        shown = rows["rows"] >= LARGE
-        least = counted(groups.size["min"], data.unit)
-        text = f"all responses of a step have the same `{column}`: groups have at least {least}"
+    elif same or (groups.count <= steps and groups.size["min"] >= LARGE):
+        key = f"{rows['group'][0]!r} in all {steps:,} steps" if same else "the same in a step"
+        text = f"all responses are of one prompt: `{column}` is {key}, and groups have at least "
+        text += counted(groups.size["min"], data.unit)
     else:
         return None
-    return Problem(
-        text,
-        f"check whether `{column}` is the prompt's id, or set another column",
-        "--map group=COLUMN",
-        ["group"],
-        rows.filter(shown)["first"].to_list(),
-        level="error" if 2 * groups.single > groups.count else "warning",
-    )
+    shown = rows.filter((rows["rows"] == 1) == most)["first"].to_list()
+    return Problem(text, shown, ["group"], "--map group=COLUMN", error=most)
 
 
 @check("error or warning", "group", "prompts")
@@ -64,7 +61,10 @@ def group_prompts(data: CheckInput) -> Result:
 
     With several prompts, the baseline is the mean of easy and hard questions, so advantages reward
     easy prompts. With several keys for a prompt within a step, each part has a baseline of its own,
-    which is noisier. Group by the prompt's id, or by the prompts, with --map group=COLUMN.
+    which is noisier; nothing is wrong if the data set has the prompt twice.
+
+    Check whether the key is the prompt's id, or new for each call of the engine; group by prompts
+    with --map group=COLUMN. If prompts continue earlier ones, rows are turns: --map rollout=COLUMN.
     """
     if (data.turns > 0).any():
         return NotRun(TURNS)
@@ -92,20 +92,19 @@ def group_prompts(data: CheckInput) -> Result:
         texts.append(
             f"{len(split):,} of {counted(len(prompts), 'prompt')} "
             f"({share(len(split), len(prompts))}) have several `{column}` within one step, so each "
-            "group has only some of the responses; nothing is wrong if the data set has them twice"
+            "group has only some of the responses"
         )
         shown.append(split)
     if not texts:
         return None
     pairs = pl.concat([keys.select("first", "other") for keys in shown])
+    text = any(x.name == prompt and "list" not in x.type for x in data.input.columns)
     return Problem(
         "; ".join(texts),
-        f"check whether `{column}` is the prompt's id, or new for each call of the engine; set "
-        "another column, or group by the prompts",
-        f"--map group={prompt}",
-        ["group", "prompt"],
         [row for pair in pairs.iter_rows() for row in pair],
-        level="error" if most else "warning",
+        ["group", "prompt"],
+        f"--map group={prompt if text else 'COLUMN'}",  # no list is a key
+        error=most,
     )
 
 
@@ -129,10 +128,12 @@ def _kinds_per_key(data: CheckInput, key: str, what: str) -> pl.DataFrame:
 def rows_are_turns(data: CheckInput) -> Result:
     """Rows are turns of rollouts: the steps count them, or each counts as a response of its group.
 
-    Groups are within a step, so steps that are turns compare a rollout with parts of others: join
-    them with --map batch=none. If each turn counts as a response, long rollouts weigh more in the
-    baseline of their group: count a rollout once with --map rollout=COLUMN. If the rows of every
-    group share one id, set --unit row if the id is that of the prompt or step.
+    Groups are within a step, so steps that are turns compare a rollout with parts of others. If
+    each turn counts as a response, long rollouts weigh more in the baseline of their group. If the
+    rows of every group share one id, it may be that of the prompt or step: --unit row counts rows.
+
+    Join steps that are turns with --map batch=none; count a rollout once with --map rollout=COLUMN,
+    or use the turns with the estimators gigpo and step_reinforce.
     """
     selection, flags = data.reading.selection, data.turns > 0
     if why := _turns_as_steps(data):
@@ -143,48 +144,67 @@ def rows_are_turns(data: CheckInput) -> Result:
             f"`{data.column('batch')}` counts the turns of rollouts, not training batches: {why}. "
             f"{len(split):,} of {counted(len(several), 'prompt')} (`{data.column('group')}`) are "
             "split, and a rollout counts once for each of its turns",
-            "set the training step, count a rollout once with --map rollout=COLUMN, or join the "
-            "steps, here and in `rlpost advantages`",
-            "--map batch=none",
-            ["batch"],
             rows["group"].is_in(split.implode()),
-            level="error",
+            ["batch"],
+            "--map batch=none",
+            error=True,
         )
     if selection.rollout_counts:
         return _one_id(data)
     count = int(flags.sum())
     if not count or data.chosen_unit == "row":
         return None
-    by_id = (data.turns == BY_ID).any()
+    role = "rollout" if (data.turns == BY_ID).any() else "turn"
     return Problem(
-        f"{data.part(count)} look like turns of a rollout (by "
-        f"`{data.column('rollout' if by_id else 'turn')}`), but each counts as a response of its "
-        "group, so long rollouts weigh more",
-        "the estimators gigpo and step_reinforce use turns; or count a rollout once, here and in "
-        "`rlpost advantages`",
-        f"--map rollout={selection.rollout if by_id else 'COLUMN'}",
-        ["rollout" if by_id else "turn"],
+        f"{data.part(count)} look like turns of a rollout (by `{data.column(role)}`), but each "
+        "counts as a response of its group, so long rollouts weigh more",
         flags,
+        [role],
+        f"--map rollout={selection.rollout if role == 'rollout' else 'COLUMN'}",
     )
 
 
 def _turns_as_steps(data: CheckInput) -> str:
-    """Return why steps are turns; empty if nothing shows it."""
-    rows, selection = data.reading.rows, data.reading.selection
+    """Return why steps are turns; empty if nothing shows it.
+
+    In a training, a prompt comes in any step; and if it comes in all of them, then in file order
+    step by step, and with more responses as often as with fewer. Steps that are turns
+
+    - are several within a rollout; or
+    - start again within consecutive rows of a prompt, and go up by 1 otherwise; or
+    - begin at the same number in every prompt, have no gap, and never have more rows than the step
+      before, but fewer at least 7 times, as rollouts end.
+    """
+    rows, step = data.reading.rows, pl.col("batch")
     if "batch" not in rows:
         return ""
-    keyed = (rows["batch"].is_not_null() & rows["group"].is_not_null()).to_numpy()
-    rows = rows.filter(keyed)
-    if selection.rollout_counts:
-        several = pl.col("batch").n_unique().over("group", "rollout") > 1
-        count = int(rows.select(several.sum()).item())
-        return f"{count:,} rows share a `{selection.rollout}` with other steps" if count else ""
+    rows = rows.drop_nulls(["batch", "group"])
+    if data.reading.selection.rollout_counts:
+        several = step.n_unique().over("group", "rollout") > 1
+        count, column = int(rows.select(several.sum()).item()), data.column("rollout")
+        return f"{count:,} rows share a `{column}` with other steps" if count else ""
     if not rows["batch"].dtype.is_integer():
         return ""
-    ids = data.table.rows.columns.get("rollout")
-    groups = rows["group"].rank("dense").to_numpy().astype(np.int64) - 1
-    steps = rows["batch"].to_numpy().astype(np.int64)
-    return turn_evidence_of(groups, steps, None if ids is None else ids[keyed])
+    low, change = step.min(), step.cast(pl.Int64).diff().over(pl.col("group").rle_id())
+    again = (step == low) & (change <= 0)
+    fits, ends, times = rows.select(
+        (again | (change == 1) | change.is_null()).all(),
+        ends=(again & (change < 0)).sum(),
+        times=again.sum(),
+    ).row(0)
+    start = rows["batch"].cast(pl.Int64).sort()[0]
+    if fits and ends >= LEAST_TURNS:
+        return f"it starts again at {start} {times:,} times within a prompt, else goes up by 1"
+    sizes = rows.group_by("group", "batch").len().sort("group", "batch")
+    up, more = (x.cast(pl.Int64).diff().over("group") for x in (step, pl.col("len")))
+    first = step.first().over("group") == low
+    fits, fewer = sizes.select(
+        (first & (up.fill_null(1) == 1) & (more.fill_null(0) <= 0)).all(), fewer=(more < 0).sum()
+    ).row(0)
+    if not fits or fewer < LEAST_TURNS:
+        return ""
+    times = f"the next step has fewer rows {fewer:,} times, and never more"
+    return f"it counts up from {start} in every prompt, and {times}"
 
 
 def _one_id(data: CheckInput) -> Result:
@@ -195,16 +215,17 @@ def _one_id(data: CheckInput) -> Result:
     evidence = turn_evidence(rows["group"], rows["rollout"], None)
     if not TurnCounts.of(evidence).of_groups:
         return None
-    what, advice = one_id("all groups with several rows have", column)
-    return Problem(what, advice, "", ["rollout"], pl.Series(evidence > 0))
+    text, advice = one_id("all groups with several rows have", column)
+    return Problem(text, pl.Series(evidence > 0), ["rollout"], advice=advice)
 
 
 @check("error", "group", "reward")
 def differing_rollout_rewards(data: CheckInput) -> Result:
     """Rows of one rollout have different rewards, and no option selects the one that counts.
 
-    A rollout has one reward in the baseline of its group. Choose it with --rollout-reward last,
-    sum or mean.
+    A rollout has one reward in the baseline of its group: `rlpost advantages` rejects others.
+
+    Choose that reward with --rollout-reward last, sum or mean, or count rows with --unit row.
     """
     rows, reward, column = data.reading.rows, pl.col("reward"), data.column("rollout")
     if not data.reading.selection.rollout_counts:
@@ -221,12 +242,10 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
     first, second = (rows["reward"][differing[name][0]] for name in ("index", "other"))
     return Problem(
         f"rows of one `{column}` have different rewards in {counted(len(differing), 'rollout')}, "
-        f"the first {first:g} and {second:g}: `rlpost advantages` rejects them, and statistics of "
-        "groups here are of their mean",
-        "count rows with --unit row, or choose the reward of a rollout (last, sum or mean)",
-        "--rollout-reward last",
-        ["rollout", "reward"],
+        f"the first {first:g} and {second:g}; statistics of groups here are of their mean",
         [row for pair in differing.select("index", "other").iter_rows() for row in pair],
+        ["rollout", "reward"],
+        "--rollout-reward last",
     )
 
 
@@ -236,6 +255,8 @@ def unequal_groups(data: CheckInput) -> Result:
 
     An asynchronous trainer drops slow or failed rollouts, which leaves a baseline of the quick
     ones; restarts write a prompt twice. Rollouts count, not rows, if there are rollout ids.
+
+    Check whether the trainer dropped rollouts, or a restart wrote some again.
     """
     rows = data.reading.rows.with_row_index("index").filter(~data.flags("superseded"))
     unit = "rollout" if "rollout" in rows else "response"
@@ -263,12 +284,10 @@ def unequal_groups(data: CheckInput) -> Result:
     total = groups.group_by("group").agg(pl.sum("size"), parts=pl.len())
     whole = total.filter(pl.col("size") == usual, pl.col("parts") > 1)["group"]
     split = int(other["group"].is_in(whole.implode()).sum())
-    text = f"; {split:,} have the others in another `{data.column('batch')}`" if split else ""
+    joined = f"; {split:,} have the others in another `{data.column('batch')}`" if split else ""
     return Problem(
-        f"of {counted(len(groups), 'prompt group')}, {' and '.join(parts)}{text}",
-        "check whether an asynchronous trainer dropped rollouts, which makes baselines one-sided, "
-        f"or a restart wrote some again{', or join groups over steps' if split else ''}",
-        "--map batch=none" if split else "",
-        ["group"],
+        f"of {counted(len(groups), 'prompt group')}, {' and '.join(parts)}{joined}",
         other["index"].to_list(),
+        ["group"],
+        "--map batch=none" if split else "",
     )

@@ -13,7 +13,7 @@ from rlpost.analysis.inspect.alignment import step_lags
 from rlpost.analysis.inspect.failures import signs_of_failures
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.selection import LOG_PROBS
-from rlpost.display.text import share
+from rlpost.display.text import percent, share
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
@@ -27,7 +27,7 @@ FILLED = 1 / 4  # zeros more per token that a response is shorter: with padding 
 FEW_SHIFTED = 64  # tokens; fewer do not show a shift
 BETTER = 2.0  # times that a shifted column must fit better
 STANDARD_ERRORS = 4.0
-OFFSET = "entry t of every list must belong to response token t: "
+INVERTED = 0.9  # of the responses with policy tokens
 
 
 @check("error or warning", "log-probs")
@@ -35,7 +35,10 @@ def shifted_lists(data: CheckInput) -> Result:
     """A column is offset by one token against another column or against the mask.
 
     Ratios and KL of neighbouring tokens mean nothing. Frameworks that predict the next token
-    store log-probs one place earlier: shift the column back, so that entry t is of token t.
+    store log-probs one place earlier.
+
+    Shift the column back, so that entry t of every list is of response token t; check whether it is
+    offset against the mask, or the last token has no log-prob.
     """
     assert data.tokens is not None
     rows, shifts = data.reading.rows, data.tokens.shifts
@@ -64,10 +67,9 @@ def shifted_lists(data: CheckInput) -> Result:
     return Problem(
         f"{second} matches {first} one token {'later' if shift.lag > 0 else 'earlier'}{in_steps} "
         f"({reason})",
-        f"{OFFSET}shift one of the columns back",
-        roles=shift.columns,
-        rows=rows["batch"].is_in([*steps]) if in_steps else rows["tokens"] > 1,
-        level="error",
+        rows["batch"].is_in([*steps]) if in_steps else rows["tokens"] > 1,
+        shift.columns,
+        error=True,
     )
 
 
@@ -93,19 +95,16 @@ def _zero_at_an_end(data: CheckInput) -> Result:
         column, count = data.tokens.columns[role], ends["shifted"]
         zeros = column.zero / column.tokens if column.tokens else 1.0
         if count > HALF * data.count and zeros < HALF * count / data.count:
-            looks = (
-                "a fill value, or a token of which the policy is certain"
-                if alone else "a fill value: other columns are not 0 there"
-            )  # fmt: skip
+            looks = "a fill value: other columns are not 0 there"
+            if alone:
+                looks = "a fill value, or a token of which the policy is certain"
             return Problem(
                 f"{data.part(count)} begin or end with a policy token whose `{column.column}` is "
                 f"exactly 0, which looks like {looks}; {share(column.zero, column.tokens)} of all "
                 "tokens are 0",
-                f"{OFFSET}check whether the column is offset against the mask, or the last token "
-                "has no log-prob",
-                roles=[role],
-                rows=data.reading.rows[f"shifted:{role}"].fill_nan(0) > 0,
-                level="warning" if alone else "error",
+                data.reading.rows[f"shifted:{role}"].fill_nan(0) > 0,
+                [role],
+                error=not alone,
             )
     return None
 
@@ -115,8 +114,9 @@ def unequal_lengths(data: CheckInput) -> Result:
     """The lists of a response differ in length.
 
     Entry t of each list belongs to response token t, so a list of another length cannot be
-    matched; a column that differs in most responses is left out. Write one entry per response
-    token, without prompt and padding.
+    matched; a column that differs in most responses is left out.
+
+    Write one entry per response token, without prompt and padding.
     """
     selection, rows = data.reading.selection, data.reading.rows
     others, lists = [x for x in selection.tokens if x != selection.lists], selection.lists_column
@@ -131,15 +131,11 @@ def unequal_lengths(data: CheckInput) -> Result:
     entries = {lists: -1 if first["null_list"] else first["length"]}
     entries |= {data.column(x): first[f"entries:{x}"] for x in counts if first[f"unequal:{x}"]}
     sizes = [f"`{x}` {'null' if count < 0 else f'{count:,}'}" for x, count in entries.items()]
-    all_differ = len(counts) > 1 and len(counts) == len(others)
-    return Problem(
-        f"{', '.join(names)} and `{lists}` differ in length in {data.part(int(unequal.sum()))}, "
-        f"the first with {', '.join(sizes)}: token statistics leave them out",
-        "write one entry per response token, without prompt and padding"
-        f"{f' (or check `{lists}`, which differs from all others)' if all_differ else ''}",
-        roles=[*counts, lists or ""],
-        rows=unequal,
-    )
+    text = f"{', '.join(names)} and `{lists}` differ in length in {data.part(int(unequal.sum()))}"
+    text += f", the first with {', '.join(sizes)}: token statistics leave them out"
+    if len(counts) > 1 and len(counts) == len(others):
+        text += f"; `{lists}` differs from all others"
+    return Problem(text, unequal, [*counts, selection.lists or ""])
 
 
 @check("error or warning", "mask or log-probs")
@@ -147,7 +143,9 @@ def padded_lists(data: CheckInput) -> Result:
     """Lists are padded: they begin or end with zeros, or have one length and masked ends.
 
     Padding without a mask counts as policy tokens: in lengths, whitening and means over tokens.
-    With a mask it is an expense of memory. Cut each list to the tokens of its response.
+    With a mask it uses memory, and a tool that reads no mask counts it.
+
+    Cut each list to the tokens of its response.
     """
     rows, masks, zeros, unmasked = data.reading.rows, data.masks, _zero_padding(data), 0
     masked = max(masks.trailing, masks.leading) if masks else 0
@@ -164,18 +162,12 @@ def padded_lists(data: CheckInput) -> Result:
         text = f"all lists have one length, and {data.part(masked)} {_VERBS[end]} masked tokens"
     else:
         return None
-    effect = (
-        "padding without a mask counts as policy tokens" if unmasked
-        else "the mask leaves the padding out here, but it uses memory, and a tool that reads no "
-        "mask counts it in lengths, whitening and means over tokens"
-    )  # fmt: skip
     left = " on the left, or contain the prompt" if end == "leading" else ""
     return Problem(
         f"{text}: the lists are padded{left}",
-        f"cut each list to the tokens of its response; {effect}",
-        roles=[role],
-        rows=flags,
-        level="error" if unmasked else "warning",
+        flags,
+        [role],
+        error=unmasked > 0,
     )
 
 
@@ -205,32 +197,40 @@ def _zero_padding(data: CheckInput) -> tuple[str, str, pl.Series] | None:
     return max(padded, key=lambda item: int(item[2].sum()), default=None)
 
 
-@check("error", "mask")
-def mask_not_binary(data: CheckInput) -> Result:
-    """The mask has values other than 0 and 1.
+@check("error or warning", "mask")
+def mask_values(data: CheckInput) -> Result:
+    """The mask has values other than 0 and 1, or looks inverted.
 
-    A mask is 1 at policy tokens and 0 at observations; other values count as 1. Name another
-    column with --map mask=COLUMN, or correct the dump.
+    A mask is 1 at policy tokens and 0 at observations; other values count as 1. It looks inverted
+    if most tokens are observations, and responses begin and end with them: tool output is trained.
+
+    Correct the mask, or set another column with --map mask=COLUMN; cut prompts and padding.
     """
-    if data.masks is None or not data.masks.not_binary:
+    masks, rows = data.masks, data.reading.rows
+    if masks is None:
         return None
-    value = data.masks.other_value
-    return Problem(
-        f"`{data.masks.column}` has values other than 0 and 1, such as "
-        f"{'null' if value is None else f'{value:g}'}, in {data.part(data.masks.not_binary)}",
-        "a mask is 1 at policy tokens and 0 elsewhere; correct it or set another column",
-        "--map mask=COLUMN",
-        ["mask"],
-        data.reading.rows["not_binary"],
-    )
+    if masks.not_binary:
+        value = "null" if masks.other_value is None else f"{masks.other_value:g}"
+        text = f"`{masks.column}` has values other than 0 and 1, such as {value}, in "
+        text, flags = text + data.part(masks.not_binary), rows["not_binary"]
+    else:
+        flags = rows["leading"] & rows["trailing"] & (rows["tokens"] > 0)
+        if masks.equal_lengths or masks.observation_share <= HALF:
+            return None  # or padded
+        if (count := int(flags.sum())) <= INVERTED * (data.count - masks.empty):
+            return None
+        text = f"{data.part(count)} begin and end with observations (`{masks.column}` 0), and "
+        text += f"{percent(masks.observation_share)} of the tokens are: the mask looks inverted"
+    return Problem(text, flags, ["mask"], "--map mask=COLUMN", error=masks.not_binary > 0)
 
 
 @check("error or warning", "token lists")
 def empty_masks(data: CheckInput) -> Result:
     """Responses have no policy token: they get no advantage, but count in their group's mean.
 
-    Such a response is trained on nowhere, but its reward moves the baseline of its group. Drop
-    it, or correct the mask.
+    Such a response is trained on nowhere, but its reward moves the baseline of its group.
+
+    Drop such responses, or correct the mask.
     """
     rows = data.reading.rows
     signs = {} if data.failures else signs_of_failures(rows)
@@ -243,9 +243,7 @@ def empty_masks(data: CheckInput) -> Result:
         reason += f", or null ({nulls:,})"
     return Problem(
         f"{data.part(count)} {'has' if count == 1 else 'have'} no policy token: {reason}",
-        "no advantage, but a reward in the mean of the group: drop such responses, or correct the "
-        "mask",
-        roles=["mask"] if data.masks else [],
-        rows=flags,
-        level="error" if count > HALF * data.count else "warning",
+        flags,
+        ["mask"] if data.masks else [],
+        error=count > HALF * data.count,
     )

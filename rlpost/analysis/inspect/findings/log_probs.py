@@ -35,8 +35,10 @@ def nonfinite(data: CheckInput) -> Result:
 
     One such number makes all advantages of its response NaN, those of its group if it is a reward,
     and with whitening those of its batch. Rewards of rollouts that failed do not count. Top-p and
-    top-k sampling give -inf to tokens that they exclude; NaN means that logits are invalid. Correct
-    the dump, score the responses again, or leave them out with --nonfinite mask.
+    top-k sampling give -inf to tokens that they exclude; NaN means that logits are invalid.
+
+    Correct the dump, score the responses again, or leave them out of `rlpost advantages` with
+    --nonfinite mask.
     """
     rows, reward = data.reading.rows, pl.Series(data.table.nonfinite)
     kinds: dict[str, dict[str, int]] = {}
@@ -60,12 +62,10 @@ def nonfinite(data: CheckInput) -> Result:
     either = reduce(or_, flags)
     return Problem(
         f"{', '.join(names)} {'is' if len(kinds) == 1 else 'are'} not finite in "
-        f"{data.part(int(either.sum()))}: their advantages are NaN, with whitening those of their "
-        "batch",
-        "correct the dump, score the responses again, or leave them out of `rlpost advantages`",
-        "--nonfinite mask",
-        [*kinds],
+        f"{data.part(int(either.sum()))}",
         either,
+        [*kinds],
+        "--nonfinite mask",
     )
 
 
@@ -74,8 +74,9 @@ def not_log_probs(data: CheckInput) -> Result:
     """Log-probs are greater than 0, by more than rounding, or have one value in all tokens.
 
     Ratios and KL computed from it are wrong: it has probabilities, negative log-likelihoods or
-    logits, or a fill value that was never computed. Up to 0.001 counts as rounding. Correct the
-    dump, or name another column with --map ROLE=COLUMN.
+    logits, or a fill value that was never computed. Up to 0.001 counts as rounding.
+
+    Correct the dump, or set another column with --map ROLE=COLUMN, or none.
     """
     columns = (
         {x: c for x, c in data.tokens.columns.items() if x in LOG_PROBS} if data.tokens else {}
@@ -98,13 +99,8 @@ def not_log_probs(data: CheckInput) -> Result:
             )
     if not flags:
         return None
-    return Problem(
-        "; ".join(texts),
-        "ratios and KL computed from it are wrong: correct the dump, or set another column or none",
-        f"--map {next(iter(flags))}=COLUMN",
-        [*flags],
-        reduce(or_, flags.values()),
-    )
+    option = f"--map {next(iter(flags))}=COLUMN"
+    return Problem("; ".join(texts), reduce(or_, flags.values()), [*flags], option)
 
 
 def _likely_kind(column: TokenColumn) -> str:
@@ -121,9 +117,10 @@ def _likely_kind(column: TokenColumn) -> str:
 def same_log_probs(data: CheckInput) -> Result:
     """The log-probs of two policies are equal in every token, or read from the same column.
 
-    The KL, or the difference between rollout engine and trainer, is then 0 whatever happened.
-    Write the log-probs of each policy to a column of its own. In the first step, a policy
-    equals its reference.
+    The KL, or the difference between rollout engine and trainer, is then 0 whatever happened. In
+    the first step, a policy equals its reference.
+
+    Write the log-probs of each policy to a column of its own, or set it with --map ROLE=COLUMN.
     """
     assert data.tokens is not None
     pairs = {tuple(pair.split("/")): share for pair, share in data.tokens.identical.items()}
@@ -148,21 +145,18 @@ def same_log_probs(data: CheckInput) -> Result:
         zero = "KL to the reference"
         zero = zero if other == "ref_log_probs" else "difference between rollout engine and trainer"
         texts.append(f"{one_role} (`{left}`) and {other} (`{right}`) {how}, so the {zero} is 0")
-    return Problem(
-        "; ".join(texts),
-        "write the log-probs of each policy to a column of its own, or set the column",
-        f"--map {equal[0][1]}=COLUMN",
-        [role for pair in equal for role in pair],
-        rows["tokens"] > 0,
-    )
+    roles, option = [role for pair in equal for role in pair], f"--map {equal[0][1]}=COLUMN"
+    return Problem("; ".join(texts), rows["tokens"] > 0, roles, option)
 
 
 @check("warning", "old_log_probs", "infer_log_probs")
 def engine_mismatch(data: CheckInput) -> Result:
     """Rollout engine and trainer compute different probabilities for the same tokens.
 
-    Advantages are then of tokens that the trainer would sample with another probability. Check
-    weights, temperature, precision and chat template on both sides, or correct the difference
+    Advantages are then of tokens that the trainer would sample with another probability.
+    `rlpost inspect --about mismatch` has the evidence.
+
+    Check weights, temperature, precision and chat template on both sides, or correct the difference
     with --is-weight.
     """
     gap, rows = data.mismatch, data.reading.rows
@@ -194,14 +188,12 @@ def engine_mismatch(data: CheckInput) -> Result:
         k3s = [f"{k3:.3g}" for k3 in sorted(steps["k3"])]
         parts.append(f"k3 is {' to '.join(dict.fromkeys([k3s[0], k3s[-1]]))}{in_steps}")
     parts += [cause] if (cause := likeliest(gap.causes)) else []
-    sides = "check weights, temperature, precision and chat template on both sides"
     k3 = (rows["k3"] / rows["compared"]).fill_nan(-1)
     return Problem(
         "; ".join(parts),
-        f"{gap.causes[0].advice if gap.causes else sides}; `rlpost inspect --about mismatch` has "
-        "the evidence",
-        roles=["infer_log_probs", "old_log_probs"],
-        rows=k3.arg_sort(descending=True)[: int((k3 > 0).sum())].to_list(),
+        k3.arg_sort(descending=True)[: int((k3 > 0).sum())].to_list(),
+        ["infer_log_probs", "old_log_probs"],
+        advice=f"{gap.causes[0].advice}; --about mismatch has the evidence" if gap.causes else "",
     )
 
 
@@ -210,8 +202,9 @@ def shared_prefixes(data: CheckInput) -> Result:
     """Several rows of a rollout train the same policy tokens: forks, and turns with their history.
 
     A segment of policy tokens counts as the same if all token ids are equal from the start of the
-    prompt to its end. Each row that has it adds its gradient, so early turns weigh more. Set
-    the mask of all but one of them to 0, or write one row for each rollout.
+    prompt to its end. Each row that has it adds its gradient, so early turns weigh more.
+
+    Set the mask of these tokens to 0 in all rows but one, or write one row for each rollout.
     """
     assert data.repeated is not None
     repeated, tokens = data.repeated
@@ -224,8 +217,6 @@ def shared_prefixes(data: CheckInput) -> Result:
         f"{count:,} of {tokens:,} policy tokens ({share(count, tokens)}), in "
         f"{counted(rows, 'response')}, are trained by another row of their "
         f"`{data.column('rollout')}`, too: token ids are equal up to them",
-        "set the mask of these tokens to 0 in all rows but one; a dump with one row for each "
-        "rollout has them once",
-        roles=["rollout"],
-        rows=pl.Series(repeated > 0),
+        pl.Series(repeated > 0),
+        ["rollout"],
     )

@@ -18,6 +18,7 @@ HALF = 1 / 2  # of the groups
 STEP_EQUAL = 0.9  # of the groups of a step, if those of other steps differ
 GROUPS_OF_STEP = 4  # fewer may be equal by chance
 ROWS_OF_STEP = 16
+NEAR = 5e-7  # of rewards: four units in the last place of float32
 SATURATED = 0.95  # of the rewards have one value
 LEAST_STEPS = 5  # for a trend
 LAST = 5  # the last fifth of the steps is compared with those before
@@ -34,8 +35,10 @@ def equal_rewards(data: CheckInput) -> Result:
     A reward minus the mean of equal rewards is 0, so nothing is learnt: the prompts are too easy or
     too hard, the grader does not work, or the column is not the reward. A step counts from 16
     responses on; it is an error if all rewards of most responses are equal.
+
+    Check that the grader works and that the column is the reward; --map reward=COLUMN sets it.
     """
-    table, rows, column = data.table, data.reading.rows, data.column("reward")
+    table, rows = data.table, data.reading.rows
     rewards = table.units["reward"][table.scored]
     if len(rewards) < 2:  # noqa: PLR2004
         return NotRun("fewer than 2 finite rewards")
@@ -64,14 +67,8 @@ def equal_rewards(data: CheckInput) -> Result:
         shown = pl.Series(table.rows["valid"] & (table.rows["reward"] != end))
         text = f"{percent(shares[difficulty])} of the rewards are {end:g}, the {which} value: the "
         text += f"prompts are too {difficulty}, or the grader is wrong"
-    return Problem(
-        text,
-        f"check that the grader works and that `{column}` is the reward, or set another column",
-        "--map reward=COLUMN",
-        ["reward"],
-        shown,
-        level="error" if 2 * count > data.count else "warning",
-    )
+    error = 2 * count > data.count
+    return Problem(text, shown, ["reward"], "--map reward=COLUMN", error=error)
 
 
 @check("warning", "group", "reward")
@@ -79,9 +76,12 @@ def no_signal(data: CheckInput) -> Result:
     """Most groups have equal rewards, in the input, in some steps, or in more and more of the last.
 
     A reward minus the mean of equal rewards is 0: these groups cost as much to sample as others,
-    and train nothing. Sample other prompts (harder ones if all pass), or more responses per prompt;
-    --drop-equal-rewards leaves the groups out. The last fifth of the steps is compared with those
-    before, by 3 standard errors.
+    and train nothing. The last fifth of the steps is compared with those before, by 3 standard
+    errors. Rewards that are equal but for rounding are named, too: an estimator that divides by
+    their std trains on noise.
+
+    Sample other prompts (dynamic sampling; harder ones if all pass), or more responses per prompt,
+    round rewards, or leave such groups out with --drop-equal-rewards.
     """
     groups, rows = data.groups, data.group_rows
     assert groups is not None
@@ -118,15 +118,28 @@ def no_signal(data: CheckInput) -> Result:
             f"{percent(_share(before))} of those before"
         )
         shown = shown if texts[1:] else pl.col("batch").is_in(names)
+    first = several.filter("equal", shown)["first"].to_list() if texts else []
+    if near := _nearly_equal(data):
+        texts.append(
+            f"in {counted(len(near), 'group')}, rewards differ by rounding noise alone (less than "
+            f"{NEAR:g} of their size)"
+        )
     if not texts:
         return None
-    return Problem(
-        "; ".join(texts),
-        "sample other prompts (dynamic sampling), or more responses per prompt, or leave them out",
-        "--drop-equal-rewards",
-        ["reward", "group"],
-        several.filter("equal", shown)["first"].to_list(),
+    option = "--drop-equal-rewards"
+    return Problem("; ".join(texts), [*first, *near], ["reward", "group"], option)
+
+
+def _nearly_equal(data: CheckInput) -> list[int]:
+    """Return the first row of each group whose rewards are almost equal."""
+    rows, reward = data.reading.rows, pl.col("reward")
+    by = [key for key in ("batch", "group") if key in rows]
+    finite = rows.with_row_index("index").filter(reward.is_finite() & data.included)
+    groups = finite.group_by(by, maintain_order=True).agg(
+        pl.first("index"), spread=reward.max() - reward.min(), most=reward.abs().max()
     )
+    near = groups.filter(pl.col("spread") > 0, pl.col("spread") < NEAR * pl.col("most"))
+    return near["index"].to_list()
 
 
 def _steps(groups: pl.DataFrame) -> pl.DataFrame:
@@ -157,8 +170,9 @@ def _share(steps: pl.DataFrame) -> float:
 def length_follows_reward(data: CheckInput) -> Result:
     """Reward and length correlate with 0.5 or more (within groups, if there are groups).
 
-    The policy learns lengths in place of answers. Check the grader and truncation;
-    --overlong-penalty and --length-weight act against it.
+    The policy learns lengths in place of answers.
+
+    Check the grader and truncation; --overlong-penalty and --length-weight act against it.
     """
     correlation = data.lengths.reward_correlation if data.lengths else None
     if not correlation or correlation["pearson"] is None:
@@ -172,10 +186,9 @@ def length_follows_reward(data: CheckInput) -> Result:
     tokens = data.reading.rows["tokens"].cast(pl.Float64).fill_nan(None)
     return Problem(
         f"{longer} responses score higher: correlation {value:+.2f}"
-        f"{'' if within is None else ' within groups'}",
-        f"the policy will learn to write {longer} responses: check the grader and truncation, or "
-        "act against it with --length-weight",
-        "--overlong-penalty",
-        ["reward"],
+        f"{'' if within is None else ' within groups'}: the policy will learn to write {longer} "
+        "ones",
         tokens.arg_sort(descending=True, nulls_last=True).to_list(),
+        ["reward"],
+        "--overlong-penalty",
     )

@@ -33,8 +33,10 @@ AT_LIMIT = 0.05  # of the responses have exactly the maximum length
 def written_twice(data: CheckInput) -> Result:
     """Rows are there twice: a step under another number, rows of a rollout, samples of a prompt.
 
-    A restart, or a retry of the writer, wrote them again: they count and are trained on twice. A
-    step is another one if it has its prompts, responses, rewards and log-probs. Drop the copies.
+    They count and are trained on twice. A step is another one if it has its prompts, responses,
+    rewards and log-probs.
+
+    Check whether a restart or a retry of the writer wrote them again, and drop the copies.
     """
     steps, copies, texts = _repeated_steps(data), _repeated_rows(data), []
     column = data.column("batch")
@@ -51,13 +53,8 @@ def written_twice(data: CheckInput) -> Result:
         texts.append(f"{data.part(len(indices))} are there twice: {counts}")
     if not texts:
         return None
-    return Problem(
-        "; ".join(texts),
-        "check whether a restart or a retry wrote them again, and drop the copies, which count and "
-        "train twice",
-        roles=["batch"] if count else ["rollout"],
-        rows=[*steps["first"].to_list(), *indices],
-    )
+    shown = [*steps["first"].to_list(), *indices]
+    return Problem("; ".join(texts), shown, ["batch"] if count else ["rollout"])
 
 
 def _repeated_rows(data: CheckInput) -> dict[str, list[int]]:
@@ -115,8 +112,9 @@ def superseded_attempts(data: CheckInput) -> Result:
     """Several attempts of the run wrote rows of the same step: the older ones count twice.
 
     A run that restarts from a checkpoint writes the steps after it again. Rows of the older attempt
-    are from weights that were discarded, and join the groups of the newer one. --attempts newest of
-    `rlpost advantages` leaves them out.
+    are from weights that were discarded, and join the groups of the newer one.
+
+    Leave them out of statistics, here and in `rlpost advantages`, with --attempts newest.
     """
     flags = data.flags("superseded") & data.unmasked
     count, rows = int(flags.sum()), data.reading.rows
@@ -126,10 +124,9 @@ def superseded_attempts(data: CheckInput) -> Result:
     return Problem(
         f"{data.part(count)} are of an older attempt (`{data.column('run_attempt')}`) than others "
         f"of their step{data.in_steps(steps)}",
-        "leave them out of statistics, here and in `rlpost advantages`",
-        "--attempts newest",
-        ["run_attempt"],
         flags,
+        ["run_attempt"],
+        "--attempts newest",
     )
 
 
@@ -139,9 +136,11 @@ def many_failures(data: CheckInput) -> Result:
 
     Without rollout ids, each row counts. A crash, a time-out or a failed judge is no wrong answer,
     but with reward 0 it lowers the baseline of its group, so the policy is trained towards whatever
-    the survivors did. Repair the environment; `rlpost advantages` leaves failures out unless
-    --failures keeps them, and --about failures has both baselines. Without a column that names
-    failures, rewards of 0 of responses without tokens, or without log-probs, look like them.
+    the survivors did; --about failures has both baselines. Without a column that names failures,
+    rewards of 0 of responses without tokens, or without log-probs, look like them.
+
+    Repair the environment, and write the reason of each failure to a column (--map failure=COLUMN):
+    `rlpost advantages` leaves failures out by --failures drop, its default.
     """
     facts, rewards = data.failures, data.rewards
     if facts is not None:
@@ -154,24 +153,20 @@ def many_failures(data: CheckInput) -> Result:
         return Problem(
             f"{facts.failed:,} of {counted(facts.count, facts.of)} "
             f"({share(facts.failed, facts.count)}) failed{at}: {value_list(facts.reasons)}",
-            "repair the environment; --about failures has the baselines with and without them, and "
-            "`rlpost advantages` leaves them out",
-            "--failures drop",
-            ["failure"],
             data.flags("failed"),
+            ["failure"],
+            "--failures drop",
         )
     signs = {x: flags for x, flags in signs_of_failures(data.reading.rows).items() if flags.any()}
     if not signs or rewards is None or rewards.spread.min == rewards.spread.max:
         return None
     either = reduce(or_, signs.values())
     return Problem(
-        f"{data.part(int(either.sum()))} with reward 0 look like failures, not like wrong answers: "
-        + ", ".join(f"{flags.sum():,} {name}" for name, flags in signs.items()),
-        "check what the environment recorded of them; a column with the reason of each failure "
-        "leaves them out of baselines and of training",
-        "--map failure=COLUMN",
-        ["reward"],
+        f"{data.part(int(either.sum()))} with reward 0 look like failures, not like wrong "
+        f"answers: {', '.join(f'{flags.sum():,} {name}' for name, flags in signs.items())}",
         either,
+        ["reward"],
+        "--map failure=COLUMN",
     )
 
 
@@ -179,8 +174,10 @@ def many_failures(data: CheckInput) -> Result:
 def copied_responses(data: CheckInput) -> Result:
     """Responses repeat an earlier one of their group: duplicate rows, or collapsed sampling.
 
-    Copies count twice in every baseline. Rows were written twice, or sampling collapsed: check
-    temperature and seed. Responses of 32 tokens or more count from 5 % on, others if nearly all do.
+    Copies count twice in every baseline. Responses of 32 tokens or more count from 5 % on, others
+    if nearly all do.
+
+    Check whether rows were written twice or sampling collapsed (temperature, seed); drop copies.
     """
     duplicates, rows = data.tokens.duplicates if data.tokens else None, data.reading.rows
     assert duplicates is not None
@@ -195,10 +192,8 @@ def copied_responses(data: CheckInput) -> Result:
     return Problem(
         f"{data.part(int(flags.sum()))} repeat the `{duplicates['column']}` of an earlier one"
         f"{within}{'' if nearly_all else f' and have {least} or more'}",
-        "check whether rows were written twice or sampling collapsed (temperature, seed), and drop "
-        "copies, which count twice in every baseline",
-        roles=[duplicates["column"]],
-        rows=flags,
+        flags,
+        [duplicates["column"]],
     )
 
 
@@ -206,8 +201,9 @@ def copied_responses(data: CheckInput) -> Result:
 def many_truncated(data: CheckInput) -> Result:
     """At least 25 % of responses are truncated, or at least 5 % have exactly the most tokens.
 
-    A truncated answer is mostly scored as wrong, whatever it would have become. Raise the
-    length limit, or leave such responses out: --drop-truncated, --drop-longer,
+    A truncated answer is mostly scored as wrong, whatever it would have become.
+
+    Raise the length limit, or leave such responses out: --drop-truncated, --drop-longer,
     --overlong-penalty.
     """
     rows, lengths, included = data.reading.rows, data.lengths, data.included
@@ -228,10 +224,9 @@ def many_truncated(data: CheckInput) -> Result:
     count = int(flags.sum())
     return Problem(
         f"{count:,} of {counted(total, 'response')} ({share(count, total)}) {text}",
-        "raise the limit, or leave them out with --drop-longer or",
-        "--drop-truncated",
-        ["truncated"] if "truncated" in rows else [],
         flags,
+        ["truncated"] if "truncated" in rows else [],
+        "--drop-truncated",
     )
 
 
@@ -239,7 +234,9 @@ def many_truncated(data: CheckInput) -> Result:
 def unknown_finish_reasons(data: CheckInput) -> Result:
     """Finish reasons are not known as those of a truncated response, nor as those of a whole one.
 
-    They count as not truncated. If they are, write `length`, or a column of bools and name it with
+    They count as not truncated.
+
+    If they are truncated, write `length`, or a column of bools and name it with
     --map truncated=COLUMN; --map truncated=none ignores the column.
     """
     reasons = data.reading.rows["unknown_reason"]
@@ -250,10 +247,9 @@ def unknown_finish_reasons(data: CheckInput) -> Result:
     return Problem(
         f"`{data.column('truncated')}` has values that are not known in "
         f"{data.part(int(flags.sum()))} ({values}), which count as not truncated",
-        "if they are truncated, write `length`, or set a column of bools, or none",
-        "--map truncated=COLUMN",
-        ["truncated"],
         flags,
+        ["truncated"],
+        "--map truncated=COLUMN",
     )
 
 
@@ -262,15 +258,13 @@ def made_token_ids(data: CheckInput) -> Result:
     """A tokenizer made the token ids and lengths of the responses, whose dump has only texts.
 
     The text of sampled tokens can have other tokens, and none for the end of a sequence, so ids and
-    lengths may differ from those that the policy sampled. Dump token ids, or compare one response
-    with the engine's tokens.
+    lengths may differ from those that the policy sampled.
+
+    Dump token ids, or compare one response with the engine's tokens.
     """
     files = {file.path: (file.rlpost or {}).get("tokenizer") for file in data.input.files}
     names = ", ".join(sorted({name for name in files.values() if name}))
     if not names:
         return None
-    return Problem(
-        f"token ids and lengths are not those that were sampled: `{names}` made them from texts",
-        "dump token ids, or compare some with the engine's",
-        files=[path for path, name in files.items() if name],
-    )
+    text = f"token ids and lengths are not those that were sampled: `{names}` made them from texts"
+    return Problem(text, files=[path for path, name in files.items() if name])
