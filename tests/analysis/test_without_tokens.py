@@ -139,7 +139,7 @@ def test_the_report_shows_texts_and_no_tokens(files, tmp_path):
 def test_the_browser_lists_rewards_and_texts_and_opens_no_tokens(files):
     for name, has_lengths in (("neither-out", False), ("lengths-out", True)):
         index = build_index([str(files[name])], {})
-        index.measure("advantage")
+        index.number("advantage")
         navigation = Navigation(index, ResponseReader(index, ("advantage",)), None)
         navigation.open()
         for _ in range(2):

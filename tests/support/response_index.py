@@ -10,8 +10,8 @@ SAMPLE = Path(__file__).parents[2] / "sample_data"
 ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
 
 
-def index_of(*paths, measured=(), **roles):
-    index = build_index([str(path) for path in paths], roles)
+def index_of(*paths, measured=(), roles=(), **counting):
+    index = build_index([str(path) for path in paths], dict(roles), **counting)
     for name in measured:
-        index.measure(name)
+        index.number(name)
     return index

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.analysis.responses.columns import is_text, text_of
-from rlpost.analysis.responses.index import stream_chunks
+from rlpost.analysis.responses.index import moments_by, stream_chunks
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import without_dictionary
-from rlpost.kernels.moments import keyed_moments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,17 +50,13 @@ def computed_number(index: Index, name: str) -> NDArray[np.float64]:
     if name == "row":
         return np.arange(len(index), dtype=np.float64)
     if name.startswith("group_"):
-        rows, count = index.counted(np.arange(len(index))), int(index.group.max(initial=-1)) + 1
+        units, count = index.counted(np.arange(len(index))), int(index.group.max(initial=-1)) + 1
+        groups = index.table.units["group"][units]
         if name == "group_size":
-            sizes = np.bincount(index.group[rows], minlength=count)
-            return sizes[index.group].astype(np.float64)
-        rows = rows[~np.isnan(index.reward[rows])]
-        moments = keyed_moments(index.reward[rows], index.group[rows], count).at(index.group)
+            return np.bincount(groups, minlength=count)[index.group].astype(np.float64)
+        moments = moments_by(index.rewards[units], groups, count)
         values = moments.mean if name == "group_mean" else moments.std
-        return np.where(moments.number > 0, values, np.nan)
-    if not index.columns_for(name):
-        raise index.missing_error(name)
-    index.measure(name)
+        return np.where(moments.number > 0, values, np.nan)[index.group]
     return index.number(name)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,11 +17,10 @@ from rlpost.analysis.browse.listing import (
     share,
     whole,
 )
+from rlpost.analysis.responses.index import moments_by
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, style_of, visible_text
 from rlpost.display.charts import spark
 from rlpost.display.text import shortened_middle
-from rlpost.kernels.codes import keyed_extremes
-from rlpost.kernels.moments import keyed_moments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +43,9 @@ _MOST_REASON = 14  # of a failure
 class Listings:
     """The listings of an index, for the rows that match filter and search.
 
+    Statistics are of the responses that count, and of these with a matching row. KL and advantages
+    are means over their matching rows.
+
     Args:
         index: of the input.
         kept: [N] bool, the matching rows.
@@ -54,24 +55,21 @@ class Listings:
         self.index = index
         self.kept = kept
         self.rows = np.flatnonzero(kept)
-        known = index.reward[~np.isnan(index.reward)]
-        self._low = float(known.min()) if len(known) else 0.0
-        self._high = float(known.max()) if len(known) else 0.0
+        known = index.rewards[~np.isnan(index.rewards)]
+        self._ends: tuple[float, float] = (known.min(), known.max()) if len(known) else (0.0, 0.0)
 
-    @cached_property
     def _measured(self) -> list[str]:
-        return [name for name in ("kl", "advantage") if name in self.index.measures]
+        return [name for name in ("kl", "advantage") if name in self.index.numbers]
 
     def steps(self) -> Listing:
         """Return the steps of the kept rows."""
-        index, rows, groups = self.index, self.index.counted(self.rows), self.groups(None)
-        ids = np.unique(index.step_rank[self.rows])
-        first = np.unique(index.group[self.rows], return_index=True)[1]
-        steps = np.searchsorted(ids, index.step_rank[self.rows[first]])  # of the groups
+        index, groups = self.index, self.groups(None)
+        ids, first = np.unique(index.step_rank[self.rows]), self._first(self.rows)
+        steps = np.searchsorted(ids, index.step_rank[first])  # of the groups
         equal = np.bincount(steps[groups.without_signal], minlength=len(ids))
-        number, *others = self._statistics(np.searchsorted(ids, index.step_rank[rows]), rows, ids)
+        number, *others = self._statistics(self.rows, "step", ids)
         columns = [
-            ListingColumn("step", ids.astype(np.float64), self._step_name()),
+            ListingColumn("step", ids.astype(np.float64), index.step_name),
             number,
             ListingColumn("groups", np.bincount(steps, minlength=len(ids)), whole),
             ListingColumn("no signal", equal, whole),
@@ -79,44 +77,46 @@ class Listings:
         ]
         return Listing.of("steps", ids, columns)
 
-    def _step_name(self) -> Callable[[float], str]:
-        index = self.index
-        if index.step is None:
-            return lambda _: "all"
-        first = np.unique(index.step_rank, return_index=True)[1]
-        step = index.step
-        return lambda rank: str(step.label(int(step.codes[first[int(rank)]])))
+    def _first(self, rows: Codes) -> Codes:
+        """Return the first row of each group of some rows."""
+        return rows[np.unique(self.index.group[rows], return_index=True)[1]]
 
     def groups(self, step: int | None) -> Listing:
         """Return the groups of a step, by its rank; None: of all steps."""
-        rows = self.rows if step is None else self.rows[self.index.step_rank[self.rows] == step]
-        ids, first = np.unique(self.index.group[rows], return_index=True)
-        columns = [*self._names(rows[first], with_step=step is None)]
-        rows = self.index.counted(rows)
-        keys = np.searchsorted(ids, self.index.group[rows])
-        statistics = self._statistics(keys, rows, ids)
-        bars = self._bars(rows, keys, len(ids))
-        rewards = ListingColumn("rewards", np.arange(len(ids)), bars, right=False)
-        low, high = keyed_extremes(self.index.reward[rows], keys, len(ids))
-        equal = (np.bincount(keys, minlength=len(ids)) > 1) & (low == high)
-        columns += [*statistics[:3], rewards, *statistics[3:]]
+        index, rows = self.index, self.rows
+        rows = rows if step is None else rows[index.step_rank[rows] == step]
+        first = self._first(rows)
+        ids, units = index.group[first], index.counted(rows)
+        number, mean, std, *others = self._statistics(rows, "group", ids)
+        keys = np.searchsorted(ids, index.table.units["group"][units])
+        bars = self._bars(index.rewards[units], keys, len(ids))
+        columns = [
+            *self._names(first, with_step=step is None),
+            number,
+            mean,
+            std,
+            ListingColumn("rewards", np.arange(len(ids)), bars, right=False),
+            *others,
+        ]
+        known = keys[~np.isnan(index.rewards[units])]
+        equal = (np.bincount(known, minlength=len(ids)) > 1) & (std.values == 0)
         return Listing.of("groups", ids, columns, equal)
 
-    def _bars(self, rows: Codes, keys: Codes, count: int) -> Callable[[float], Text]:
+    def _bars(self, rewards: Numbers, keys: Codes, count: int) -> Callable[[float], Text]:
         """Return the rewards of a group as bars, highest first, scaled to all rewards.
 
         Rewards above the middle of all are green, those below it red.
         """
-        order = np.argsort(keys, kind="stable")
+        order = np.lexsort((-rewards, keys))
+        order = order[~np.isnan(rewards[order])]
         starts = np.searchsorted(keys[order], np.arange(count + 1))
-        middle = (self._low + self._high) / 2
+        middle = sum(self._ends) / 2
 
         def bars(place: float) -> Text:
-            reward = self.index.reward[rows[order[starts[int(place)] : starts[int(place) + 1]]]]
-            reward = np.sort(reward[~np.isnan(reward)])[::-1]
+            reward = rewards[order[starts[int(place)] : starts[int(place) + 1]]]
             if len(reward) > _MOST_BARS:
                 reward = reward[np.linspace(0, len(reward) - 1, _MOST_BARS).astype(np.int64)]
-            blocks = spark(reward.tolist(), (self._low, self._high))
+            blocks = spark(reward.tolist(), self._ends)
             above = int(np.count_nonzero(reward > middle))
             return Text.assemble((blocks[:above], "green"), (blocks[above:], "red"))
 
@@ -124,85 +124,82 @@ class Listings:
 
     def responses(self, group: int | None, step: int | None = None) -> Listing:
         """Return the responses of a group, by its code; None: all, or all of a step."""
-        rows = self.rows
+        index, rows = self.index, self.rows
         if group is not None:
-            rows = rows[self.index.group[rows] == group]
+            rows = rows[index.group[rows] == group]
         elif step is not None:
-            rows = rows[self.index.step_rank[rows] == step]
-        index = self.index
+            rows = rows[index.step_rank[rows] == step]
         if index.order is not None:
             rows = rows[np.argsort(index.order.places()[rows])]
         columns = [ListingColumn("row", rows.astype(np.float64), lambda row: str(int(row)))]
         columns += self._names(rows, with_step=step is None) if group is None else []
-        columns += self._turns(rows)
+        if "rollout" in index.keys:
+            columns.append(_label_column("rollout", index.keys["rollout"], rows, _MOST_ID))
+        if "turn" in index.numbers:
+            columns.append(ListingColumn("turn", index.numbers["turn"][rows], whole))
+        columns += self._labels("branch", rows)
         columns.append(number_column("reward", index.reward[rows]))
-        columns += [number_column(NAMES[n], index.measures[n][rows]) for n in self._measured]
-        if index.truncated is not None and index.truncated.any():
-            cut = index.truncated[rows].astype(np.float64)
+        columns += [number_column(NAMES[n], index.numbers[n][rows]) for n in self._measured()]
+        truncated = index.table.rows.columns.get("truncated")
+        if truncated is not None and truncated.any():
+            cut = truncated[rows].astype(np.float64)
             columns.append(
                 ListingColumn("truncated", cut, lambda cut: "yes" if cut else "", right=False)
             )
-        if index.failure is not None and index.failed.any():
-            columns.append(_label_column("failure", index.failure, rows, _MOST_REASON))
-        if index.columns_for("length"):
+        columns += self._labels("failure", rows, _MOST_REASON)
+        if index.columns_of("length"):
             columns.append(ListingColumn("tokens", index.length[rows], whole))
-        observed = (index.tokens - index.length)[rows]
-        if index.sized_by and observed.any():
-            columns.append(ListingColumn("observed", observed, whole))
-        if index.turn_reward is not None and not np.isnan(index.turn_reward).all():
-            columns.append(number_column("turn reward", index.turn_reward[rows]))
-        if index.domain is not None and len(index.domain.labels) > 1 and group is None:
-            columns.append(_label_column("domain", index.domain, rows))
+        if "tokens" in index.numbers:
+            observed = index.numbers["tokens"][rows] - index.length[rows]
+            columns += [ListingColumn("observed", observed, whole)] if observed.any() else []
+        if not np.isnan(index.numbers.get("turn_reward", np.nan)).all():
+            columns.append(number_column("turn reward", index.numbers["turn_reward"][rows]))
+        columns += self._labels("domain", rows) if group is None else []
         return Listing.of("responses", rows, columns)
 
     def _names(self, rows: Codes, *, with_step: bool) -> list[ListingColumn]:
         """Return the columns of step and prompt."""
         index = self.index
         columns = []
-        if with_step and index.step is not None:
-            rank = index.step_rank[rows]
-            columns.append(ListingColumn("step", rank.astype(np.float64), self._step_name()))
-        if index.prompt is not None:
-            columns.append(_label_column("prompt", index.prompt, rows))
+        if with_step and "batch" in index.keys:
+            rank = index.step_rank[rows].astype(np.float64)
+            columns.append(ListingColumn("step", rank, index.step_name))
+        if "group" in index.keys:
+            columns.append(_label_column("prompt", index.keys["group"], rows))
         return columns
 
-    def _turns(self, rows: Codes) -> list[ListingColumn]:
-        """Return the columns of rollout, turn and branch."""
-        index, columns = self.index, []
-        if index.rollout is not None:
-            columns.append(_label_column("rollout", index.rollout, rows, _MOST_ID))
-        if index.turn is not None:
-            columns.append(ListingColumn("turn", index.turn[rows], whole))
-        if index.branch is not None and len(index.branch.labels) > 1:
-            columns.append(_label_column("branch", index.branch, rows))
-        return columns
+    def _labels(self, name: str, rows: Codes, most: int = MOST_WIDE) -> list[ListingColumn]:
+        """Return a column of labels if the input has several."""
+        keys = self.index.keys.get(name)
+        several = keys is not None and len(keys.labels) > 1
+        return [_label_column(name, keys, rows, most)] if keys is not None and several else []
 
-    def _statistics(self, keys: Codes, rows: Codes, ids: Codes) -> list[ListingColumn]:
+    def _statistics(self, rows: Codes, by: str, ids: Codes) -> list[ListingColumn]:
         """Return number, mean reward and std, and means of measures, truncation, tokens by key."""
-        index, count = self.index, len(ids)
-        means, deviations = _moments(index.reward[rows], keys, count)
+        index, count, table = self.index, len(ids), self.index.table
+        units, rows = index.counted(rows), rows[index.counts[rows]]
+        keys, row_keys = (
+            np.searchsorted(ids, x) for x in (table.units[by][units], table.rows[by][rows])
+        )
+        rewards = moments_by(index.rewards[units], keys, count)
         columns = [
             ListingColumn("n", np.bincount(keys, minlength=count), whole),
-            number_column("reward", means),
-            number_column("std", deviations),
+            number_column("reward", rewards.mean),
+            number_column("std", rewards.std),
         ]
-        for name in self._measured:
-            means = _moments(index.measures[name][rows], keys, count)[0]
+        for name in self._measured():
+            means = moments_by(index.numbers[name][rows], row_keys, count).mean
             columns.append(number_column(NAMES[name], means))
-        if index.truncated is not None and index.truncated.any():
-            means = _moments(index.truncated[rows].astype(np.float64), keys, count)[0]
-            columns.append(ListingColumn("truncated", means, share))
-        if index.columns_for("length"):
-            means = _moments(index.total_length[rows], keys, count)[0]
-            columns.append(number_column("tokens", means))
+
+        def mean_of(name: str) -> Numbers:
+            values = table.units[name][units].astype(np.float64)
+            return moments_by(values, keys, count).mean
+
+        if "truncated" in table.units and table.units["truncated"].any():
+            columns.append(ListingColumn("truncated", mean_of("truncated"), share))
+        if index.columns_of("length"):
+            columns.append(number_column("tokens", mean_of("tokens")))
         return columns
-
-
-def _moments(values: Numbers, keys: Codes, count: int) -> tuple[Numbers, Numbers]:
-    """Return mean and standard deviation (Bessel) by key, without NaN; no number: NaN and 0."""
-    known = ~np.isnan(values)
-    number, mean, std = keyed_moments(values[known], keys[known], count)
-    return np.where(number > 0, mean, np.nan), std
 
 
 def _label_column(name: str, keys: KeyColumn, rows: Codes, most: int = MOST_WIDE) -> ListingColumn:

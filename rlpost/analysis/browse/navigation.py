@@ -10,7 +10,6 @@ import numpy as np
 
 from rlpost.analysis.browse import levels
 from rlpost.analysis.browse.levels import Listings
-from rlpost.analysis.responses.rollouts import rollout_view
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from rlpost.analysis.browse.listing import Listing
     from rlpost.analysis.responses.index import Index
     from rlpost.analysis.responses.reader import Response, ResponseReader
-    from rlpost.analysis.responses.rollouts import RolloutView
 
 
 _UNSORTED = ("rewards", "text")  # columns that are pictures or texts
@@ -57,8 +55,6 @@ class Navigation:
         self.colour = colour
         self.listings = Listings(index, np.ones(len(index), dtype=np.bool_))
         self.response: Response | None = None
-        self.rollout: RolloutView | None = None
-        """That of the response, if it has several rows."""
         self.levels = [self._root()]
 
     @property
@@ -70,7 +66,7 @@ class Navigation:
         steps = len(np.unique(self.index.step_rank))
         if steps > 1:
             return self._shelf("steps", None, None)
-        level = "groups" if self.index.prompt is not None else "responses"
+        level = "groups" if "group" in self.index.keys else "responses"
         return self._shelf(level, None, None)
 
     def _shelf(self, level: str, of: int | None, step: int | None) -> Level:
@@ -82,9 +78,7 @@ class Navigation:
             listing = self.listings.responses(of, step)
         else:
             assert of is not None
-            (self.response,) = self.reader.read([of])
-            self.rollout = rollout_view(self.index, self.reader, of)
-            self.response = self.rollout.marked(self.response) if self.rollout else self.response
+            self.response = self.reader.read_whole(of)
             listing = levels.tokens(self.response, self.colour)
         return Level(level, of, step, listing)
 
@@ -94,7 +88,7 @@ class Navigation:
         if item is None or level.level == "tokens":
             return False
         if level.level == "steps":
-            below = "groups" if self.index.prompt is not None else "responses"
+            below = "groups" if "group" in self.index.keys else "responses"
             self.levels.append(self._shelf(below, None, item))
         elif level.level == "groups":
             step = int(self.index.step_rank[self._rows_of_group(item)[0]])
@@ -163,8 +157,8 @@ class Navigation:
             self.listings.rows,
             next((x.of for x in opened if x.level == "responses"), None),
         )
-        if group is not None and self.index.prompt is not None:
-            prompt = self.index.prompt.codes
+        if group is not None and "group" in self.index.keys:
+            prompt = self.index.keys["group"].codes
             rows = rows[prompt[rows] == prompt[self._rows_of_group(group)[0]]]
         ranks = np.unique(self.index.step_rank[rows])
         later = ranks[ranks > self.top.step] if delta > 0 else ranks[ranks < self.top.step][::-1]
@@ -208,8 +202,7 @@ class Navigation:
             return "all"
         if above.level == "steps":
             return f"step {above.listing.cells(above.cursor)[0]}" if len(above.listing) else "step"
-        prompt = self.index.prompt
-        if above.level == "groups" and prompt is not None and level.of is not None:
-            row = self._rows_of_group(level.of)[0]
-            return " ".join(str(prompt.label(int(prompt.codes[row]))).split())
+        if above.level == "groups" and level.of is not None:
+            row = int(self._rows_of_group(level.of)[0])
+            return " ".join(str(self.index.label("group", row)).split())
         return f"row {above.id}"

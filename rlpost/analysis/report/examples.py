@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.report.charts import plain
+from rlpost.analysis.responses.index import moments_by
 from rlpost.analysis.responses.reader import ResponseReader
-from rlpost.analysis.responses.rollouts import rollout_view
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, visible_text
-from rlpost.analysis.responses.views import facts, group_text, heading
+from rlpost.analysis.responses.views import group_text, heading
 from rlpost.display.controls import printable as visible
 from rlpost.display.text import number
-from rlpost.kernels.moments import keyed_moments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,6 +72,7 @@ def chosen(index: Index, facts: Facts, count: int, seed: int) -> ShownResponses:
     """
     choice = ShownResponses()
     chance = np.random.default_rng(seed).permutation(len(index))
+    chance = chance[index.counts[chance]]
     finite = chance[np.isfinite(index.reward[chance])]
     ranked = finite[np.argsort(index.reward[finite], kind="stable")]
     if len(ranked) and index.reward[ranked[0]] < index.reward[ranked[-1]]:
@@ -80,7 +80,7 @@ def chosen(index: Index, facts: Facts, count: int, seed: int) -> ShownResponses:
         choice.add(ranked[:count], WORST)
     choice.different = _most_different(index, max(1, count // 2))
     for code in choice.different:
-        rows = np.flatnonzero((index.group == code) & np.isfinite(index.reward))
+        rows = np.flatnonzero((index.group == code) & index.counts & np.isfinite(index.reward))
         rows = rows[np.argsort(-index.reward[rows], kind="stable")]
         half = _OF_DIFFERENT // 2
         choice.add(rows if len(rows) <= _OF_DIFFERENT else [*rows[:half], *rows[-half:]], DIFFERENT)
@@ -91,9 +91,8 @@ def chosen(index: Index, facts: Facts, count: int, seed: int) -> ShownResponses:
 
 def _most_different(index: Index, count: int) -> list[int]:
     """Return the groups with the largest reward variance, the largest first."""
-    rows = np.flatnonzero(np.isfinite(index.reward))
-    groups = int(index.group.max(initial=-1)) + 1
-    sizes, _, std = keyed_moments(index.reward[rows], index.group[rows], groups)
+    units, groups = index.table.units["group"], int(index.group.max(initial=-1)) + 1
+    sizes, _, std = moments_by(index.rewards, units, groups)
     variances = std**2 * (sizes - 1) / np.maximum(sizes, 1)
     order = np.lexsort((np.arange(groups), -sizes, -variances))[:count]
     return [int(code) for code in order if variances[code] > 0]
@@ -190,7 +189,8 @@ def examples(index: Index, choice: ShownResponses) -> list[Json]:
         if not shown:
             continue
         first, members = responses[shown[0]], np.flatnonzero(index.group == code)
-        rewards = np.sort(index.reward[members][np.isfinite(index.reward[members])])[::-1]
+        rewards = index.rewards[index.counted(members)]
+        rewards = np.sort(rewards[~np.isnan(rewards)])[::-1]
         places = np.linspace(0, len(rewards) - 1, min(len(rewards), MOST_REWARDS)).round()
         label = f"row {first.row:,}" if first.prompt_id is None else str(first.prompt_id)
         groups.append(
@@ -201,12 +201,7 @@ def examples(index: Index, choice: ShownResponses) -> list[Json]:
                 "line": group_text(index, members),
                 "rewards": [_short(reward) for reward in rewards[places.astype(int)].tolist()],
                 "responses": [
-                    response_of(
-                        responses[row],
-                        choice.reasons[row],
-                        limits,
-                        rollout_view(index, reader, row),
-                    )
+                    response_of(reader.with_rollout(responses[row]), choice.reasons[row], limits)
                     for row in shown
                 ],
             }
@@ -218,25 +213,22 @@ def _sortable(reward: float) -> float:
     return -math.inf if math.isnan(reward) else reward
 
 
-def response_of(
-    response: Response, reasons: Sequence[str], limits: Limits, rollout: RolloutView | None
-) -> Json:
+def response_of(response: Response, reasons: Sequence[str], limits: Limits) -> Json:
     """Return a response as plain data; a long one keeps its first and last tokens."""
-    response = response if rollout is None else rollout.marked(response)
     kept, shared = _kept(response.token_texts, limits), response.shared
     return {
         "row": response.row,
         "reasons": list(reasons),
         "location": f"{plain(cut(response.path, MOST_ID))}, row {response.file_row:,}",
-        "line": f"{heading(response)} · {facts(response)}",
+        "line": heading(response),
         "text": visible(cut(response.text, limits.text)),
         "words": response.has_texts,
         "pieces": [visible_text(response.token_texts[i]) for i in kept],
         "gap": [i for i in range(1, len(kept)) if kept[i] != kept[i - 1] + 1],
         "left_out": len(response.token_texts) - len(kept),
         "mask": "".join("1" if response.mask[i] else "0" for i in kept),
-        "shared": [] if shared is None or not shared.any() else [int(shared[i]) for i in kept],
-        "rollout": None if rollout is None else _rollout(rollout),
+        "shared": [int(shared[i]) for i in kept] if shared is not None and response.shares else [],
+        "rollout": None if response.rollout is None else _rollout(response.rollout),
         "numbers": {
             name: [_short(value) for value in values[kept].tolist()]
             for name, values in response.token_measures.items()

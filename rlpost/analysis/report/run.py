@@ -78,7 +78,10 @@ def build(
     found = recorded(
         source, every, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
     )
-    builder = IndexBuilder(source, columns_map)
+    builder = IndexBuilder(
+        source, columns_map, unit=unit, rollout_reward=rollout_reward, failures=failures,
+        attempts=attempts,
+    )  # fmt: skip
     facts = inspect_source(
         source,
         inputs,

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from rlpost.analysis.segments import segment_sums
 from rlpost.io.arrow import fill_nulls, is_list, is_number, is_string
+from rlpost.recipe.numerics import Numerics
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -44,6 +45,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "advantage": ("advantages", "response_advantage", "advantage"),
     "kl": ("kl",),
 }  # fmt: skip
+_CLAMP = Numerics().log_ratio_clamp.bound
 LOG_PROBS = ("old_log_probs", "log_probs", "infer_log_probs")
 # Token columns that `rlpost advantages` writes, beside the roles that it reads.
 WRITTEN = ("advantages", "returns", "kl", "token_level_rewards", "raw_advantages", "is_weight")
@@ -144,6 +146,34 @@ def mask_beside(mask: Flat | None, offsets: NDArray[np.int64]) -> NDArray[np.boo
     same = mask_lengths == lengths
     result[np.repeat(same, lengths)] = (mask[1] > 0)[np.repeat(same, mask_lengths)]
     return result
+
+
+def token_numbers(table: pa.RecordBatch, columns: Sequence[str]) -> Flat | None:
+    """Return a column of lists, or the difference of two, clamped as a log-ratio.
+
+    None if the two have other lengths.
+    """
+    offsets, values = flat(table.column(columns[0]))
+    if len(columns) == 1:
+        return offsets, values
+    others, minus = flat(table.column(columns[1]))
+    same = np.array_equal(offsets, others)
+    return (offsets, np.clip(values - minus, -_CLAMP, _CLAMP)) if same else None
+
+
+def policy_means(
+    table: pa.RecordBatch, columns: Sequence[str], mask: str | None
+) -> NDArray[np.float64]:
+    """Return the means of `token_numbers` over policy tokens, or a column of numbers, [n]."""
+    first = table.column(columns[0])
+    if not is_list(first.type):
+        return numbers(first)
+    tokens = token_numbers(table, columns)
+    if tokens is None:
+        return np.full(len(first), np.nan)
+    offsets, values = tokens
+    of_policy = None if mask is None else flat(table.column(mask))
+    return row_means(values, offsets, mask_beside(of_policy, offsets))
 
 
 def row_means(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -13,24 +13,23 @@ import pyarrow as pa
 
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import WRITTEN, is_text, text_of, vocabulary_of
-from rlpost.errors import ReadWriteError
+from rlpost.analysis.responses.rollouts import RolloutView, shared_tokens
 from rlpost.io.arrow import is_list, is_true
-from rlpost.io.parquet.checks import check_utf8
-from rlpost.io.parquet.reader import ParquetReader
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from rlpost.analysis.responses.index import Index
-    from rlpost.io.keys import KeyColumn, Label
+    from rlpost.io.keys import Label
+    from rlpost.io.parquet.source import RowChunk
 
 
-_CHUNK_BYTES = 32 << 20  # of a row group that are decoded at a time
-_MOST_CACHED = 4  # chunks
-_CLAMP = 40.0  # as `rlpost advantages` clamps the log-ratio
+_CHUNK_TOKENS = 1 << 18
+_MOST_KEPT = 4  # chunks
+_MOST_READ = 64  # rows of a rollout whose token ids are compared
 
 
 @dataclass(frozen=True)
@@ -64,26 +63,25 @@ class Response:
     """`logprob`, `kl`, `advantage`: means over policy tokens, if their columns were read."""
     token_measures: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """[t] each: the values of these measures per token."""
-    ids: NDArray[np.float64] | None = None
-    """[t] token ids, of an input with rollouts."""
-    prompt_ids: NDArray[np.float64] | None = None
-    shared: NDArray[np.bool_] | None = None
-    """[t] the policy tokens that an earlier row of the rollout has, too; see `rollout_view`."""
     nulls: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     """[t] each: by measure, the tokens whose value is null in the file, and NaN here."""
+    ids: NDArray[np.float64] | None = None
+    """[t] token ids."""
+    prompt_ids: NDArray[np.float64] | None = None
+    """Of an input with rollouts."""
+    shared: NDArray[np.bool_] | None = None
+    """[t] the policy tokens that an earlier row of the rollout has, too; after `with_rollout`."""
+    rollout: RolloutView | None = None
+    """Its rollout, if that has several rows; after `with_rollout`."""
 
-
-@dataclass(frozen=True)
-class DecodedColumns:
-    """The columns that a reader decodes."""
-
-    token_columns: tuple[str, ...]
-    texts: tuple[str, ...]
-    fields: tuple[str, ...]
+    @property
+    def shares(self) -> bool:
+        """Whether an earlier row of the rollout has some of its tokens."""
+        return self.shared is not None and bool(self.shared.any())
 
 
 class ResponseReader:
-    """Reads rows of an indexed input and caches the last chunks. Thread-safe.
+    """Reads rows of an indexed input and keeps the last chunks. Thread-safe.
 
     Args:
         index: of the input.
@@ -93,15 +91,15 @@ class ResponseReader:
 
     def __init__(self, index: Index, measures: Sequence[str] = (), *, every: bool = False) -> None:
         self.index = index
-        self.measures = tuple(m for m in measures if index.columns_for(m))
-        self.columns_read = _select_columns(index, self.measures, every=every)
-        self.vocabulary = vocabulary_of(index.source.schemas[0])
+        self.measures = tuple(m for m in measures if index.columns_of(m))
+        self._texts, self._read_columns = _select_columns(index, self.measures, every=every)
+        self._vocabulary = vocabulary_of(index.source.schemas[0])
         self._starts = [
             list(accumulate((f.row_group(g).num_rows for g in range(f.num_row_groups)), initial=0))
             for f in index.source.footers
         ]
         self._lock = Lock()
-        self._cache: OrderedDict[tuple[int, int, int], pa.RecordBatch] = OrderedDict()
+        self._kept: deque[RowChunk] = deque(maxlen=_MOST_KEPT)
 
     def read(self, rows: Sequence[int]) -> list[Response]:
         """Return these rows, in this order; each row group is decoded once.
@@ -110,209 +108,151 @@ class ResponseReader:
             ReadWriteError: the input is no longer readable.
         """
         with self._lock:
-            return self._read([int(row) for row in rows])
+            places = {int(row): self.index.place(int(row)) for row in rows}
+            cells = {place: x for chunk in self._kept for place, x in _cells(chunk, places)}
+            groups: dict[tuple[int, int], list[int]] = {}
+            for file, row in sorted({*places.values()} - {*cells}):
+                group = int(np.searchsorted(self._starts[file], row, side="right")) - 1
+                groups.setdefault((file, group), []).append(row)
+            for (file, group), needed in groups.items():
+                for chunk in self.index.source.read_file(
+                    file, self._read_columns, _CHUNK_TOKENS, self.index.sized_by or "", {group}
+                ):
+                    inside = dict(_cells(chunk, places))
+                    cells |= inside
+                    if inside:
+                        self._kept.append(chunk)
+                    if chunk.first_row + chunk.table.num_rows > needed[-1]:
+                        break
+            return [self._response(row, cells[places[row]]) for row in map(int, rows)]
 
-    def _read(self, rows: Sequence[int]) -> list[Response]:
-        positions = {row: self._position(row) for row in rows}
-        responses: dict[int, Response] = {}
-        for file, group in sorted({(file, group) for file, group, _ in positions.values()}):
-            needed = {i: row for row, (f, g, i) in positions.items() if (f, g) == (file, group)}
-            for first, chunk in self._chunks(file, group, sorted(needed)):
-                for i in range(first, first + chunk.num_rows):
-                    if i in needed:
-                        responses[needed[i]] = self._response(needed[i], chunk, i - first)
-        return [responses[row] for row in rows]
+    def read_whole(self, row: int) -> Response:
+        """Return a row `with_rollout`."""
+        return self.with_rollout(*self.read([row]))
 
-    def _position(self, row: int) -> tuple[int, int, int]:
-        """Return the file and row group of a row, and its number within the group."""
-        file, file_row = self.index.place(row)
-        starts = self._starts[file]
-        group = int(np.searchsorted(starts, file_row, side="right")) - 1
-        return file, group, file_row - starts[group]
+    def with_rollout(self, response: Response) -> Response:
+        """Return a response with its rollout, and the tokens that an earlier row of that has, too.
 
-    def _chunks(
-        self, file: int, group: int, rows: list[int]
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the chunks of a row group with these rows, and their first row."""
-        size = self._rows_per_chunk(file, group)
-        firsts = sorted({row - row % size for row in rows})
-        missing = {first for first in firsts if (file, group, first) not in self._cache}
-        for first in firsts:
-            if first not in missing:
-                self._cache.move_to_end((file, group, first))
-                yield first, self._cache[file, group, first]
-        if missing:
-            for first, chunk in self._decode(file, group, size, max(missing)):
-                if first in missing:
-                    self._store((file, group, first), chunk)
-                    yield first, chunk
+        Raises:
+            ReadWriteError: the input is no longer readable.
+        """
+        rows = self.index.rollout_rows(response.row)
+        if len(rows) == 1:
+            return response
+        place = int(np.flatnonzero(rows == response.row)[0])
+        compared = rows[:_MOST_READ] if place < _MOST_READ else rows[place : place + 1]
+        view = RolloutView(self.index, rows, place, shared_tokens(self.read(compared.tolist())))
+        return replace(response, rollout=view, shared=view.shared.get(response.row))
 
-    def _store(self, position: tuple[int, int, int], chunk: pa.RecordBatch) -> None:
-        self._cache[position] = chunk
-        while len(self._cache) > _MOST_CACHED:
-            self._cache.popitem(last=False)
-
-    def _rows_per_chunk(self, file: int, group: int) -> int:
-        facts = self.index.source.footers[file].row_group(group)
-        per_row = max(1, facts.total_byte_size // max(1, facts.num_rows))
-        return max(1, _CHUNK_BYTES // int(per_row))
-
-    def _decode(
-        self, file: int, group: int, size: int, last: int
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        source, first = self.index.source, 0
-        selection = self.columns_read
-        names = (*selection.token_columns, *selection.texts, *selection.fields)
-        columns = [name for name in names if name in source.schemas[file].names]
-        try:
-            with ParquetReader(source.files[file].path, source.footers[file]) as reader:
-                for chunk in reader.batches(size, group, columns):
-                    check_utf8(chunk)
-                    yield first, chunk
-                    first += chunk.num_rows
-                    if first > last:
-                        return
-        except MemoryError:  # an ArrowException, too, but not about the data
-            raise
-        except (pa.ArrowException, OSError) as error:
-            path, why = source.files[file].path, str(error).splitlines()[0]
-            raise ReadWriteError(f"{path}: is no longer readable: {why}") from None
-
-    def _response(self, row: int, chunk: pa.RecordBatch, i: int) -> Response:
-        index, (file, _) = self.index, self.index.place(row)
-        cells = {name: chunk.column(name).slice(i, 1) for name in chunk.schema.names}
-        lists_of = {name: cells[name] for name in self.columns_read.token_columns if name in cells}
-        values = {name: lists.flat(array)[1] for name, array in lists_of.items()}
-        count = int(index.tokens[row]) or len(next(iter(values.values()), ()))
-        mask_column = index.columns.columns.get("mask")
+    def _response(self, row: int, cells: pa.RecordBatch) -> Response:
+        index, (path, file_row) = self.index, self.index.shown_place(row)
+        count = int(index.table.rows["length"][row]) if index.sized_by else 0
+        names, kinds = index.names, {field.name: field.type for field in cells.schema}
+        values = {
+            name: lists.flat(cells.column(name))[1]
+            for name, kind in kinds.items()
+            if lists.holds_numbers(kind)
+        }
         tokens = {name: array for name, array in values.items() if len(array) == count}
-        mask = tokens.pop(mask_column, np.ones(count)) > 0  # type: ignore[arg-type]
-        texts = {name: text_of(cells[name][0].as_py()) for name in self.columns_read.texts}
-        plain = {name: cells[name][0].as_py() for name in self.columns_read.fields if name in cells}
-        plain |= dict(index.source.files[file].partitions)
-        found = {name: self._measure(name, tokens, plain, count) for name in self.measures}
-        colours = {name: value for name, value in found.items() if value is not None}
-        means = {name: _mean(value, mask) for name, value in colours.items()}
-        length: int | None = int(mask.sum())
-        if not count and index.sized_by is None:  # the input has no tokens
-            means |= {name: float(plain[self._columns(name)[0]]) for name in colours}
-            length = None if np.isnan(index.length[row]) else int(index.length[row])
-            colours = {}
-        null_tokens = {
-            name: is_true(array.flatten().is_null())
-            for name, array in lists_of.items()
-            if name in tokens
-        }
-        nulls = {
-            name: np.any([null_tokens[column] for column in self._columns(name)], axis=0)
-            for name in colours
-            if null_tokens.keys() >= {*self._columns(name)}
-        }
+        mask = tokens.pop(str(index.columns.columns.get("mask")), np.ones(count)) > 0
+        texts = {what: text_of(cells.column(x)[0].as_py()) for what, x in self._texts.items()}
         token_texts, has_texts = self._token_texts(cells, values, count)
-        text = "".join(token_texts) if has_texts else ""
-        return Response(
+        text = texts.get("response") or texts.get("messages")
+        length = index.length[row]
+        response = Response(
             row=row,
-            path=index.shown_path(file),
-            file_row=index.shown_row(row),
-            step=_label(index.step, row),
-            prompt_id=_label(index.prompt, row),
+            path=path,
+            file_row=file_row,
+            step=index.label("batch", row),
+            prompt_id=index.label("group", row),
             reward=float(index.reward[row]),
-            length=length,
-            prompt=texts.get(index.names.get("prompt", ""), ""),
-            text=texts.get(index.names.get("response", ""), "")
-            or texts.get(index.names.get("messages", ""), "")
-            or text,
+            length=None if np.isnan(length) else int(length),
+            prompt=texts.get("prompt", ""),
+            text=text or ("".join(token_texts) if has_texts else ""),
             token_texts=token_texts,
             has_texts=has_texts,
             mask=mask,
             tokens=tokens,
-            fields=plain,
-            means=means,
-            token_measures=colours,
-            nulls=nulls,
-            ids=tokens.get(index.names.get("tokens", "")),
-            prompt_ids=values.get(index.names.get("prompt_tokens", "")),
+            fields={
+                name: cells.column(name)[0].as_py()
+                for name, kind in kinds.items()
+                if not is_list(kind) and name not in self._texts.values()
+            },
+            ids=tokens.get(names.get("tokens", "")),
+            prompt_ids=values.get(names.get("prompt_tokens", "")),
         )
+        for measure in self.measures:
+            self._add_measure(response, measure, cells)
+        return response
 
-    def _columns(self, measure: str) -> list[str]:
-        """Return the columns of a measure, besides the mask."""
-        mask = self.index.columns.columns.get("mask")
-        return [name for name in self.index.columns_for(measure) if name != mask]
-
-    def _measure(
-        self,
-        measure: str,
-        tokens: dict[str, NDArray[np.float64]],
-        fields: dict[str, Any],
-        count: int,
-    ) -> NDArray[np.float64] | None:
-        """Return a measure per token, [t]; a number of the whole response is repeated."""
-        columns = self._columns(measure)
-        if len(columns) == 1 and isinstance(fields.get(columns[0]), int | float):
-            return np.full(count, float(fields[columns[0]]))
-        if not all(name in tokens for name in columns):
-            return None
-        if len(columns) == 1:
-            return tokens[columns[0]]
-        difference: NDArray[np.float64] = tokens[columns[0]] - tokens[columns[1]]
-        return np.clip(difference, -_CLAMP, _CLAMP)
+    def _add_measure(self, response: Response, measure: str, cells: pa.RecordBatch) -> None:
+        """Add a measure of the response's tokens; a number of the whole response is repeated."""
+        columns, count = self.index.columns_of(measure), len(response.mask)
+        number = response.fields.get(columns[0])
+        if isinstance(number, int | float):
+            response.means[measure] = float(number)
+            values: NDArray[np.float64] | None = np.full(count, float(number)) if count else None
+        elif not {*columns} <= {*response.tokens}:
+            return
+        else:
+            values = lists.token_numbers(cells, columns)[1]  # type: ignore[index]
+            policy = values[response.mask]
+            response.means[measure] = float(policy.mean()) if len(policy) else float("nan")
+            nulls = [is_true(cells.column(name).flatten().is_null()) for name in columns]
+            response.nulls[measure] = np.any(nulls, axis=0)
+        if values is not None:
+            response.token_measures[measure] = values
 
     def _token_texts(
-        self, cells: dict[str, pa.Array], values: dict[str, Any], count: int
+        self, cells: pa.RecordBatch, values: dict[str, Any], count: int
     ) -> tuple[list[str], bool]:
         """Return the last `count` tokens, as ids can include the prompt, and if they are texts."""
-        name = self.index.names.get("tokens", "")
-        vocabulary = self.vocabulary
-        has_texts = bool(vocabulary)
+        name, words = self.index.names.get("tokens", ""), self._vocabulary
+        texts: list[str] = []
+        has_texts = bool(words)
         if name in values:
-            ids = [int(one) for one in values[name][-count:]] if count else []
-            texts = [vocabulary[i] if 0 <= i < len(vocabulary) else str(i) for i in ids]
-        elif name in cells and is_list(cells[name].type):
-            texts = [str(text) for text in cells[name][0].as_py() or []][-count:]
+            ids = values[name][-count:].astype(np.int64).tolist() if count else []
+            texts = [words[i] if 0 <= i < len(words) else str(i) for i in ids]
+        elif name in cells.schema.names and is_list(cells.column(name).type):
+            texts = [str(text) for text in cells.column(name)[0].as_py() or []][-count:]
             has_texts = bool(texts)
-        else:
-            texts = []
-        if len(texts) != count:
-            return ["·"] * count, False
-        return texts, has_texts
+        return (texts, has_texts) if len(texts) == count else (["·"] * count, False)
 
 
-def _select_columns(index: Index, measures: Sequence[str], *, every: bool) -> DecodedColumns:
-    """Return the columns to decode."""
-    schema, names = index.source.schemas[0], index.names
-    kinds = {name: schema.field(name).type for name in index.source.columns if name in schema.names}
-    texts = [names[w] for w in ("prompt", "response", "messages") if names.get(w) in kinds]
-    if "response" in names and "prompt" in names and len(texts) > 2:  # noqa: PLR2004
-        texts.pop()  # the messages repeat them
-    ids = [names["tokens"]] if names.get("tokens") in kinds else []
-    if index.rollout is not None and names.get("prompt_tokens") in kinds:
-        ids.append(names["prompt_tokens"])
-    mask = [index.columns.column("mask")] if "mask" in index.columns else []
-    needed = {column for measure in measures for column in index.columns_for(measure)}
+def _cells(
+    chunk: RowChunk, places: dict[int, tuple[int, int]]
+) -> list[tuple[tuple[int, int], pa.RecordBatch]]:
+    """Return the rows of a chunk that are at these places, each with its place."""
+    first, end = chunk.first_row, chunk.first_row + chunk.table.num_rows
+    return [
+        ((file, row), chunk.table.slice(row - first, 1))
+        for file, row in {*places.values()}
+        if file == chunk.file and first <= row < end
+    ]
+
+
+def _select_columns(
+    index: Index, measures: Sequence[str], *, every: bool
+) -> tuple[dict[str, str], list[str]]:
+    """Return the columns of texts by what they are, and all columns to decode."""
+    schema, names, roles = index.source.schemas[0], index.names, index.columns.columns
+    kinds = {name: schema.field(name).type for name in schema.names}
+    texts = {
+        what: names[what]
+        for what in ("prompt", "response", "messages")
+        if names.get(what) in kinds and is_text(kinds[names[what]])
+    }
+    if "response" in texts and "prompt" in texts:
+        texts.pop("messages", None)  # which repeat them
+    read = {*texts.values(), names.get("tokens"), roles.get("mask")}
+    read |= {names.get("prompt_tokens")} if "rollout" in index.keys else set()
+    read |= {column for measure in measures for column in index.columns_of(measure)}
     if every:
-        roles = [role for role, facts in ROLES.items() if facts.kind == "tokens"]
-        needed |= {index.columns.column(role) for role in roles if role in index.columns}
-        needed |= {*WRITTEN}
-    tokens = [
-        name
-        for name in dict.fromkeys([*ids, *mask, *(n for n in kinds if n in needed)])
-        if name in kinds and lists.holds_numbers(kinds[name])
-    ]
-    text_lists = [name for name in ids if name not in tokens]
-    used = {*texts, *tokens, *text_lists}
-    fields = [
-        name
-        for name, kind in kinds.items()
-        if name not in used and not pa.types.is_nested(kind) and not pa.types.is_binary(kind)
-    ]
-    return DecodedColumns(
-        (*tokens,), tuple(t for t in texts if is_text(kinds[t])), (*fields, *text_lists)
-    )
+        read |= {roles.get(role) for role, facts in ROLES.items() if facts.kind == "tokens"}
+        read |= {*WRITTEN}
 
+    def is_plain(kind: pa.DataType) -> bool:
+        return not pa.types.is_nested(kind) and not pa.types.is_binary(kind)
 
-def _label(keys: KeyColumn | None, row: int) -> Label:
-    return None if keys is None else keys.label(int(keys.codes[row]))
-
-
-def _mean(values: NDArray[np.float64], mask: NDArray[np.bool_]) -> float:
-    return float(values[mask].mean()) if mask.any() else float("nan")
+    columns = index.source.columns
+    return texts, [x for x in columns if x in read or x not in kinds or is_plain(kinds[x])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number
 from rlpost.kernels.prefixes import (
-    Prefixes,
     prefixes_of,
     repeated_tokens,
     segments_with_prefixes,
@@ -25,12 +24,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.responses.index import Index
-    from rlpost.analysis.responses.reader import Response, ResponseReader
+    from rlpost.analysis.responses.reader import Response
 
 Json = dict[str, Any]
 _MOST_SPANS = 4
 _AROUND = 5  # rows before and after the row, of a long rollout
-_MOST_READ = 64  # rows whose token ids are compared
 
 
 @dataclass(frozen=True)
@@ -45,77 +43,68 @@ class RolloutView:
     """[t] by row: the policy tokens that an earlier row has, too; empty without token ids."""
 
     @property
-    def row(self) -> int:
-        """The number of the row in the input."""
-        return int(self.rows[self.place])
-
-    @property
-    def label(self) -> str:
-        """The rollout's id."""
-        assert self.index.rollout is not None
-        return printable_line(
-            str(self.index.rollout.label(int(self.index.rollout.codes[self.row])))
-        )
-
-    @property
     def following(self) -> int | None:
         """The next row of the rollout."""
         after = self.place + 1
         return int(self.rows[after]) if after < len(self.rows) else None
 
     @property
+    def label(self) -> str:
+        """The rollout's id."""
+        return printable_line(str(self.index.label("rollout", int(self.rows[0]))))
+
+    @property
     def title(self) -> str:
         """Which row of the rollout it is: `rollout r1: turn 2, branch b · row 3 of 5`."""
-        names = ", ".join(f"{name} {text}" for name, text in self.names(self.row).items())
-        names = f": {names}" if names else ""
-        return f"rollout {self.label}{names} · row {self.place + 1} of {len(self.rows)}"
-
-    def names(self, row: int) -> dict[str, str]:
-        """Return the turn and the branch of a row, as far as the input has them."""
-        index, names = self.index, {}
-        if index.turn is not None:
-            names["turn"] = number(_finite(index.turn[row]))
-        if index.branch is not None:
-            names["branch"] = printable_line(str(index.branch.label(int(index.branch.codes[row]))))
-        return names
+        row = self._numbers(int(self.rows[self.place]))
+        names = [f"{x} {row[x]}" for x in ("turn", "branch") if row[x] is not None]
+        text = ": ".join([f"rollout {self.label}", *([", ".join(names)] if names else [])])
+        return f"{text} · row {self.place + 1} of {len(self.rows)}"
 
     @property
     def shares(self) -> str:
         """The row's policy tokens that an earlier row has, too; empty for none."""
-        if not self._shared(self.row):
+        places = np.flatnonzero(self.shared.get(int(self.rows[self.place]), ()))
+        if not len(places):
             return ""
-        places = np.flatnonzero(self.shared[self.row])
         cuts = np.flatnonzero(np.diff(places) > 1) + 1
         spans = [f"{span[0]} to {span[-1]}" for span in np.split(places, cuts)[:_MOST_SPANS]]
         more = ", ..." if len(cuts) >= _MOST_SPANS else ""
         return f"tokens {', '.join(spans)}{more} are those of an earlier row, too"
 
-    def marked(self, response: Response) -> Response:
-        """Return the row's response with the tokens that an earlier row has, too."""
-        return replace(response, shared=self.shared.get(self.row))
+    def _numbers(self, row: int) -> Json:
+        """Return what the index has of a row; None for what it lacks."""
+        index = self.index
 
-    def _shared(self, row: int) -> int:
-        return int(self.shared[row].sum()) if row in self.shared else 0
+        def finite(name: str) -> float | None:
+            values = index.numbers.get(name)
+            return None if values is None or not np.isfinite(values[row]) else float(values[row])
+
+        branch = index.label("branch", row)
+        return {
+            "row": row,
+            "turn": number(finite("turn")) if "turn" in index.numbers else None,
+            "branch": None if branch is None else printable_line(str(branch)),
+            "reward": finite("reward"),
+            "turn_reward": finite("turn_reward"),
+            "policy_tokens": finite("length"),
+            "shared": int(self.shared[row].sum()) if row in self.shared else None,
+        }
 
     def table(self) -> TextTable:
         """Return the rows of the rollout, around this one if there are many."""
         first = max(0, min(self.place - _AROUND, len(self.rows) - 2 * _AROUND - 1))
-        rows = self.rows[first : first + 2 * _AROUND + 1].tolist()
+        shown = self.rows[first : first + 2 * _AROUND + 1].tolist()
+        rows = [self._numbers(row) for row in shown]
+        shares = any(row["shared"] for row in rows)
+        columns = {"": ["›" if row == self.rows[self.place] else "" for row in shown]}
+        for name, heading in _HEADINGS.items():
+            has_any = shares if name == "shared" else any(row[name] is not None for row in rows)
+            if has_any or name in ("reward", "policy_tokens"):
+                columns[heading] = [_cell(name, row[name]) for row in rows]
         left_out = len(self.rows) - len(rows)
-        columns = {
-            "": ["›" if row == self.row else "" for row in rows],
-            "row": [*map(str, rows)],
-            **{name: [self.names(row)[name] for row in rows] for name in self.names(self.row)},
-            "reward": [number(_finite(self.index.reward[row])) for row in rows],
-        }
-        if (rewards := self.index.turn_reward) is not None:
-            columns["turn reward"] = [number(_finite(rewards[row])) for row in rows]
-        columns["tokens"] = [number(_finite(self.index.length[row])) for row in rows]
         notes = [f"{counted(left_out, 'row')} more"] if left_out else []
-        if any(map(self._shared, rows)):
-            columns["shared"] = [
-                f"{self._shared(row):,}" if self._shared(row) else "" for row in rows
-            ]
+        if shares:
             notes.append("shared: policy tokens that an earlier row of the rollout has, too")
         text = [place for place, name in enumerate(columns) if name in ("", "branch")]
         cells = [*zip(*columns.values(), strict=True)]
@@ -123,37 +112,20 @@ class RolloutView:
 
     def as_json(self) -> Json:
         """Return the rollout as plain data."""
-        index, rewards = self.index, self.index.turn_reward
-        return {
-            "id": self.label,
-            "place": self.place,
-            "rows": [
-                {
-                    "row": row,
-                    **{name: self.names(row).get(name) for name in ("turn", "branch")},
-                    "reward": _finite(index.reward[row]),
-                    "turn_reward": None if rewards is None else _finite(rewards[row]),
-                    "policy_tokens": _finite(index.length[row]),
-                    "shared": self._shared(row) if self.shared else None,
-                }
-                for row in self.rows.tolist()
-            ],
-        }
+        rows = [self._numbers(row) for row in self.rows.tolist()]
+        return {"id": self.label, "place": self.place, "rows": rows}
 
 
-def rollout_view(index: Index, reader: ResponseReader, row: int) -> RolloutView | None:
-    """Return the rollout of a row; None if the row is alone, or has no rollout.
+_HEADINGS = {
+    "row": "row", "turn": "turn", "branch": "branch", "reward": "reward",
+    "turn_reward": "turn reward", "policy_tokens": "tokens", "shared": "shared",
+}  # fmt: skip
 
-    Raises:
-        ReadWriteError: the input is no longer readable.
-    """
-    rows = index.rollout_rows(row)
-    if len(rows) <= 1:
-        return None
-    place = int(np.flatnonzero(rows == row)[0])
-    read = rows[: max(place + 1, _MOST_READ)] if place < _MOST_READ else rows[place : place + 1]
-    responses = reader.read(read[:_MOST_READ].tolist())
-    return RolloutView(index, rows, place, shared_tokens(responses))
+
+def _cell(name: str, value: Any) -> str:
+    if name == "shared":
+        return f"{value:,}" if value else ""
+    return str(value) if name == "row" or isinstance(value, str) else number(value)
 
 
 def shared_tokens(responses: Sequence[Response]) -> dict[int, NDArray[np.bool_]]:
@@ -162,24 +134,21 @@ def shared_tokens(responses: Sequence[Response]) -> dict[int, NDArray[np.bool_]]
     Args:
         responses: the rows of a rollout, in its order; those without token ids are left out.
     """
-    known = [one for one in responses if one.ids is not None and one.prompt_ids is not None]
+    known = [x for x in responses if x.ids is not None and x.prompt_ids is not None]
     if not known:
         return {}
-    ids, prompts = ([getattr(one, name) for one in known] for name in ("ids", "prompt_ids"))
-    mask, offsets = np.concatenate([one.mask for one in known]), _offsets(ids)
-    before: Prefixes = prefixes_of(np.concatenate(prompts), _offsets(prompts))
-    segments = segments_with_prefixes(np.concatenate(ids), mask, offsets, before, 0)
+    ids, offsets = _joined([x.ids for x in known])
+    before = prefixes_of(*_joined([x.prompt_ids for x in known]))
+    mask = np.concatenate([x.mask for x in known])
+    segments = segments_with_prefixes(ids, mask, offsets, before, 0)
     order = np.arange(len(known))
     repeated = repeated_tokens(segments, np.zeros_like(order), order, order >= 0)
     trained = trained_tokens(mask, offsets, segments.size - repeated)
     parts = np.split(mask & ~trained, offsets[1:-1])
-    return {one.row: part for one, part in zip(known, parts, strict=True)}
+    return {x.row: part for x, part in zip(known, parts, strict=True)}
 
 
-def _offsets(parts: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    offsets: NDArray[np.int64] = offsets_of(np.array([len(part) for part in parts], np.int64))
-    return offsets
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _joined(parts: Sequence[NDArray[Any] | None]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return lists as one, with their offsets."""
+    whole = [part for part in parts if part is not None]
+    return np.concatenate(whole), offsets_of(np.array([len(part) for part in whole], np.int64))

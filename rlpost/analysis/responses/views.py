@@ -10,28 +10,29 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Group
 from rich.text import Text
 
-from rlpost.analysis.responses.index import MEASURES, build_index
+from rlpost.analysis.responses.index import MEASURES, build_index, moments_by
 from rlpost.analysis.responses.reader import ResponseReader
-from rlpost.analysis.responses.rollouts import rollout_view
 from rlpost.analysis.responses.token_colors import COLOURS, coloured_tokens, legend
 from rlpost.display.console import console
 from rlpost.display.controls import printable, printable_line
-from rlpost.display.tables import show_markdown
+from rlpost.display.tables import TextTable, show_markdown
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, UsageError, no_such
+from rlpost.io.arrow import string_array
 from rlpost.io.input_paths import InputPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from rlpost.analysis.responses.index import Codes, Index
     from rlpost.analysis.responses.reader import Response
-    from rlpost.analysis.responses.rollouts import RolloutView
     from rlpost.io.paths import PathText
 
 
@@ -54,6 +55,7 @@ def show(
     count: int = 5,
     colour: str | None = None,
     format: str = "table",  # noqa: A002 - the option's name
+    **counting: Any,
 ) -> None:
     """Print responses on stdout, selected by exactly one of prompt, row, and top or worst.
 
@@ -69,6 +71,7 @@ def show(
         count: the number of rows for `top` and `worst`.
         colour: the measure for token colours, `logprob`, `kl` or `advantage`; None: plain text.
         format: `table`, `json` or `markdown`.
+        counting: as of `build_index`.
 
     Raises:
         UsageError: none or several selections, or an unknown measure or colour.
@@ -83,9 +86,9 @@ def show(
         raise UsageError(no_such(f"--colour {colour}: no such measure", colour, COLOURS, measures))
     if (prompt is not None) + (row is not None) + (top is not None or worst) != 1:
         raise UsageError("use exactly one of --prompt, --row, and --top or --worst")
-    index = replace(build_index(inputs, columns_map), made_of=made_of or InputPaths(()))
-    if colour is not None and not index.columns_for(colour):
-        raise index.missing_error(colour)
+    index = replace(build_index(inputs, columns_map, **counting), made_of=made_of or InputPaths(()))
+    if colour is not None and not index.columns_of(colour):
+        raise index.missing(colour)
     if colour is not None and index.sized_by is None:
         raise DataError(f"{index.source.name}: no column with tokens, so --colour has no effect")
     if prompt is not None:
@@ -95,29 +98,34 @@ def show(
     else:
         title, rows = _extremes(index, top or "reward", count, lowest=worst)
     reader = ResponseReader(index, COLOURS)
-    responses = reader.read(rows)
-    rollout = None if row is None else rollout_view(index, reader, rows[0])
-    responses = [rollout.marked(response) for response in responses] if rollout else responses
+    responses = reader.read(rows) if row is None else [reader.read_whole(*rows)]
     several = len(index.source.files) > 1
-    show_responses(title, responses, colour, format, several_files=several, rollout=rollout)
+    show_responses(title, responses, colour, format, several_files=several)
 
 
 def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
     """Return a title and the rows of a prompt, by step, highest reward first."""
-    rows = index.rows_of(prompt)
+    if "group" not in index.keys:
+        text = f"{index.source.name}: no column for the group; name one with --map group=COLUMN"
+        raise DataError(text)
+    keys = index.keys["group"]
+    code = pc.index(keys.labels.cast(pa.string()), string_array([prompt])[0]).as_py()
+    rows = np.flatnonzero(keys.codes == code)
     if not len(rows):
-        raise _no_prompt(index, prompt)
-    rewards = index.reward[rows]
-    order = np.lexsort((rows, -rewards, index.step_rank[rows]))
-    steps = len(np.unique(index.step_rank[rows]))
-    if steps == 1:
-        return f"{shortened(prompt, 80)}: {group_text(index, rows)}", rows[order].tolist()
-    title = f"{shortened(prompt, 80)}: {response_counts(index, rows)} in {steps} steps"
-    for rank in np.unique(index.step_rank[rows])[:_MOST_STEPS]:
-        members = rows[index.step_rank[rows] == rank]
-        label = index.step.label(index.step.codes[members[0]]) if index.step else rank
-        title += _joined(f"; step {label}", _reward_statistics(index, members), ": ")
-    title += "; ..." if steps > _MOST_STEPS else ""
+        labels = [str(label) for label in keys.labels[:_MOST_COMPARED].to_pylist()]
+        first = f"prompts: {', '.join(labels[:5])} ..."
+        raise DataError(
+            no_such(f"{index.source.name}: no prompt {prompt!r}", prompt, labels, first)
+        )
+    order = np.lexsort((rows, -index.reward[rows], index.step_rank[rows]))
+    steps, title = np.unique(index.step_rank[rows]), shortened(prompt, 80)
+    if len(steps) == 1:
+        return f"{title}: {group_text(index, rows)}", rows[order].tolist()
+    title += f": {index.counts_text(rows)} in {len(steps)} steps"
+    for rank in steps[:_MOST_STEPS].tolist():
+        statistics = _reward_statistics(index, rows[index.step_rank[rows] == rank])
+        title += f"; step {index.step_name(rank)}: {statistics}" if statistics else ""
+    title += "; ..." if len(steps) > _MOST_STEPS else ""
     return title, rows[order].tolist()
 
 
@@ -126,16 +134,8 @@ def group_text(index: Index, rows: Codes) -> str:
 
     `4 rollouts (7 rows), 1 failed and left out; reward mean 0.3333, std 0.5774 of 3`.
     """
-    return _joined(response_counts(index, rows), _reward_statistics(index, rows))
-
-
-def response_counts(index: Index, rows: Codes) -> str:
-    """Return how many responses rows are, and how many of them failed."""
-    text, failed = counted(len(rows), "response"), rows[index.failed[rows]]
-    if index.order is not None and index.by_rollout:
-        whole, failed = (np.unique(index.order.rollout[part]) for part in (rows, failed))
-        text = f"{counted(len(whole), 'rollout')} ({counted(len(rows), 'row')})"
-    return f"{text}, {len(failed):,} failed and left out" if len(failed) else text
+    statistics = _reward_statistics(index, rows)
+    return "; ".join([index.counts_text(rows), *([statistics] if statistics else [])])
 
 
 def _reward_statistics(index: Index, rows: Codes) -> str:
@@ -143,36 +143,20 @@ def _reward_statistics(index: Index, rows: Codes) -> str:
 
     Of several equal rewards, that the group has no signal.
     """
-    rewards = index.reward[index.counted(rows)]
-    finite = rewards[~np.isnan(rewards)]
-    if not len(finite):
+    units = index.counted(rows)
+    (count,), (mean,), (std,) = moments_by(index.rewards[units], np.zeros_like(units), 1)
+    if not count:
         return ""
-    if len(finite) > 1 and np.ptp(finite) == 0:
-        return f"no signal: all {len(finite):,} rewards are {number(float(finite[0]))}"
-    deviation = f", std {number(float(finite.std(ddof=1)))}" if len(finite) > 1 else ""
-    some = f" of {len(finite):,}" if index.failed[rows].any() else ""
-    return f"reward mean {number(float(finite.mean()))}{deviation}{some}"
-
-
-def _joined(title: str, more: str, mark: str = "; ") -> str:
-    return f"{title}{mark}{more}" if more else title
-
-
-def _no_prompt(index: Index, prompt: str) -> DataError:
-    if index.prompt is None:
-        return DataError(
-            f"{index.source.name}: no column for the group; name one with --map group=COLUMN"
-        )
-    labels = [str(label) for label in index.prompt.labels[:_MOST_COMPARED].to_pylist()]
-    first = f"prompts: {', '.join(labels[:5])} ..."
-    text = f"{index.source.name}: no prompt {prompt!r}"
-    return DataError(no_such(text, prompt, labels, first))
+    if count > 1 and std == 0:
+        return f"no signal: all {int(count):,} rewards are {number(mean)}"
+    deviation = f", std {number(std)}" if count > 1 else ""
+    some = f" of {int(count):,}" if count < len(np.unique(index.table.unit[rows])) else ""
+    return f"reward mean {number(mean)}{deviation}{some}"
 
 
 def _single(index: Index, row: int) -> tuple[str, list[int]]:
-    file, _ = index.place(row)
-    title = f"{index.shown_path(file)}:{index.shown_row(row)}"
-    if index.prompt is None or index.prompt.codes[row] < 0:
+    title = ":".join(map(str, index.shown_place(row)))
+    if index.label("group", row) is None:
         return title, [row]
     rows = np.flatnonzero(index.group == index.group[row])
     title += f"; its group has {group_text(index, rows)}"
@@ -182,14 +166,13 @@ def _single(index: Index, row: int) -> tuple[str, list[int]]:
 
 
 def _extremes(index: Index, measure: str, count: int, *, lowest: bool) -> tuple[str, list[int]]:
-    """Return a title and the rows with the highest or lowest measure; ties in input order."""
-    if not index.columns_for(measure):
-        raise index.missing_error(measure)
-    index.measure(measure)
+    """Return a title and the rows that count with the highest or lowest measure.
+
+    Ties are in input order.
+    """
     values = index.number(measure)
-    finite = np.flatnonzero(~np.isnan(values))
-    order = np.argsort(values[finite] if lowest else -values[finite], kind="stable")
-    rows = finite[order[:count]]
+    rows = np.flatnonzero(index.counts & ~np.isnan(values))
+    rows = rows[np.argsort(values[rows] if lowest else -values[rows], kind="stable")[:count]]
     which = "lowest" if lowest else "highest"
     measure = {"kl": "KL"}.get(measure, measure)
     return f"{counted(len(rows), 'response')} with the {which} {measure}", rows.tolist()
@@ -202,7 +185,6 @@ def show_responses(
     how: str,
     *,
     several_files: bool = False,
-    rollout: RolloutView | None = None,
 ) -> None:
     """Responses on stdout.
 
@@ -213,20 +195,25 @@ def show_responses(
             colours and a file that has them, else plain text.
         how: `table`, `json` or `markdown`.
         several_files: the input has several files, so rows have the name of theirs.
-        rollout: that of the only response, if it has several rows.
     """
+    rollout = responses[0].rollout if responses else None
+
+    def place(response: Response) -> str:
+        name = f"{printable_line(response.path)}:" if several_files else ""
+        return f"{name}{response.file_row}"
+
     if how == "json":
         answer = {"schema_version": SCHEMA_VERSION, "title": title}
         answer |= {"rollout": rollout.as_json()} if rollout else {}
         answer |= {"responses": [as_json(response) for response in responses]}
         sys.stdout.write(json.dumps(answer, indent=1) + "\n")
     elif how == "markdown":
-        measures = [name for name in COLOURS if any(name in one.means for one in responses)]
-        place = "file:row" if several_files else "row"
-        headings = (place, "step", "prompt", "reward", "tokens", *measures, "response")
+        measures = [name for name in COLOURS if any(name in x.means for x in responses)]
+        heading = "file:row" if several_files else "row"
+        headings = (heading, "step", "prompt", "reward", "tokens", *measures, "response")
         rows = [
             (
-                _place(response, several_files=several_files),
+                place(response),
                 str(response.step),
                 str(response.prompt_id),
                 _number(response.reward),
@@ -241,23 +228,20 @@ def show_responses(
             sys.stdout.write(f"\n{rollout.table().markdown()}")
     else:
         out = console(sys.stdout)
-        _print(f"rlpost inspect · {title}", responses, colour, out, several_files=several_files)
-        if rollout is not None:
-            out.print()
-            out.print(rollout.table())
-            _print_next(rollout, out)
-
-
-def _print_next(rollout: RolloutView, out: Console) -> None:
-    """Print what this row shares, and the command that shows the next row."""
-    if rollout.shares:
-        out.print(Text(rollout.shares))
-    if rollout.following is not None:
-        file, _ = rollout.index.place(rollout.following)
-        path, row = rollout.index.shown_path(file), rollout.index.shown_row(rollout.following)
-        name = f"{path}:{row}" if len(rollout.index.source.files) > 1 else str(row)
-        line = Text(f"  next: rlpost inspect {printable_line(path)} --row {name}", style="dim")
-        out.print(line, soft_wrap=True)
+        coloured = out.is_terminal and out.color_system is not None and not out.no_color
+        if colour is None and coloured and any("logprob" in x.token_measures for x in responses):
+            colour = "logprob"
+        noun = "" if several_files else "row"
+        out.print(Text(printable_line(f"rlpost inspect · {title}"), style="bold"))
+        for part in drawn(
+            responses, colour, lambda x: (noun, place(x)), numbers=not coloured, most=_MOST_TOKENS
+        ):
+            out.print(part, soft_wrap=not out.is_terminal and not isinstance(part, TextTable))
+        if rollout is not None and rollout.following is not None:
+            path, row = rollout.index.shown_place(rollout.following)
+            name = f"{path}:{row}" if several_files else str(row)
+            line = Text(f"  next: rlpost inspect {printable_line(path)} --row {name}", style="dim")
+            out.print(line, soft_wrap=True)
 
 
 def as_json(response: Response) -> Json:
@@ -296,56 +280,76 @@ def _number(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else number(value)
 
 
-def _place(response: Response, *, several_files: bool) -> str:
-    """Return the number of a row; of several files, `file:row`."""
-    row = str(response.file_row)
-    return f"{printable_line(response.path)}:{row}" if several_files else row
+def row_place(response: Response) -> tuple[str, str]:
+    """Return how a response is named: by its row over all files."""
+    return "row", str(response.row)
 
 
-def _print(
-    title: str,
+def drawn(
     responses: Sequence[Response],
     colour: str | None,
-    out: Console,
+    place: Callable[[Response], tuple[str, str]] = row_place,
     *,
-    several_files: bool,
-) -> None:
-    """Print responses by prompt, equal ones of a prompt once unless tokens are coloured."""
+    numbers: bool = False,
+    most: int | None = None,
+    mark: str = "",
+    gap: str = "  ",
+) -> Iterator[RenderableType]:
+    """Yield responses by prompt, equal ones of a prompt once unless tokens are coloured.
+
+    Args:
+        responses: in the order to show them; one alone is shown whole.
+        colour: what colours the tokens, one of COLOURS; None: nothing.
+        place: what a response is called, a noun and a name.
+        numbers: write each token's number, for output without colours.
+        most: tokens of a response among others; None: all.
+        mark: a text to highlight.
+        gap: what separates the other columns of a row.
+    """
     fold, whole = len(responses) > 1 and colour is None, len(responses) == 1
-    coloured = out.is_terminal and out.color_system is not None and not out.no_color
-    if colour is None and coloured and any("logprob" in one.token_measures for one in responses):
-        colour = "logprob"
-    out.print(Text(printable_line(title), style="bold"))
-    if colour is not None and coloured:
-        shared = any(one.shared is not None and one.shared.any() for one in responses)
-        out.print(legend(colour, shared=shared))
-    for _, run in groupby(responses, lambda one: (one.step, one.prompt_id, one.prompt)):
+    if not numbers and any(colour in response.token_measures for response in responses):
+        yield legend(str(colour), shared=any(response.shares for response in responses))
+    for _, run in groupby(responses, lambda x: (x.step, x.prompt_id, x.prompt)):
         equal: dict[object, list[Response]] = {}
         for response in run:
             texts = response.text, *response.token_texts, response.reward, response.length
             key = texts if fold and response.text else response.row
             equal.setdefault(key, []).append(response)
         first = next(iter(equal.values()))[0]
-        out.print()
-        out.print(_prompt_line(first, whole=whole), soft_wrap=not out.is_terminal)
+        yield Text()
+        yield _marked(_prompt_line(first, whole=whole), mark)
         for several in equal.values():
-            head = [_heading(several, several_files=several_files), facts(*several)]
-            out.print()
-            out.print(Text(" · ".join(filter(None, head)), style="bold"))
-            limit = None if whole else _MOST_TOKENS
-            drawn = body(several[0], colour, numbers=not coloured, limit=limit)
-            out.print(drawn, soft_wrap=not out.is_terminal)
+            yield Text()
+            yield Text(heading(*several, place=place), style="bold")
+            limit = None if whole else most
+            yield body(several[0], colour, numbers=numbers, limit=limit, mark=mark)
+        if whole and first.rollout is not None:
+            yield from (Text(), first.rollout.table())
+            yield from [Text(first.rollout.shares)] if first.shares else []
         if whole:
-            line = Text("  ".join(field_lines(first)), style="dim")
-            out.print(line, soft_wrap=not out.is_terminal)
+            yield from (Text(), Text(gap.join(field_lines(first)), style="dim"))
 
 
-def _heading(equal: Sequence[Response], *, several_files: bool) -> str:
-    """Return the rows and the reward: `rows 0, 1, 2 (3 equal responses) · reward 1`."""
-    rows = ", ".join(_place(response, several_files=several_files) for response in equal)
-    noun = "" if several_files else "row " if len(equal) == 1 else "rows "
+def heading(*equal: Response, place: Callable[[Response], tuple[str, str]] = row_place) -> str:
+    """Return rows of equal responses, reward, length, means over policy tokens, finish reason.
+
+    `rows 0, 1, 2 (3 equal responses) · reward 1 · 20 tokens · KL 0.1 to 0.2`: of several the lowest
+    and the highest mean.
+    """
+    response, noun = equal[0], place(equal[0])[0]
+    rows = ", ".join(place(x)[1] for x in equal)
     count = "" if len(equal) == 1 else f" ({len(equal):,} equal responses)"
-    return f"{noun}{rows}{count} · reward {_number(equal[0].reward)}"
+    noun = f"{noun}{'s' * (len(equal) > 1)} " if noun else ""
+    parts = [f"{noun}{rows}{count}", f"reward {_number(response.reward)}"]
+    parts += [] if response.length is None else [counted(response.length, "token")]
+    for name, short in {"logprob": "log-prob", "kl": "KL", "advantage": "A"}.items():
+        if name in response.means:
+            means = sorted({x.means.get(name, math.nan) for x in equal})
+            ends = " to ".join(_number(mean) for mean in dict.fromkeys((means[0], means[-1])))
+            parts.append(f"{short} {ends}")
+    fields = response.fields
+    end = next((fields[name] for name in ("finish_reason", "stop_reason") if name in fields), None)
+    return printable_line(" · ".join([*parts, *([str(end)] if end else [])]))
 
 
 def _prompt_line(response: Response, *, whole: bool) -> Text:
@@ -357,31 +361,16 @@ def _prompt_line(response: Response, *, whole: bool) -> Text:
     return line
 
 
+def _marked(line: Text, mark: str) -> Text:
+    if mark:
+        line.highlight_words([mark], "reverse", case_sensitive=False)
+    return line
+
+
 def shortened(text: str, most: int) -> str:
     """Return the first characters of a text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def heading(response: Response) -> str:
-    """Return the row's number and reward."""
-    return f"row {response.row} · reward {_number(response.reward)}"
-
-
-def facts(response: Response, *equal: Response) -> str:
-    """Return the row's length, means over its policy tokens, and finish reason.
-
-    Of a response and equal ones, the lowest and the highest mean.
-    """
-    parts = [] if response.length is None else [counted(response.length, "token")]
-    for name, short in {"logprob": "log-prob", "kl": "KL", "advantage": "A"}.items():
-        if name in response.means:
-            means = sorted({row.means.get(name, math.nan) for row in (response, *equal)})
-            ends = " to ".join(_number(mean) for mean in dict.fromkeys((means[0], means[-1])))
-            parts.append(f"{short} {ends}")
-    fields = response.fields
-    end = next((fields[name] for name in ("finish_reason", "stop_reason") if name in fields), None)
-    return printable_line(" · ".join([*parts, *([str(end)] if end else [])]))
 
 
 def body(
@@ -406,10 +395,8 @@ def body(
     most = 4 * limit if limit else len(text)
     if len(text) > most:
         text = f"{text[:most]} … {len(text) - most:,} more characters"
-    tokens = coloured_tokens(response, known, numbers=numbers, limit=limit)
-    for line in (tokens, words := Text(text)):
-        if mark:
-            line.highlight_words([mark], "reverse", case_sensitive=False)
+    tokens = _marked(coloured_tokens(response, known, numbers=numbers, limit=limit), mark)
+    words = _marked(Text(text), mark)
     if known is None:
         return words if text else tokens
     return tokens if response.has_texts or not text else Group(words, tokens)
@@ -417,11 +404,10 @@ def body(
 
 def field_lines(response: Response) -> list[str]:
     """Return the row's file and its other columns, one line each, with visible control signs."""
-    texts = {
-        name: number(value)
-        if isinstance(value, float)
-        else printable_line("null" if value is None else str(value))
-        for name, value in response.fields.items()
-    }
-    values = [f"{printable_line(name)}={shortened(text, 120)}" for name, text in texts.items()]
+    texts = {name: number(x) if isinstance(x, float) else "null" if x is None else str(x)
+             for name, x in response.fields.items()}  # fmt: skip
+    values = [
+        f"{printable_line(name)}={shortened(printable_line(text), 120)}"
+        for name, text in texts.items()
+    ]
     return [f"{printable_line(response.path)}:{response.file_row}", *values]

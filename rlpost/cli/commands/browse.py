@@ -68,9 +68,9 @@ def browse(
             if not len(index):
                 raise DataError(f"{index.source.name}: there are no responses to browse")
             for measure in ("kl", "advantage"):
-                columns = index.columns_for(measure)
+                columns = index.columns_of(measure)
                 if columns and index.source.bytes_of(columns) <= SMALL:
-                    index.measure(measure, reporter)
+                    index.number(measure, reporter)
         index = replace(index, made_of=opened)
         with _drawn_on_stdout():
             Browser(index, listed, "" if kept is None else kept.matches.line()).run()

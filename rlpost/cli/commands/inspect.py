@@ -132,6 +132,7 @@ def inspect(
         _show_responses(
             paths, where, columns_map=columns_map, count=count, colour=colour, format=how,
             prompt=prompt, row=row, top=top, worst=worst,
+            rollout_reward=rollout_reward, failures=failures, attempts=attempts,
         )  # fmt: skip
         return
     if colour is not None:

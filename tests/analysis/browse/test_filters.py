@@ -34,18 +34,18 @@ def test_conditions_keep_what_polars_keeps(text, expression, tmp_path):
     frame = pl.read_parquet(CALCULATOR)
     frame.write_parquet(tmp_path / "0.parquet", row_group_size=100)
     frame.write_parquet(tmp_path / "1.parquet")
-    kept = filters.rows_where(text, index_of(CALCULATOR))
+    kept = filters.rows_where(text, index_of(CALCULATOR, rollout_reward="last"))
     assert kept.tolist() == frame.select(expression).to_series().to_list()
     assert text == "group_std = 0" or 0 < kept.sum() < len(kept)
     if not {"row", "group_size"} & {*text.split()}:  # the groups of two copies are twice as large
-        kept = filters.rows_where(text, index_of(tmp_path))
+        kept = filters.rows_where(text, index_of(tmp_path, rollout_reward="last"))
         assert kept.tolist() == 2 * frame.select(expression).to_series().to_list()
 
 
 def test_kl_and_a_column_of_a_computed_name(tmp_path):
     index = index_of(CALCULATOR)
     kept = filters.rows_where("kl > 0.01", index)
-    assert kept.tolist() == (index.measures["kl"] > 0.01).tolist()
+    assert kept.tolist() == (index.numbers["kl"] > 0.01).tolist()
     assert 0 < kept.sum() < len(kept)
     frame = pl.DataFrame({"reward": [0.0, 1.0], "length": [7, 8], "kl": [[1.0], [2.0]]})
     frame.write_parquet(tmp_path / "a.parquet")

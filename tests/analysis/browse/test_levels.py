@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from agentic_run import agentic_run
 from response_index import ARITHMETIC, CALCULATOR, index_of
 
+import rlpost
 from rlpost.analysis.browse import filters
 from rlpost.analysis.browse.levels import Listings
 
@@ -15,11 +19,15 @@ GROUP = ("step", "prompt_id")
 
 @pytest.mark.parametrize("kept", [None, "reward > 0"])
 def test_lists_are_what_polars_says(kept):
-    """The reward of a rollout is that of its last row."""
-    index = index_of(CALCULATOR, measured=["kl"])
+    """Rollouts with a matching row count, each with the reward of its last row."""
+    index = index_of(CALCULATOR, measured=["kl"], rollout_reward="last")
     mask = np.ones(len(index), dtype=bool) if kept is None else filters.rows_where(kept, index)
-    frame = pl.read_parquet(CALCULATOR).filter(pl.Series(mask))
-    rollouts = frame.sort("turn", maintain_order=True).group_by(*GROUP, "traj_id").last()
+    frame = pl.read_parquet(CALCULATOR).with_columns(match=pl.Series(mask))
+    of_rollout = [*GROUP, "traj_id"]
+    rollouts = frame.sort("turn", maintain_order=True).filter(
+        pl.col("match").any().over(of_rollout)
+    )
+    rollouts, frame = rollouts.group_by(of_rollout).last(), frame.filter("match")
     steps, listing = rollouts.group_by("step").len().sort("step"), Listings(index, mask).steps()
     visible = {column.name: column.values for column in listing.columns}
     assert visible["n"].tolist() == steps["len"].to_list()
@@ -43,6 +51,32 @@ def test_lists_are_what_polars_says(kept):
     np.testing.assert_allclose(visible["std"], groups["std"].to_numpy(), atol=1e-12)
     responses = Listings(index, mask).responses(None)
     assert sorted(responses.ids) == np.flatnonzero(mask).tolist()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"failures": "zero"}, {"attempts": "newest", "rollout_reward": "sum"}, {"mask": True}],
+)
+def test_steps_count_what_inspect_counts(options, tmp_path):
+    """Failures, attempts, masks and rewards of rollouts, of a run that has them all."""
+    table = agentic_run(3, steps=3, prompts=6).table
+    if options.get("mask"):
+        table = table.append_column("sample_mask", pa.array(np.arange(len(table)) % 5 > 0))
+    options = {name: how for name, how in options.items() if name != "mask"}
+    pq.write_table(table, tmp_path / "run.parquet")
+    facts = rlpost.inspect(tmp_path / "run.parquet", **options)
+    index = index_of(tmp_path / "run.parquet", **options)
+    listing = Listings(index, np.ones(len(index), np.bool_)).steps()
+    listed = {column.name: column.values for column in listing.columns}
+    assert [listing.cells(x)[0] for x in range(3)] == [str(step.label) for step in facts.steps]
+    listed["no signal"] = listed["no signal"] / listed["groups"]
+    for name, values in {
+        "reward": [step.reward.mean for step in facts.steps],
+        "std": [step.reward.std for step in facts.steps],
+        "truncated": [step.truncated for step in facts.steps],
+        "no signal": [step.no_signal for step in facts.steps],
+    }.items():
+        np.testing.assert_allclose(listed[name], values, rtol=1e-12)
 
 
 def test_names_sort_as_names_and_nan_last():

@@ -11,11 +11,12 @@ from response_index import ARITHMETIC, CALCULATOR, index_of
 from rlpost.analysis.responses import reader as reader_module
 from rlpost.analysis.responses.columns import text_of
 from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.io.parquet.reader import ParquetReader
 
 
-@pytest.mark.parametrize(("row_group_size", "chunk_bytes"), [(5, 20_000), (37, 1), (512, 1 << 30)])
-def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, chunk_bytes):
-    monkeypatch.setattr(reader_module, "_CHUNK_BYTES", chunk_bytes)
+@pytest.mark.parametrize(("row_group_size", "chunk_tokens"), [(5, 20), (37, 1), (512, 1 << 20)])
+def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, chunk_tokens):
+    monkeypatch.setattr(reader_module, "_CHUNK_TOKENS", chunk_tokens)
     path = tmp_path / "cut.parquet"
     pq.write_table(pq.read_table(CALCULATOR).slice(0, 530), path, row_group_size=row_group_size)
     frame, reader = pl.read_parquet(CALCULATOR), ResponseReader(index_of(path), ("logprob", "kl"))
@@ -34,13 +35,13 @@ def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, 
 def test_only_the_needed_columns_are_read(monkeypatch):
     reader = ResponseReader(index_of(ARITHMETIC), ("logprob",))
     seen = []
-    whole = reader_module.ParquetReader.batches
+    whole = ParquetReader.batches
 
     def spy(self, rows, group, columns):
         seen.append((group, set(columns)))
         return whole(self, rows, group, columns)
 
-    monkeypatch.setattr(reader_module.ParquetReader, "batches", spy)
+    monkeypatch.setattr(ParquetReader, "batches", spy)
     reader.read([130, 131])
     ((group, columns),) = seen
     assert group == 1

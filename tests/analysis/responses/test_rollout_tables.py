@@ -17,7 +17,6 @@ from rlpost.analysis.report import examples
 from rlpost.analysis.responses import views
 from rlpost.analysis.responses.index import build_index
 from rlpost.analysis.responses.reader import ResponseReader
-from rlpost.analysis.responses.rollouts import rollout_view
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def test_rows_of_a_rollout_are_those_of_its_id_in_the_order_of_a_run(run, path):
         own = [n for n, other in enumerate(rows) if other["rollout_id"] == one["rollout_id"]]
         own = in_order(rows, own)
         assert index.rollout_rows(row).tolist() == own
-        view = rollout_view(index, reader, row)
+        view = reader.read_whole(row).rollout
         if len(own) == 1:
             assert view is None
             continue
@@ -75,7 +74,7 @@ def a_fork(run, path):
 
 def test_inspect_row_has_the_rollout_and_the_next_row(run, path, capsys):
     row = a_fork(run, path)
-    shared = sum(rollout_view(*opened(path), row).shared[row])
+    shared = sum(opened(path)[1].read_whole(row).shared)
     views.show([str(path)], columns_map={}, row=row, format="json")
     facts = json.loads(capsys.readouterr().out)["rollout"]
     assert facts["rows"][facts["place"]]["row"] == row
@@ -99,7 +98,7 @@ def opened(path):
 def test_browse_lists_turns_together_and_marks_shared_tokens(run, path):
     index, reader = opened(path)
     listing = Listings(index, np.ones(len(index), np.bool_)).responses(0)
-    rollouts = [index.rollout.codes[row] for row in listing.ids]
+    rollouts = [index.label("rollout", row) for row in listing.ids]
     changes = 1 + sum(a != b for a, b in pairwise(rollouts))
     assert changes == len(set(rollouts))
     assert {"rollout", "turn", "branch"} <= {column.name for column in listing.columns}
@@ -110,18 +109,17 @@ def test_browse_lists_turns_together_and_marks_shared_tokens(run, path):
     assert navigation.open()
     listed = tokens(navigation.response, None)
     masks = [listed.cells(place)[2] for place in range(len(listed))]
-    assert masks.count("shared") == sum(navigation.rollout.shared[row]) > 0
+    assert masks.count("shared") == sum(navigation.response.shared) > 0
     assert navigation.sibling(1)
     assert navigation.response.row == navigation.levels[-2].id
 
 
 def test_the_report_has_the_rollout_and_its_shared_tokens(run, path):
-    index, reader = opened(path)
+    _, reader = opened(path)
     row = a_fork(run, path)
-    (response,) = reader.read([row])
-    view = rollout_view(index, reader, row)
-    data = examples.response_of(response, [], examples.Limits(), view)
-    assert sum(data["shared"]) == sum(view.shared[row])
-    assert data["rollout"]["following"] == view.following
+    response = reader.read_whole(row)
+    data = examples.response_of(response, [], examples.Limits())
+    assert sum(data["shared"]) == sum(response.shared)
+    assert data["rollout"]["following"] == response.rollout.following
     marked = [cells for cells in data["rollout"]["table"]["rows"] if cells[0]]
     assert [cells[1] for cells in marked] == [str(row)]
