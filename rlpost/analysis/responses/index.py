@@ -393,7 +393,8 @@ class IndexBuilder:
     def finish(self) -> Index:
         """Return the index of all chunks."""
         arrays: dict[str, Any] = {}
-        for name, parts in self._parts.items():
+        for name in [*self._parts]:
+            parts = self._parts.pop(name)
             if isinstance(parts[0], pa.Array):
                 whole = pa.chunked_array(of_one_type(parts)).unify_dictionaries()
                 arrays[name] = whole.combine_chunks()
