@@ -10,21 +10,11 @@ import numpy as np
 from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number
-from rlpost.kernels.prefixes import (
-    prefixes_of,
-    repeated_tokens,
-    segments_with_prefixes,
-    trained_tokens,
-)
-from rlpost.kernels.segments import offsets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from rlpost.analysis.responses.index import Index
-    from rlpost.analysis.responses.reader import Response
 
 Json = dict[str, Any]
 _MOST_SPANS = 4
@@ -126,29 +116,3 @@ def _cell(name: str, value: Any) -> str:
     if name == "shared":
         return f"{value:,}" if value else ""
     return str(value) if name == "row" or isinstance(value, str) else number(value)
-
-
-def shared_tokens(responses: Sequence[Response]) -> dict[int, NDArray[np.bool_]]:
-    """Return which policy tokens of each row an earlier one has, too, [t] by row.
-
-    Args:
-        responses: the rows of a rollout, in its order; those without token ids are left out.
-    """
-    known = [x for x in responses if x.ids is not None and x.prompt_ids is not None]
-    if not known:
-        return {}
-    ids, offsets = _joined([x.ids for x in known])
-    before = prefixes_of(*_joined([x.prompt_ids for x in known]))
-    mask = np.concatenate([x.mask for x in known])
-    segments = segments_with_prefixes(ids, mask, offsets, before, 0)
-    order = np.arange(len(known))
-    repeated = repeated_tokens(segments, np.zeros_like(order), order, order >= 0)
-    trained = trained_tokens(mask, offsets, segments.size - repeated)
-    parts = np.split(mask & ~trained, offsets[1:-1])
-    return {x.row: part for x, part in zip(known, parts, strict=True)}
-
-
-def _joined(parts: Sequence[NDArray[Any] | None]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return lists as one, with their offsets."""
-    whole = [part for part in parts if part is not None]
-    return np.concatenate(whole), offsets_of(np.array([len(part) for part in whole], np.int64))
