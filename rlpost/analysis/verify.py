@@ -198,8 +198,12 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
         verdict["ok"] = verdict["ok"] and not columns
         verdict["columns"] += [
             {
-                "column": name, "verdict": "damaged", "rows": None, "first_row": None,
-                "largest_difference": None, "reason": reason,
+                "column": name,
+                "verdict": "damaged",
+                "rows": None,
+                "first_row": None,
+                "largest_difference": None,
+                "reason": reason,
             }
             for name, reason in columns.items()
         ]
