@@ -120,6 +120,7 @@ def summary_differences(stored: Json | None, computed: Json) -> list[str]:
         )
         # These depend on the other columns of the input.
         others = path.endswith(".found_by") or ".ignored" in path or path.startswith("warnings")
+        others |= "recorded" in path.split(".")[:2]  # advantages, which the run may have replaced
         if not close and not others:
             before, after = (
                 shortened_middle(str(value), _MOST_CHARACTERS) for value in (left, right)
