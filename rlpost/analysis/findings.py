@@ -52,7 +52,7 @@ class Finding:
         return {
             "check": self.check,
             "level": self.level,
-            "text": f"{self.text}. {self.advice}",
+            "text": f"{self.text}{'. ' if self.advice[:1].isupper() else '; '}{self.advice}",
             "columns": [*self.columns],
             "rows": [str(place) for place in self.rows],
             "option": self.option or None,

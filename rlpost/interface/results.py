@@ -143,7 +143,7 @@ class Replay(Result):
     stages: list[Json]
     """In order: recorded column, counts, differences, and the verdict equal, differs or follows."""
     findings: list[Json]
-    """What the difference is: `name`, `text`, `advice`, `options`, `explains`."""
+    """What the difference is: `check`, `text`, `advice`, `option`, `explains`."""
     examples: list[Json]
     recipe: Json
     """`named` and `toml`, which `--config` reads."""

@@ -50,7 +50,7 @@ ADDED = {
     # of `inspect`: what it leaves out of statistics of responses, as `advantages` does, so that its
     # numbers of an input with failures, attempts or a sample mask are others
     *("uncounted", "failures.treatment"),
-    # of `inspect`: one list of checks, of which each has its columns, rows and option
+    # one type of finding for all commands, with columns, rows and option
     *("findings", "checks", "report.html.findings"),
     # the head and the statistics of measures that every command has in JSON
     *("responses", "rollouts", "groups", "groups_with_signal", "roles", "verdict", "findings"),
@@ -122,7 +122,7 @@ REMOVED = {
     "mismatch.unexplained",  # what the shares of causes leave
     "mismatch.causes.options",  # of frameworks: `advice` names them
     "mismatch.causes.estimate.first_tokens",  # `where` says it
-    *("findings", "checks", "report.html.findings"),  # of `inspect`: see `ADDED`
+    *("findings", "checks", "report.html.findings"),  # see `ADDED`
 }  # fmt: skip
 
 # Values that may differ between two runs of the same code. Their keys are still compared.

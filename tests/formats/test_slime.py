@@ -58,7 +58,7 @@ def test_slime_advantages_are_whitened_over_all_ranks(tmp_path):
     charged = replay(dump, preset("slime", estimator="grpo", kl_coef=0.1))
     assert charged.first == "kl"
     assert charged.stages[1]["column"] == "dumped_kl"
-    assert found.findings[0]["name"] == "option:whiten_advantages"
+    assert found.findings[0]["check"] == "option:whiten_advantages"
     assert "reproduced by `--set whiten_advantages=true`" in found.findings[0]["text"]
 
 

@@ -104,8 +104,6 @@ class ColumnSelection:
     """The column of prompts, text or tokens."""
     advantages: str | None = None
     """The column of advantages, a list or a number per row."""
-    recorded: bool = False
-    """A trainer recorded them, not rlpost."""
     kept: str | None = None
     """The sample mask, 0 for responses that are left out."""
     rollout: str | None = None
@@ -149,7 +147,6 @@ class ColumnSelection:
         read |= {"turns"} if self.turn is not None else set()
         read |= {"sample ids"} if self.sample is not None else set()
         read |= {"token ids"} if self.ids is not None else set()
-        read |= {"recorded advantages"} if self.recorded else set()
         policies = [role for role in LOG_PROBS if role in self.tokens]
         read |= {"log-probs of two policies"} if len(set(policies) - {"log_probs"}) > 1 else set()
         either = {name for name, any_of in COMBINED.items() if not read.isdisjoint(any_of)}
@@ -214,12 +211,8 @@ def select_columns(
     unit: Unit = "row",
     components: Mapping[str, float] = MappingProxyType({}),
     critic_and_entropy: bool = True,
-    recorded: str | None = None,
 ) -> ColumnSelection:
-    """Select columns; without tokens, the mask or another list is read for its lengths.
-
-    `recorded` is the column of the advantages of a trainer.
-    """
+    """Select columns; without tokens, the mask or another list is read for its lengths."""
     turns = turn_columns(columns, partial(content_of, source))
     rows: dict[str, Any] = {
         "kept": _kept(source, columns),
@@ -254,7 +247,7 @@ def select_columns(
     rows["lengths"] = columns.columns.get(LENGTH) if lists is None else None
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
-    advantages = _advantages(source, columns, recorded)
+    advantages = _advantages(source, columns)
     rows["entropy"] = _fitting(source, columns.columns.get("entropy"), _is_numbers)
     if {"old_log_probs", "infer_log_probs"} <= {*roles}:
         rows |= _of_mismatch(source, columns)
@@ -266,7 +259,6 @@ def select_columns(
         unusable,
         prompt=_prompt(source, columns),
         advantages=advantages,
-        recorded=advantages is not None and advantages == recorded,
         ids=ids,
         **rows,
     )
@@ -296,9 +288,9 @@ def _prompt(source: Source, columns: ColumnMap) -> str | None:
     return next((name for name in _texts_or_lists(source, PROMPTS) if name != group), None)
 
 
-def _advantages(source: Source, columns: ColumnMap, recorded: str | None) -> str | None:
+def _advantages(source: Source, columns: ColumnMap) -> str | None:
     """Return the column of advantages if it has numbers or lists of numbers."""
-    own = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else recorded
+    own = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else None
     name = columns.columns.get("advantages", own)
     if name is None or not all(
         is_number(kind) or _is_numbers(kind) for kind in _types(source, name)

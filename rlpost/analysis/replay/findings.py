@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.findings import Check, Registry
+from rlpost.analysis.findings import Check, Finding, Registry
 from rlpost.analysis.replay.candidates import nested, value_of
 from rlpost.analysis.replay.evidence import Evidence
 from rlpost.analysis.replay.rollouts import NumberColumn
@@ -114,17 +114,12 @@ def check(phase: Phase, prefix: str = "") -> Callable[[AnyFunction], AnyFunction
 
 
 @dataclass(frozen=True)
-class ReplayFinding:
+class ReplayFinding(Finding):
     """What explains the recorded numbers of a stage."""
 
-    name: str
-    text: str
-    advice: str
-    explains: float
-    """Share of the differing elements; of large inputs, of those in a sample."""
     stage: str = ""
-    options: tuple[str, ...] = ()
-    """Options as typed, which reproduce the numbers; none if it is no change of options."""
+    explains: float = 1.0
+    """Share of the differing elements; of large inputs, of those in a sample."""
     reproduces: tuple[str, ...] = ()
     """The other stages that the change makes equal."""
     breaks: tuple[str, ...] = ()
@@ -138,11 +133,10 @@ class ReplayFinding:
         if self.breaks:
             text += f"; but {listed(self.breaks)}, equal without it, would differ"
         return {
-            "name": self.name,
+            **super().as_json(),
             "text": text,
             "advice": self.advice,
             "stage": self.stage,
-            "options": [*self.options],
             "reproduces": [self.stage, *self.reproduces],
             "explains": float(min(1.0, max(0.0, self.explains))),
             "note": self.note,
@@ -187,23 +181,32 @@ def _of_stages(
     for stage in stages:
         for one_check in _of(phase):
             for explanation in one_check.run(stage, replayer.rollouts):
-                yield _finding(one_check, explanation, stage.name)
+                yield _finding(one_check, explanation, stage)
 
 
 def _of(phase: Phase) -> list[ReplayCheck]:
     return [check for check in FINDINGS.values() if check.phase == phase]
 
 
-def _finding(check: ReplayCheck, explanation: Explanation, stage: str) -> ReplayFinding:
-    fields = check.name, explanation.text, check.advice, explanation.explains
-    return ReplayFinding(*fields, stage=stage, note=check.phase == "note")
+def _finding(check: ReplayCheck, explanation: Explanation, stage: Replayed) -> ReplayFinding:
+    note, text, share = check.phase == "note", explanation.text, explanation.explains
+    return ReplayFinding(
+        check.name,
+        "warning" if note else "error",
+        text,
+        check.advice,
+        (stage.column,),
+        stage=stage.name,
+        explains=share,
+        note=note,
+    )
 
 
 def _relations(seen: Evidence) -> Iterator[ReplayFinding]:
     for check in _of("relation"):
         explanation = next(check.run(seen), None)
         if explanation is not None:
-            yield _finding(check, explanation, seen.stage.name)
+            yield _finding(check, explanation, seen.stage)
 
 
 def _parts(seen: Evidence) -> Iterator[ReplayFinding]:
@@ -213,10 +216,8 @@ def _parts(seen: Evidence) -> Iterator[ReplayFinding]:
             if inside is not None and inside.replayer is not seen.replayer:  # computed alone
                 details = [*_changes(inside), *details]
             more = f": {details[0].text}" if details else ""
-            finding = _finding(check, Explanation(text + more, share), seen.stage.name)
-            yield ReplayFinding(
-                **{**vars(finding), "options": details[0].options if details else ()}
-            )
+            finding = _finding(check, Explanation(text + more, share), seen.stage)
+            yield replace(finding, option=details[0].option if details else "")
             break
 
 
@@ -236,16 +237,16 @@ def _changes(seen: Evidence) -> list[ReplayFinding]:
         for cause in check.run(seen):
             finding = _tested(check, cause, seen, equal)
             if finding is not None:
-                before = by_name.get(finding.name, finding)
-                by_name[finding.name] = max(before, finding, key=lambda x: round(x.explains, 3))
+                before = by_name.get(finding.check, finding)
+                by_name[finding.check] = max(before, finding, key=lambda x: round(x.explains, 3))
     solved = not any(finding.explains >= WHOLE for finding in by_name.values())
     for cause in _solved(seen) if solved else ():
         finding = _tested(FINDINGS["option"], cause, seen, equal)
         if finding is not None:
-            by_name[finding.name] = finding
+            by_name[finding.check] = finding
             break
     order = sorted(by_name.values(), key=lambda x: (len(x.breaks), -len(x.reproduces)))
-    return sorted(order, key=lambda x: (x.explains < WHOLE, len(x.options) > 1))
+    return sorted(order, key=lambda x: (x.explains < WHOLE, x.option.count("--") > 1))
 
 
 def _tested(
@@ -266,15 +267,12 @@ def _tested(
         replayer = replayer if cause.inputs is None else replayer.reading(cause.inputs)
         after = _equal_stages(replayer, recipe)
     others = [name for name in after if name != seen.stage.name]
-    return ReplayFinding(
-        cause.name or check.name,
-        cause.text,
-        check.advice,
-        share,
-        seen.stage.name,
-        cause.options,
-        tuple(name for name in others if after[name] and not equal.get(name, True)),
-        tuple(name for name in others if not after[name] and equal.get(name, False)),
+    return replace(
+        _finding(check, Explanation(cause.text, share), seen.stage),
+        check=cause.name or check.name,
+        option=" ".join(cause.options),
+        reproduces=tuple(name for name in others if after[name] and not equal.get(name, True)),
+        breaks=tuple(name for name in others if not after[name] and equal.get(name, False)),
     )
 
 

@@ -258,13 +258,6 @@ def with_forks(columns, *, shared):
 
 TOKENIZED = {"rlpost.version": "1", "rlpost.tokenizer": "tokenizer.json"}
 
-
-def baselined(columns, size):
-    """Return the columns with advantages of a trainer whose groups have this many responses."""
-    rewards = np.asarray(columns["reward"]).reshape(-1, size)
-    return {**columns, "advantage": (rewards - rewards.mean(1, keepdims=True)).reshape(-1)}
-
-
 CASES = {
     "no_rows": (empty(BASE), BASE),
     "mixed_prompts": (asked(BASE, by="row"), asked(BASE)),
@@ -330,7 +323,6 @@ CASES = {
         BASE | {"run_attempt": [1 + row % 2 for row in range(ROWS)]},
         BASE | {"run_attempt": [1 + step for step in BASE["step"]]},
     ),
-    "recorded_advantages": (baselined(BASE, SIZE // 2), baselined(BASE, SIZE)),
     "unequal_groups": (taken(BASE, range(ROWS - 3)), BASE),
     "repeated_rollouts": (
         taken(with_turns(BASE, 1), [*range(ROWS), 5]),
@@ -548,17 +540,13 @@ PROVIDE = {
     "run_attempt": ("run_attempt",),
     "rollout ids": ("rollout_id",),
     "token ids": ("prompt_token_ids",),
-    "recorded advantages": ("advantage",),
     "response texts or log-probs": (*LISTS[1:3], "response"),
 }
 
 
 def full_of(name):
     """Columns with which the check runs."""
-    full = asked(baselined(BASE, SIZE)) | {
-        "values": BASE["ref_log_probs"],
-        "finish_reason": ["stop"] * ROWS,
-    }
+    full = asked(BASE) | {"values": BASE["ref_log_probs"], "finish_reason": ["stop"] * ROWS}
     full = with_turns(full, 1) | {"run_attempt": [1] * ROWS}
     if name == "shared_prefixes":
         return without(with_forks(full, shared=False), "traj_id")
@@ -595,7 +583,7 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("name", "columns", "why"),
     [
-        ("group_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "most groups have one"),
+        ("group_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "no group has several"),
         ("no_signal", BASE | {"prompt_id": range(ROWS)}, "no group has several"),
         ("equal_rewards", BASE | {"reward": [np.nan] * ROWS}, "fewer than 2 finite rewards"),
         ("length_follows_reward", reward_of_all(BASE, 1.0), "all equal"),

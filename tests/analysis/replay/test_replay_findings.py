@@ -34,9 +34,9 @@ def test_the_first_finding_names_a_planted_fault(fault):
     if not fault.expected:
         assert (found, reproduced) == ([], False)
         return
-    assert found[0]["name"] in fault.expected, found
+    assert found[0]["check"] in fault.expected, found
     assert 0.9 < found[0]["explains"] <= 1
-    assert max(Counter(finding["name"] for finding in found).values()) == 1
+    assert max(Counter(finding["check"] for finding in found).values()) == 1
     assert len(found) <= 5
 
 
@@ -81,7 +81,7 @@ def test_a_sample_of_a_large_input_names_the_fault(fault, monkeypatch):
     seen = evidence.Evidence(stage, recipe, replayer)
     assert 0 < len(seen.sample().replayer.rollouts) < len(seen.replayer.rollouts)
     found, _ = findings(table, recipe)
-    assert found[0]["name"] in fault.expected
+    assert found[0]["check"] in fault.expected
 
 
 def with_advantages(change):
@@ -119,7 +119,7 @@ def test_a_factor_is_found_beside_outliers_and_noise():
         return values * (1.37 + 1e-6 * rng.normal(size=len(values))) + outliers
 
     found, _ = findings(*with_advantages(change))
-    assert found[0]["name"] == "factor"
+    assert found[0]["check"] == "factor"
     assert "1.37" in found[0]["text"]
     assert 0.95 <= found[0]["explains"] < 1
 
@@ -136,7 +136,7 @@ def test_responses_of_a_finish_reason_that_differ_alone():
     table, recipe = with_advantages(lambda values, rows: values * np.where(rows % 5 == 1, 0.5, 1))
     reasons = ["length" if row % 5 == 1 else "stop" for row in range(len(table))]
     found, _ = findings(table.append_column("finish_reason", pa.array(reasons)), recipe)
-    assert found[0]["name"] == "some-responses"
+    assert found[0]["check"] == "some-responses"
     assert "`finish_reason` length differ: recorded = computed x 0.5" in found[0]["text"]
 
 
@@ -144,7 +144,7 @@ def test_responses_of_a_rank_that_differ_alone_and_that_no_recipe_reads():
     table, recipe = with_advantages(lambda values, rows: values * np.where(rows % 5 == 1, 0.5, 1))
     ranks = pa.array([row % 5 for row in range(len(table))])
     found = rlpost.replay(table.append_column("rank", ranks), recipe)["findings"]
-    assert found[0]["name"] == "some-responses"
+    assert found[0]["check"] == "some-responses"
     assert "`rank` 1 differ" in found[0]["text"]
 
 
@@ -153,7 +153,7 @@ def test_one_differing_response_has_no_relation():
         *with_advantages(lambda values, rows: np.where(rows == 7, 1.5 * values + 0.25, values))
     )
     assert not reproduced
-    assert not {finding["name"] for finding in found} & {"factor", "sign"}
+    assert not {finding["check"] for finding in found} & {"factor", "sign"}
 
 
 def test_a_finding_names_the_first_stage_that_differs_and_what_it_reproduces():
@@ -161,8 +161,8 @@ def test_a_finding_names_the_first_stage_that_differs_and_what_it_reproduces():
     table = recorded(rollouts(302, responses=96), true, "returns", "advantages")
     wrong = rlpost.Recipe.of({**true.model_dump(), "kl_coef": 0.0})
     found, _ = findings(table, wrong)
-    assert (found[0]["name"], found[0]["stage"]) == ("option:kl_coef", "returns")
-    assert found[0]["options"] == ["--set kl_coef=0.013"]
+    assert (found[0]["check"], found[0]["stage"]) == ("option:kl_coef", "returns")
+    assert found[0]["option"] == "--set kl_coef=0.013"
     assert found[0]["text"].startswith("`returns` and `advantages`: reproduced by `--set kl_coef")
 
 

@@ -134,5 +134,5 @@ def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
         assert found.facts["reproduces"]
         assert found.recipe.unit == own.unit
         (finding,) = replay_recipe(rollouts, other, "it")["findings"]
-        assert finding["name"] == "option:unit"
+        assert finding["check"] == "option:unit"
         assert f"--set unit={own.unit or 'rollout'}" in finding["text"].partition("in place of")[0]

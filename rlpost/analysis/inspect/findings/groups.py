@@ -71,24 +71,21 @@ def group_prompts(data: CheckInput) -> Result:
     column, prompt = data.column("group"), data.column("prompt")
     groups = _kinds_per_key(data, "group", "prompt")
     several = groups.filter(pl.col("rows") > 1)
-    if 2 * len(several) <= len(groups):
-        return NotRun("most groups have one response")
+    if several.is_empty():
+        return NotRun("no group has several responses")
     mixed = several.filter(pl.col("kinds") > 1)
     prompts = _kinds_per_key(data, "prompt", "group")
     split = prompts.filter(pl.col("kinds") > 1)
     most = 2 * len(mixed) > len(several)  # such a key splits prompts, too
     texts, shown = [], []
     if len(mixed):
-        keys = [pl.col(x).cast(pl.String) for x in ("group", "domain") if x in data.reading.rows]
-        same = len(keys) > 1 and data.reading.rows.select(keys[0].eq_missing(keys[1]).all()).item()
-        domain = f" (`{column}` is the same as `{data.column('domain')}`)" if same else ""
         texts.append(
             f"{len(mixed):,} of {counted(len(several), 'group')} with several responses "
-            f"({share(len(mixed), len(several))}) have more than one `{prompt}`"
-            f"{domain}: their baseline compares answers to different questions"
+            f"({share(len(mixed), len(several))}) have more than one `{prompt}`: their baseline "
+            "compares answers to different questions"
         )
         shown.append(mixed)
-    if len(split) > SPLIT * len(prompts) and not most:
+    if len(split) > SPLIT * len(prompts) and not most and 2 * len(several) >= len(groups):
         texts.append(
             f"{len(split):,} of {counted(len(prompts), 'prompt')} "
             f"({share(len(split), len(prompts))}) have several `{column}` within one step, so each "
@@ -98,14 +95,10 @@ def group_prompts(data: CheckInput) -> Result:
     if not texts:
         return None
     pairs = pl.concat([keys.select("first", "other") for keys in shown])
-    text = any(x.name == prompt and "list" not in x.type for x in data.input.columns)
-    return Problem(
-        "; ".join(texts),
-        [row for pair in pairs.iter_rows() for row in pair],
-        ["group", "prompt"],
-        f"--map group={prompt if text else 'COLUMN'}",  # no list is a key
-        error=most,
-    )
+    rows = [row for pair in pairs.iter_rows() for row in pair]
+    is_list = any(x.name == prompt and "list" in x.type for x in data.input.columns)
+    option = f"--map group={'COLUMN' if is_list else prompt}"  # no list is a key
+    return Problem("; ".join(texts), rows, ["group", "prompt"], option, error=most)
 
 
 def _kinds_per_key(data: CheckInput, key: str, what: str) -> pl.DataFrame:
@@ -140,28 +133,21 @@ def rows_are_turns(data: CheckInput) -> Result:
         rows = data.reading.rows
         several = rows.drop_nulls(["batch", "group"]).group_by("group").agg(pl.n_unique("batch"))
         split = several.filter(pl.col("batch") > 1)["group"]
-        return Problem(
-            f"`{data.column('batch')}` counts the turns of rollouts, not training batches: {why}. "
-            f"{len(split):,} of {counted(len(several), 'prompt')} (`{data.column('group')}`) are "
-            "split, and a rollout counts once for each of its turns",
-            rows["group"].is_in(split.implode()),
-            ["batch"],
-            "--map batch=none",
-            error=True,
-        )
+        text = f"`{data.column('batch')}` counts the turns of rollouts, not training batches: {why}"
+        text += f". {len(split):,} of {counted(len(several), 'prompt')} (`{data.column('group')}`) "
+        text += "are split, and a rollout counts once for each of its turns"
+        flags = rows["group"].is_in(split.implode())
+        return Problem(text, flags, ["batch"], "--map batch=none", error=True)
     if selection.rollout_counts:
         return _one_id(data)
     count = int(flags.sum())
     if not count or data.chosen_unit == "row":
         return None
     role = "rollout" if (data.turns == BY_ID).any() else "turn"
-    return Problem(
-        f"{data.part(count)} look like turns of a rollout (by `{data.column(role)}`), but each "
-        "counts as a response of its group, so long rollouts weigh more",
-        flags,
-        [role],
-        f"--map rollout={selection.rollout if role == 'rollout' else 'COLUMN'}",
-    )
+    text = f"{data.part(count)} look like turns of a rollout (by `{data.column(role)}`), but each "
+    text += "counts as a response of its group, so long rollouts weigh more"
+    option = f"--map rollout={selection.rollout if role == 'rollout' else 'COLUMN'}"
+    return Problem(text, flags, [role], option)
 
 
 def _turns_as_steps(data: CheckInput) -> str:
@@ -240,13 +226,10 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
     if differing.is_empty():
         return None
     first, second = (rows["reward"][differing[name][0]] for name in ("index", "other"))
-    return Problem(
-        f"rows of one `{column}` have different rewards in {counted(len(differing), 'rollout')}, "
-        f"the first {first:g} and {second:g}; statistics of groups here are of their mean",
-        [row for pair in differing.select("index", "other").iter_rows() for row in pair],
-        ["rollout", "reward"],
-        "--rollout-reward last",
-    )
+    text = f"rows of one `{column}` have different rewards in {counted(len(differing), 'rollout')}"
+    text += f", the first {first:g} and {second:g}; statistics of groups here are of their mean"
+    pairs = [row for pair in differing.select("index", "other").iter_rows() for row in pair]
+    return Problem(text, pairs, ["rollout", "reward"], "--rollout-reward last")
 
 
 @check("warning", "group", whole_groups=True)
@@ -285,9 +268,6 @@ def unequal_groups(data: CheckInput) -> Result:
     whole = total.filter(pl.col("size") == usual, pl.col("parts") > 1)["group"]
     split = int(other["group"].is_in(whole.implode()).sum())
     joined = f"; {split:,} have the others in another `{data.column('batch')}`" if split else ""
-    return Problem(
-        f"of {counted(len(groups), 'prompt group')}, {' and '.join(parts)}{joined}",
-        other["index"].to_list(),
-        ["group"],
-        "--map batch=none" if split else "",
-    )
+    text = f"of {counted(len(groups), 'prompt group')}, {' and '.join(parts)}{joined}"
+    option = "--map batch=none" if split else ""
+    return Problem(text, other["index"].to_list(), ["group"], option)

@@ -42,14 +42,10 @@ def shifted_lists(data: CheckInput) -> Result:
     """
     assert data.tokens is not None
     rows, shifts = data.reading.rows, data.tokens.shifts
+    pairs = [shift.columns for shift in shifts if shift.columns[0] != "mask"]
     by_step = {
-        x.columns: {
-            step: shift
-            for step, shift in step_lags(data.reading.totals, x.columns).items()
-            if _is_shifted(shift)
-        }
-        for x in shifts
-        if x.columns[0] != "mask"
+        pair: {x: y for x, y in step_lags(data.reading.totals, pair).items() if _is_shifted(y)}
+        for pair in pairs
     }
     shifted = [shift for shift in shifts if _is_shifted(shift)]
     shifted += [shift for steps in by_step.values() for shift in steps.values()]
@@ -58,19 +54,13 @@ def shifted_lists(data: CheckInput) -> Result:
     shift = shifted[0]
     in_steps = data.in_steps(steps := by_step.get(shift.columns, {}))
     first, second = (f"`{data.column(role)}`" for role in shift.columns)
-    reason = (
-        "log-probs jump at that offset, not at the edges of the mask"
-        if shift.columns[0] == "mask"
-        else f"mean |difference| {shift.difference:.3g} instead of "
-        f"{shift.difference_at_lag:.3g} nats"
-    )
-    return Problem(
-        f"{second} matches {first} one token {'later' if shift.lag > 0 else 'earlier'}{in_steps} "
-        f"({reason})",
-        rows["batch"].is_in([*steps]) if in_steps else rows["tokens"] > 1,
-        shift.columns,
-        error=True,
-    )
+    reason = "log-probs jump at that offset, not at the edges of the mask"
+    if shift.columns[0] != "mask":
+        here, there = f"{shift.difference:.3g}", f"{shift.difference_at_lag:.3g}"
+        reason = f"mean |difference| {here} instead of {there} nats"
+    text = f"{second} matches {first} one token {'later' if shift.lag > 0 else 'earlier'}"
+    flags = rows["batch"].is_in([*steps]) if in_steps else rows["tokens"] > 1
+    return Problem(f"{text}{in_steps} ({reason})", flags, shift.columns, error=True)
 
 
 def _is_shifted(shift: Shift) -> bool:
@@ -98,14 +88,12 @@ def _zero_at_an_end(data: CheckInput) -> Result:
             looks = "a fill value: other columns are not 0 there"
             if alone:
                 looks = "a fill value, or a token of which the policy is certain"
-            return Problem(
+            text = (
                 f"{data.part(count)} begin or end with a policy token whose `{column.column}` is "
-                f"exactly 0, which looks like {looks}; {share(column.zero, column.tokens)} of all "
-                "tokens are 0",
-                data.reading.rows[f"shifted:{role}"].fill_nan(0) > 0,
-                [role],
-                error=not alone,
             )
+            text += f"exactly 0, which looks like {looks}; {share(column.zero, column.tokens)} of "
+            flags = data.reading.rows[f"shifted:{role}"].fill_nan(0) > 0
+            return Problem(text + "all tokens are 0", flags, [role], error=not alone)
     return None
 
 
@@ -163,12 +151,8 @@ def padded_lists(data: CheckInput) -> Result:
     else:
         return None
     left = " on the left, or contain the prompt" if end == "leading" else ""
-    return Problem(
-        f"{text}: the lists are padded{left}",
-        flags,
-        [role],
-        error=unmasked > 0,
-    )
+    text = f"{text}: the lists are padded{left}"
+    return Problem(text, flags, [role], error=unmasked > 0)
 
 
 _VERBS = {"trailing": "end with", "leading": "begin with"}
@@ -241,9 +225,5 @@ def empty_masks(data: CheckInput) -> Result:
     reason = f"`{data.masks.column}` is 0" if data.masks else "no tokens"
     if nulls := int(rows["null_list"].sum()):
         reason += f", or null ({nulls:,})"
-    return Problem(
-        f"{data.part(count)} {'has' if count == 1 else 'have'} no policy token: {reason}",
-        flags,
-        ["mask"] if data.masks else [],
-        error=count > HALF * data.count,
-    )
+    text = f"{data.part(count)} {'has' if count == 1 else 'have'} no policy token: {reason}"
+    return Problem(text, flags, ["mask"] if data.masks else [], error=count > HALF * data.count)

@@ -60,13 +60,9 @@ def nonfinite(data: CheckInput) -> Result:
     counts = [", ".join(f"{n:,} {kind}" for kind, n in x.items() if n) for x in kinds.values()]
     names = [f"`{data.column(x)}` ({n})" for x, n in zip(kinds, counts, strict=True)]
     either = reduce(or_, flags)
-    return Problem(
-        f"{', '.join(names)} {'is' if len(kinds) == 1 else 'are'} not finite in "
-        f"{data.part(int(either.sum()))}",
-        either,
-        [*kinds],
-        "--nonfinite mask",
-    )
+    text = f"{', '.join(names)} {'is' if len(kinds) == 1 else 'are'} not finite in "
+    text += f"{data.part(int(either.sum()))}"
+    return Problem(text, either, [*kinds], "--nonfinite mask")
 
 
 @check("error", "log-probs")
@@ -213,10 +209,7 @@ def shared_prefixes(data: CheckInput) -> Result:
         return NotRun(NO_TOKENS)
     if count < SHARED * tokens:
         return None
-    return Problem(
-        f"{count:,} of {tokens:,} policy tokens ({share(count, tokens)}), in "
-        f"{counted(rows, 'response')}, are trained by another row of their "
-        f"`{data.column('rollout')}`, too: token ids are equal up to them",
-        pl.Series(repeated > 0),
-        ["rollout"],
-    )
+    text = f"{count:,} of {tokens:,} policy tokens ({share(count, tokens)}), in "
+    text += f"{counted(rows, 'response')}, are trained by another row of their "
+    text += f"`{data.column('rollout')}`, too: token ids are equal up to them"
+    return Problem(text, pl.Series(repeated > 0), ["rollout"])

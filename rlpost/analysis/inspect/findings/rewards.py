@@ -184,11 +184,9 @@ def length_follows_reward(data: CheckInput) -> Result:
         return None
     longer = "longer" if value > 0 else "shorter"
     tokens = data.reading.rows["tokens"].cast(pl.Float64).fill_nan(None)
-    return Problem(
-        f"{longer} responses score higher: correlation {value:+.2f}"
-        f"{'' if within is None else ' within groups'}: the policy will learn to write {longer} "
-        "ones",
-        tokens.arg_sort(descending=True, nulls_last=True).to_list(),
-        ["reward"],
-        "--overlong-penalty",
+    text = f"{longer} responses score higher, correlation {value:+.2f}"
+    text += (
+        f"{'' if within is None else ' within groups'}: the policy learns to write {longer} ones"
     )
+    rows = tokens.arg_sort(descending=True, nulls_last=True).to_list()
+    return Problem(text, rows, ["reward"], "--overlong-penalty")

@@ -121,13 +121,9 @@ def superseded_attempts(data: CheckInput) -> Result:
     if not count or data.table.resolved.recipe.attempts == "newest":
         return None
     steps = rows["batch"].filter(flags).unique().to_list() if "batch" in rows else []
-    return Problem(
-        f"{data.part(count)} are of an older attempt (`{data.column('run_attempt')}`) than others "
-        f"of their step{data.in_steps(steps)}",
-        flags,
-        ["run_attempt"],
-        "--attempts newest",
-    )
+    text = f"{data.part(count)} are of an older attempt (`{data.column('run_attempt')}`) than "
+    text += f"others of their step{data.in_steps(steps)}"
+    return Problem(text, flags, ["run_attempt"], "--attempts newest")
 
 
 @check("warning", "failures or rewards")
@@ -150,24 +146,16 @@ def many_failures(data: CheckInput) -> Result:
         if facts.failed < FAILED * facts.count and worst < FAILED_STEP:
             return None
         at = f", {percent(worst)} of those of {data.column('batch')} {step}" if worst else ""
-        return Problem(
-            f"{facts.failed:,} of {counted(facts.count, facts.of)} "
-            f"({share(facts.failed, facts.count)}) failed{at}: {value_list(facts.reasons)}",
-            data.flags("failed"),
-            ["failure"],
-            "--failures drop",
-        )
+        text = f"{facts.failed:,} of {counted(facts.count, facts.of)} "
+        text += f"({share(facts.failed, facts.count)}) failed{at}: {value_list(facts.reasons)}"
+        return Problem(text, data.flags("failed"), ["failure"], "--failures drop")
     signs = {x: flags for x, flags in signs_of_failures(data.reading.rows).items() if flags.any()}
     if not signs or rewards is None or rewards.spread.min == rewards.spread.max:
         return None
     either = reduce(or_, signs.values())
-    return Problem(
-        f"{data.part(int(either.sum()))} with reward 0 look like failures, not like wrong "
-        f"answers: {', '.join(f'{flags.sum():,} {name}' for name, flags in signs.items())}",
-        either,
-        ["reward"],
-        "--map failure=COLUMN",
-    )
+    text = f"{data.part(int(either.sum()))} with reward 0 look like failures, not like wrong "
+    text += f"answers: {', '.join(f'{flags.sum():,} {name}' for name, flags in signs.items())}"
+    return Problem(text, either, ["reward"], "--map failure=COLUMN")
 
 
 @check("warning", "response texts or log-probs")
@@ -189,12 +177,9 @@ def copied_responses(data: CheckInput) -> Result:
     least = f"{LONG} tokens" if "tokens" in rows else f"{LONG_TEXT} characters"
     units = {"group": " of their group", "batch": " of their step"}
     within = next((text for role, text in units.items() if role in rows), "")
-    return Problem(
-        f"{data.part(int(flags.sum()))} repeat the `{duplicates['column']}` of an earlier one"
-        f"{within}{'' if nearly_all else f' and have {least} or more'}",
-        flags,
-        [duplicates["column"]],
-    )
+    text = f"{data.part(int(flags.sum()))} repeat the `{duplicates['column']}` of an earlier one"
+    text += f"{within}{'' if nearly_all else f' and have {least} or more'}"
+    return Problem(text, flags, [duplicates["column"]])
 
 
 @check("warning", "truncated or lengths")
@@ -222,12 +207,8 @@ def many_truncated(data: CheckInput) -> Result:
     if not many or not flags.any():
         return None
     count = int(flags.sum())
-    return Problem(
-        f"{count:,} of {counted(total, 'response')} ({share(count, total)}) {text}",
-        flags,
-        ["truncated"] if "truncated" in rows else [],
-        "--drop-truncated",
-    )
+    text = f"{count:,} of {counted(total, 'response')} ({share(count, total)}) {text}"
+    return Problem(text, flags, ["truncated"] if "truncated" in rows else [], "--drop-truncated")
 
 
 @check("warning", "truncated")
@@ -244,13 +225,9 @@ def unknown_finish_reasons(data: CheckInput) -> Result:
     if not flags.any():
         return None
     values = value_list(dict(reasons.filter(flags).value_counts(sort=True).iter_rows()))
-    return Problem(
-        f"`{data.column('truncated')}` has values that are not known in "
-        f"{data.part(int(flags.sum()))} ({values}), which count as not truncated",
-        flags,
-        ["truncated"],
-        "--map truncated=COLUMN",
-    )
+    text = f"`{data.column('truncated')}` has values that are not known in "
+    text += f"{data.part(int(flags.sum()))} ({values}), which count as not truncated"
+    return Problem(text, flags, ["truncated"], "--map truncated=COLUMN")
 
 
 @check("warning")
