@@ -10,12 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,6 +27,7 @@ from rlpost.analysis.difference import (
     finite,
     recomputed,
 )
+from rlpost.display.text import shortened_middle
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import damaged_columns
@@ -45,10 +43,9 @@ from rlpost.pipeline.run import bind, engine_for
 from rlpost.pipeline.summary import summarise
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.named import NamedByUser
-from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import PathText
@@ -62,6 +59,7 @@ Json = dict[str, Any]
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
 """Tolerances for scans over tokens with other chunks or on another device."""
 _MOST_CHARACTERS = 60  # of a value in a sentence
+_MOST_DIFFERENCES = 5  # of a summary
 OTHER_SEMANTICS = "other semantics"
 GOOD = ("identical", "equal to rounding", OTHER_SEMANTICS)
 
@@ -100,17 +98,10 @@ class ColumnDifference:
 
     def facts(self) -> Json:
         """Return the verdict (`identical`, `equal to rounding` or `differs`) and the rows."""
-        totals = self.totals
-        verdict = (
-            "differs"
-            if totals.rows_differing
-            else "equal to rounding"
-            if self.rounded
-            else "identical"
-        )
+        totals, same = self.totals, "equal to rounding" if self.rounded else "identical"
         return {
             "column": self.name,
-            "verdict": verdict,
+            "verdict": "differs" if totals.rows_differing else same,
             "rows": totals.rows_differing,
             "first_row": next(iter(totals.first_rows), None),
             "largest_difference": finite(totals.largest),
@@ -118,7 +109,7 @@ class ColumnDifference:
         }
 
 
-def summary_differences(stored: Json, computed: Json) -> list[str]:
+def summary_differences(stored: Json | None, computed: Json) -> list[str]:
     """Return the differences of two summaries, each with the path and both values."""
     differences = []
     for path, left, right in _pairs(stored, computed, ""):
@@ -129,22 +120,13 @@ def summary_differences(stored: Json, computed: Json) -> list[str]:
         )
         # These depend on the other columns of the input.
         others = path.endswith(".found_by") or ".ignored" in path or path.startswith("warnings")
+        others |= "recorded" in path.split(".")[:2]  # advantages, which the run may have replaced
         if not close and not others:
-            before, after = _short(left, right)
+            before, after = (
+                shortened_middle(str(value), _MOST_CHARACTERS) for value in (left, right)
+            )
             differences.append(f"{path}: {before} stored, {after} recomputed")
     return differences
-
-
-def _short(left: Any, right: Any) -> tuple[str, str]:
-    """Return two values that differ as texts in one line; numbers with as few digits as differ."""
-    if isinstance(left, float) and isinstance(right, float):
-        pairs = ((f"{left:.{digits}g}", f"{right:.{digits}g}") for digits in range(4, 18))
-        return next((pair for pair in pairs if pair[0] != pair[1]), (str(left), str(right)))
-    before, after = (
-        text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
-        for text in map(str, (left, right))
-    )
-    return before, after
 
 
 def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -160,9 +142,6 @@ def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
         yield path, left, right
 
 
-_MOST_DIFFERENCES = 5  # of a summary
-
-
 def verify(
     paths: Sequence[PathText],
     options: Options | None = None,
@@ -173,12 +152,15 @@ def verify(
     footers = zip(source.files, source.footers, strict=True)
     stored = [FileMetadata.read(str(file.path), footer.metadata or {}) for file, footer in footers]
     named.check_effect(metadata.recipe for metadata in stored)
-    files = [
-        EnrichedFile(file, footer.num_rows, metadata.with_names(named, str(file.path)))
-        for file, footer, metadata in zip(source.files, source.footers, stored, strict=True)
-    ]
-    runs, options = _runs(files), options or Options()
-    verdicts = [verdict for run in runs.values() for verdict in _verify_run(run, options)]
+    runs: dict[tuple[str, str, int], list[EnrichedFile]] = defaultdict(list)
+    copies: Counter[tuple[str, str, int]] = Counter()
+    for file, footer, read in zip(source.files, source.footers, stored, strict=True):
+        metadata = read.with_names(named, str(file.path))
+        how = f"{metadata.recipe.model_dump_json()} {metadata.running} {metadata.semantics}"
+        number = copies[metadata.run, how, metadata.file]
+        copies[metadata.run, how, metadata.file] += 1
+        runs[metadata.run, how, number].append(EnrichedFile(file, footer.num_rows, metadata))
+    verdicts = [x for run in runs.values() for x in _verify_run(run, options or Options())]
     return {
         "ok": all(verdict["ok"] for verdict in verdicts),
         "files": sorted(verdicts, key=lambda verdict: str(verdict["file"])),
@@ -186,54 +168,71 @@ def verify(
     }
 
 
-def _runs(files: Sequence[EnrichedFile]) -> dict[tuple[str, str, int], list[EnrichedFile]]:
-    """Return the files of each run: of one input, recipe and state, and of each copy of these."""
-    runs: dict[tuple[str, str, int], list[EnrichedFile]] = defaultdict(list)
-    seen: Counter[tuple[str, str, int]] = Counter()
-    for enriched in files:
-        metadata = enriched.metadata
-        how = f"{metadata.recipe.model_dump_json()} {metadata.running} {metadata.semantics}"
-        copy = seen[metadata.run, how, metadata.file]
-        seen[metadata.run, how, metadata.file] += 1
-        runs[metadata.run, how, copy].append(enriched)
-    return runs
-
-
 def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
-    """Return the verdicts on all files of one run."""
+    """Return the verdicts on all files of one run: of one input, recipe and state."""
     run = sorted(run, key=lambda enriched: enriched.metadata.file)
     _check_complete(run)
-    paths = [enriched.file.path for enriched in run]
-    with ThreadPoolExecutor(1, thread_name_prefix="rlpost-check") as pool:
-        context = copy_context()  # it has the memory limit of the run
-        try:
-            with _plan_of(run) as plan:
-                compared = {column for step in plan.passes() for column in step.columns}
-                compared.update(_inputs_of(plan).written)
-                damage_of = partial(damaged_columns, without=compared)
-                others = pool.map(lambda path: context.run(damage_of, path), paths)
-                verdicts = _compare(plan, run, [()] * len(run), options)
-            damage = list(others)
-        except DataError:
-            options.reporter.start("decode", sum(enriched.rows for enriched in run))
-            damage = [damaged_columns(path, options.reporter.advance) for path in paths]
-            verdicts = _compare_undamaged(run, damage, options)
-    return [_with_damage(*pair) for pair in zip(verdicts, damage, strict=True)]
-
-
-def _compare_undamaged(
-    run: list[EnrichedFile], damage: Sequence[Collection[str]], options: Options
-) -> list[Json]:
-    """Recompute the columns of a run; DataError if that fails, and nothing is damaged."""
+    failure, decoded = None, set[str]()
     try:
-        with _plan_of(run) as plan:
-            return _compare(plan, run, damage, options)
+        with _plan_of(run) as (plan, source):
+            verdicts = _compared(plan, source, run, [{}] * len(run), options)
+            decoded = {column for step in plan.passes() for column in step.columns}
+            decoded.update(source.written)
     except DataError as error:
-        comparable = run[0].metadata.comparable
-        if comparable and not any(damage):
-            raise
-        note = f"its columns were not recomputed: {error}"
-        return [_not_recomputed(enriched, note, ok=not comparable) for enriched in run]
+        failure = error
+    options.reporter.start("decode", sum(enriched.rows for enriched in run))
+    advance = options.reporter.advance
+    damage = [damaged_columns(enriched.file.path, advance, decoded) for enriched in run]
+    if failure is not None:
+        try:
+            if not any(damage):
+                raise failure
+            with _plan_of(run) as (plan, source):
+                verdicts = _compared(plan, source, run, damage, options)
+        except DataError as error:
+            comparable = run[0].metadata.comparable
+            if comparable and not any(damage):
+                raise
+            note = f"its columns were not recomputed: {error}"
+            verdicts = [_facts(enriched, ok=not comparable, notes=[note]) for enriched in run]
+    for verdict, columns in zip(verdicts, damage, strict=True):
+        verdict["ok"] = verdict["ok"] and not columns
+        verdict["columns"] += [
+            {
+                "column": name,
+                "verdict": "damaged",
+                "rows": None,
+                "first_row": None,
+                "largest_difference": None,
+                "reason": reason,
+            }
+            for name, reason in columns.items()
+        ]
+    return verdicts
+
+
+def _facts(
+    enriched: EnrichedFile,
+    *,
+    ok: bool,
+    columns: Sequence[Json] = (),
+    kept: int | None = None,
+    summary: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Json:
+    """Return the verdict on a file."""
+    return {
+        "file": str(enriched.file.path),
+        "ok": ok,
+        "rows": enriched.rows,
+        "version": enriched.metadata.version,
+        "semantics": enriched.metadata.semantics,
+        "estimator": enriched.metadata.recipe.estimator,
+        "columns": [*columns],
+        "kept_columns": kept,
+        "summary": [*summary[:_MOST_DIFFERENCES]],
+        "notes": [*enriched.metadata.notes, *notes],
+    }
 
 
 def _check_complete(run: list[EnrichedFile]) -> None:
@@ -251,7 +250,7 @@ def _check_complete(run: list[EnrichedFile]) -> None:
 
 
 @contextmanager
-def _plan_of(run: list[EnrichedFile]) -> Iterator[Plan]:
+def _plan_of(run: list[EnrichedFile]) -> Iterator[tuple[Plan, _EnrichedInputs]]:
     """Bind the recipe of a run to the columns that its files kept."""
     first = run[0]
     with _as_data_error(first):
@@ -264,23 +263,7 @@ def _plan_of(run: list[EnrichedFile]) -> Iterator[Plan]:
             )
         _check_roles(source, first)
         with _as_data_error(first):
-            plan = bind(source, first.metadata.recipe, first.metadata.state)
-        yield plan
-
-
-def _compare(
-    plan: Plan, run: list[EnrichedFile], damage: Sequence[Collection[str]], options: Options
-) -> list[Json]:
-    """Recompute the columns of all files of a run, and compare those that decode."""
-    engine = engine_for(plan, options)
-    assert isinstance(plan.source, _EnrichedInputs)
-    with single_threaded(), _as_data_error(run[0]):
-        responses = engine.responses(plan.source.written, part=True)
-        options.reporter.start("compare", plan.source.rows)
-        return [
-            _verdict(engine, responses, index, enriched, damage[index])
-            for index, enriched in enumerate(run)
-        ]
+            yield bind(source, first.metadata.recipe, first.metadata.state), source
 
 
 @contextmanager
@@ -293,36 +276,6 @@ def _as_data_error(enriched: EnrichedFile) -> Iterator[None]:
             f"{enriched.file.path}: cannot be recomputed by the recipe in its metadata: "
             f"{cut(error)}"
         ) from None
-
-
-def _not_recomputed(enriched: EnrichedFile, note: str, *, ok: bool) -> Json:
-    """Return the verdict on a file whose run cannot be recomputed."""
-    return {
-        "file": str(enriched.file.path),
-        "ok": ok,
-        "rows": enriched.rows,
-        "version": enriched.metadata.version,
-        "semantics": enriched.metadata.semantics,
-        "estimator": enriched.metadata.recipe.estimator,
-        "columns": [],
-        "kept_columns": None,
-        "summary": [],
-        "notes": [*enriched.metadata.notes, note],
-    }
-
-
-def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
-    """Add the columns that do not decode to the verdict on a file."""
-    nothing = {"rows": None, "first_row": None, "largest_difference": None}
-    damaged = [
-        {"column": name, "verdict": "damaged", **nothing, "reason": why}
-        for name, why in damage.items()
-    ]
-    return {
-        **verdict,
-        "ok": verdict["ok"] and not damaged,
-        "columns": [*verdict["columns"], *damaged],
-    }
 
 
 class EnrichedFile(NamedTuple):
@@ -349,11 +302,6 @@ class _EnrichedInputs(Source):
         del self.columns, self.lacking
 
 
-def _inputs_of(plan: Plan) -> _EnrichedInputs:
-    assert isinstance(plan.source, _EnrichedInputs)
-    return plan.source
-
-
 def _check_roles(source: _EnrichedInputs, enriched: EnrichedFile) -> None:
     """Raise DataError if the file lacks an input column of its recipe."""
     if enriched.metadata.summary is None:
@@ -373,19 +321,37 @@ def _check_roles(source: _EnrichedInputs, enriched: EnrichedFile) -> None:
             )
 
 
+def _compared(
+    plan: Plan,
+    source: _EnrichedInputs,
+    run: list[EnrichedFile],
+    damage: Sequence[Collection[str]],
+    options: Options,
+) -> list[Json]:
+    """Recompute the columns of all files of a run, and compare those that decode."""
+    engine = engine_for(plan, options)
+    with single_threaded():
+        responses = engine.responses(source.written, part=True)
+        options.reporter.start("compare", source.rows)
+        return [
+            _verdict(engine, source, responses, index, enriched, damage[index])
+            for index, enriched in enumerate(run)
+        ]
+
+
 def _verdict(
     engine: Engine,
+    source: _EnrichedInputs,
     responses: Responses,
     index: int,
     enriched: EnrichedFile,
     damaged: Collection[str],
 ) -> Json:
     """Recompute the columns of a file and return the comparison with the stored ones."""
-    plan, source = engine.plan, _inputs_of(engine.plan)
-    names, stored = source.written, source.all_columns
+    names, stored, metadata = source.written, source.all_columns, enriched.metadata
     missing = [name for name in names if name not in stored.schemas[index].names]
     present = [name for name in names if name not in missing and name not in damaged]
-    differences = {name: ColumnDifference(name) for name in present}
+    differences = [ColumnDifference(name) for name in present]
     totals = ExactTotals()
 
     def count(part: ExactTotals) -> None:
@@ -394,44 +360,27 @@ def _verdict(
 
     computed = recomputed(engine, index, responses, names, count=count)
     if present:
+        read = stored.read_file(index, present, engine.chunk_tokens, engine.plan.sized_by)
+        tables = (chunk.table for chunk in prefetch(read, 1))
         # The stored rows are first: a row group may have more than its footer, which is an error.
-        for pair in align([_stored(engine, stored, index, present), computed]):
-            for name, difference in differences.items():
-                difference.add(*(columns.column(name) for columns in pair))
+        for pair in align([tables, computed]):
+            for difference in differences:
+                difference.add(*(columns.column(difference.name) for columns in pair))
     for _ in computed:
         pass
     first, last = source.first_rows[index : index + 2]
-    again = json.loads(json.dumps(summarise(plan, responses.rows(first, last), totals)))
-    columns = [_facts(difference, enriched) for difference in differences.values()]
+    again = json.loads(json.dumps(summarise(engine.plan, responses.rows(first, last), totals)))
+    compared = metadata.summary is not None and metadata.comparable
+    summary = summary_differences(metadata.summary, again) if compared else []
+    columns = [difference.facts() for difference in differences]
+    for column in columns:
+        if column["verdict"] == "differs" and "types" not in column and not metadata.comparable:
+            column["verdict"] = OTHER_SEMANTICS
     columns += [{"column": name, "verdict": "missing", "rows": last - first} for name in missing]
-    same = enriched.metadata.semantics == SEMANTICS
-    stored_summary = enriched.metadata.summary if same else None
-    summary = summary_differences(stored_summary, again) if stored_summary else []
-    return {
-        "file": str(enriched.file.path),
-        "ok": not summary and all(column["verdict"] in GOOD for column in columns),
-        "rows": last - first,
-        "version": enriched.metadata.version,
-        "semantics": enriched.metadata.semantics,
-        "estimator": enriched.metadata.recipe.estimator,
-        "columns": columns,
-        "kept_columns": len(source.schemas[index].names),
-        "summary": summary[:_MOST_DIFFERENCES],
-        "notes": enriched.metadata.notes,
-    }
-
-
-def _stored(
-    engine: Engine, source: Source, index: int, names: Sequence[str]
-) -> Generator[pa.RecordBatch]:
-    """Yield stored columns of a file, read ahead in a thread."""
-    chunks = source.read_file(index, names, engine.chunk_tokens, engine.plan.sized_by)
-    yield from (chunk.table for chunk in prefetch(chunks, 1))
-
-
-def _facts(difference: ColumnDifference, enriched: EnrichedFile) -> Json:
-    """Return the verdict on a column; one of other semantics may have other numbers."""
-    facts = difference.facts()
-    if facts["verdict"] == "differs" and "types" not in facts and not enriched.metadata.comparable:
-        facts["verdict"] = OTHER_SEMANTICS
-    return facts
+    return _facts(
+        enriched,
+        ok=not summary and all(column["verdict"] in GOOD for column in columns),
+        columns=columns,
+        kept=len(source.schemas[index].names),
+        summary=summary,
+    )

@@ -66,6 +66,8 @@ class GroupBlocks:
         self._stats = options.stats
         self._where = where
         self._records = 0
+        if self._size is not None:
+            options.stats.sources["prompt_id"] = f"blocks of {self._size} records"
 
     def next(self) -> str:
         """Return the group of the next record."""

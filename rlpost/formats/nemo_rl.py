@@ -35,8 +35,6 @@ def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     head, measured = _peeked(records)
     path = head[0].file if head else Path()
     step, blocks = read_step(path), GroupBlocks(options, str(path))
-    if options.group_size is not None:
-        options.stats.sources["prompt_id"] = f"blocks of {options.group_size} records"
     for record in chain(head, records):
         row = _row(record, step, options, measured=measured)
         if options.group_size is not None:

@@ -11,7 +11,7 @@ from rlpost.errors import DataError
 from rlpost.formats.base import Format, has
 from rlpost.formats.containers import PARQUET
 from rlpost.formats.fields import no_token_roles, read_text, sum_rewards
-from rlpost.formats.keys import SAME_TEXT, text_key
+from rlpost.formats.keys import SAME_TEXT, GroupBlocks, text_key
 from rlpost.formats.records import Row
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import Source
@@ -49,19 +49,21 @@ def _rewards(record: Record, options: ReadOptions) -> list[str]:
 
 def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     rewards: list[str] = []
+    blocks = GroupBlocks(options, "")
     for number, record in enumerate(records):
         if not number:
-            rewards = _rewards(record, options)
+            rewards, blocks = _rewards(record, options), GroupBlocks(options, str(record.file))
         prompt = read_text(record, "prompt")
         values: dict[str, Any] = {
             "step": record.integer("step"),
-            "prompt_id": text_key(prompt),
+            "prompt_id": text_key(prompt) if options.group_size is None else blocks.next(),
             "reward": sum_rewards(record.where, {name: record.fields[name] for name in rewards}),
             "prompt": prompt,
             "response": read_text(record, "completion"),
             "dumped_advantage": record.number("advantage"),
         }
         yield Row(record, values)
+    blocks.close()
 
 
 FORMAT = Format(
@@ -74,13 +76,14 @@ FORMAT = Format(
     rows=_rows,
     own=_NEEDED,
     source="TRL 0.25 to 1.16, trl/trainer/grpo_trainer.py, log",
-    options=("map",),
+    options=("map", "group_size"),
     fields={"prompt_id": f"prompt ({SAME_TEXT})", "step": "step"},
     role_notes={
         "reward": "The reward is the unweighted sum of all float columns except advantage, because "
         "TRL does not dump which columns are rewards or their weights; --map reward=NAME selects "
         "one column, and --reward-components A,B with --component-weights of rlpost advantages "
         "weights several.",
-        "group": "A group is the responses of one step with the same prompt.",
+        "group": "A group is the responses of one step with the same prompt; --group-size N makes "
+        "N consecutive ones a group.",
     },
 )

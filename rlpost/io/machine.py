@@ -34,18 +34,6 @@ def cpu_model() -> str:
     return f"{name}{number}"
 
 
-def core_limit() -> float | None:
-    """Return how many cores' time this process's control groups permit; None without a limit."""
-    limits = []
-    for folder in _control_groups("cpu"):
-        quota, period, *_ = f"{_text(folder / 'cpu.max')} ".split(" ")
-        if not quota:
-            quota, period = (_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-        if quota.isdecimal() and period.isdecimal() and int(period):
-            limits.append(int(quota) / int(period))
-    return min(limits, default=None)
-
-
 def memory() -> Memory:
     """Return the main memory, and how much of it this process may use."""
     facts = {name: int(value.split()[0]) << 10 for name, value in _facts("proc/meminfo").items()}
@@ -54,7 +42,7 @@ def memory() -> Memory:
         with suppress(OSError, ValueError):
             total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = None
-    for folder in _control_groups("memory"):
+    for folder in _control_groups():
         most = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes")
         used = _text(folder / "memory.current") or _text(folder / "memory.usage_in_bytes")
         if most.isdecimal() and (total is None or int(most) < total):
@@ -64,13 +52,13 @@ def memory() -> Memory:
     return Memory(total, available, limit)
 
 
-def _control_groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's control group and of those around it: version 2 or 1."""
+def _control_groups() -> Iterator[Path]:
+    """Yield the folders of this process's control group for memory and of those around it."""
     top = _ROOT / "sys/fs/cgroup"
     for line in _text(_ROOT / "proc/self/cgroup").splitlines():
         number, names, path = line.split(":", 2)
-        if number == "0" or controller in names.split(","):
-            base = top if number == "0" else top / controller
+        if number == "0" or "memory" in names.split(","):
+            base = top if number == "0" else top / "memory"
             group = base / path.lstrip("/")
             yield from (group, *(one for one in group.parents if one.is_relative_to(base)))
 

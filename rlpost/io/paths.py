@@ -391,13 +391,6 @@ def _similar(path: Path) -> list[str]:
     return [str(path.parent / name) for name in closest(path.name, names, least=_SIMILAR_FILE)]
 
 
-def without_home(path: Path) -> str:
-    """Return a local path, with `~` for the home directory, which has the user's name."""
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - `Path.home` raises without a home
-    inside = home.name and path.is_relative_to(home)
-    return str(Path("~") / path.relative_to(home)) if inside else str(path)
-
-
 @contextmanager
 def remote_errors(path: RemotePath, what: str) -> Iterator[None]:
     """Convert any exception of a client to a ReadWriteError: the URL, what failed and why."""

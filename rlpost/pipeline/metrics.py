@@ -34,6 +34,7 @@ from rlpost.kernels.segments import (
     spread,
 )
 from rlpost.pipeline.data import LEFT_OUT
+from rlpost.pipeline.recorded import compared
 from rlpost.pipeline.signal import (
     report_critic,
     report_signal,
@@ -368,6 +369,22 @@ def _add_signal(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> Non
     numbers.tallies.append(signal.tally)
 
 
+def _add_recorded(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+    known, difference, counts = compared(batch, resolved)
+    if resolved.rows_only:
+        numbers.add_numbers("recorded_difference", difference, known)
+    else:
+        numbers.add_tokens("recorded_difference", difference, known, batch.offsets)
+    numbers.sums.update(counts)
+
+
+def _report_recorded(totals: Totals, _: ResolvedRecipe) -> Json:
+    """Return how many numbers were compared and differ, and the absolute differences."""
+    names = {"compared": "difference.count", "differs": "differs", "sign_differs": "sign_differs"}
+    counts = {name: totals.count(f"recorded_{total}") for name, total in names.items()}
+    return {**counts, "difference": totals.statistic("recorded_difference")}
+
+
 def _has_critic(resolved: ResolvedRecipe) -> bool:
     return "values" in resolved.estimator.columns
 
@@ -694,6 +711,9 @@ METRICS = (
     ),
     Metric("advantage", partial(_statistic, name="advantage"), _add_credit),
     Metric("return", partial(_statistic, name="return")),
+    Metric(
+        "recorded", _report_recorded, _add_recorded, lambda resolved: resolved.compares_recorded
+    ),
     Metric("signal", report_signal, _add_signal),
     Metric(
         "pass_rate",

@@ -21,6 +21,7 @@ from rlpost.pipeline.columns import (
 from rlpost.pipeline.coupling import coupling_of, group_reasons
 from rlpost.pipeline.data import NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
+from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.resolved import outcome_roles
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages import RATIO_ROLES, Stage, stages_of, token_roles
@@ -325,6 +326,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(TURN_ROLES if counts_rows(resolved) else []),
         *(["turn_reward"] if resolved.joins else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
+        *([ADVANTAGES] if resolved.rows_only else []),
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
     ]

@@ -24,6 +24,7 @@ from rlpost.pipeline.data import (
     Batch,
 )
 from rlpost.pipeline.failures import attempts, failure_reasons
+from rlpost.pipeline.stages.recorded import role_of
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_nullable, is_read_by_name, kind_of
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 1 << 40  # tokens of a response
+ADVANTAGES = role_of("advantages")
+"""Recorded ones, which are compared alone: a number that is missing is no error."""
 COUNT_ROWS = "--unit row counts rows, and reads no ids of rollouts"
 """The columns of Responses with the length of a prompt, and the halves of the hash of its ids."""
 
@@ -181,6 +184,10 @@ class Decoder:
                 values.append(np.repeat(ragged.numbers(array, location), np.diff(expected)))
                 row = last
                 continue
+            if role == ADVANTAGES:
+                values.append(_recorded(array, location, expected))
+                row = last
+                continue
             own, numbers = ragged.list_values(array, location)
             if not np.array_equal(own, expected):
                 raise self._unequal(location, own, expected)
@@ -206,7 +213,7 @@ class Decoder:
             with np.errstate(all="ignore"):  # signalling NaN; sums beyond the range
                 own[:] = numbers
                 total = own.sum()
-            if not np.isfinite(total):  # else all are: 10 times as fast
+            if not np.isfinite(total) and role != ADVANTAGES:  # else all are: 10 times as fast
                 inside = offsets[row : last + 1] - offsets[row]
                 self._check_finite(own, chunk, role, inside, mask[window])
             row = last
@@ -324,6 +331,27 @@ class Decoder:
         return np.array([bool(reason) for reason in reasons.to_pylist()])
 
 
+def _recorded(array: pa.Array, location: CellLocation, offsets: NDArray[np.int64]) -> NDArray[Any]:
+    """Return a number for each token; NaN in rows without one, or whose list has another length."""
+    counts = np.diff(offsets)
+    if ragged.is_number(array.type):
+        return np.repeat(_numbers_or_nan(array, location), counts)
+    valid = ragged.is_true(array.is_valid())
+    own, numbers = ragged.list_values(array.filter(pa.array(valid)), location)
+    lengths = np.full(len(array), -1)
+    lengths[valid] = np.diff(own)
+    if np.array_equal(lengths, counts):
+        return numbers
+    equal, out = lengths == counts, np.full(offsets[-1], np.nan)
+    out[np.repeat(equal, counts)] = numbers[np.repeat(equal[valid], lengths[valid])]
+    return out
+
+
+def _numbers_or_nan(array: pa.Array, location: CellLocation) -> Column:
+    numbers = ragged.numbers(array, location)
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
 def _turns(array: pa.Array, location: CellLocation) -> Column:
     turns = ragged.numbers(array, location)
     return np.where(np.isfinite(turns), turns, -1).astype(np.int64)
@@ -338,6 +366,7 @@ _OWN_TYPES: dict[str, Callable[[pa.Array, CellLocation], Column | pa.Array]] = {
     ROLLOUT: _rollouts,
     FAILURE: failure_reasons,
     ATTEMPT: attempts,
+    ADVANTAGES: _numbers_or_nan,
 }
 """What reads the columns of roles that have a type of their own."""
 

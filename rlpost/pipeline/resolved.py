@@ -194,6 +194,11 @@ class ResolvedRecipe:
         return self.unit == "rollout" and not needed
 
     @property
+    def compares_recorded(self) -> bool:
+        """Advantages that a trainer recorded are compared with the computed ones."""
+        return "advantages" in self.recorded
+
+    @property
     def joins(self) -> bool:
         """Scans run over the rows of a rollout."""
         return self.recipe.scan == "rollout" and "raw_advantages" not in self.recorded

@@ -30,6 +30,7 @@ from rlpost.pipeline.output.files import check_writable
 from rlpost.pipeline.output.metadata import FileMetadata
 from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.reading import COUNT_ROWS, Decoder
+from rlpost.pipeline.recorded import compared_column
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
 from rlpost.pipeline.summary import SummaryPart, response_facts, run_summary, summarise
@@ -192,9 +193,13 @@ def bind(
         source: the input.
         recipe: what is computed.
         state: before the first batch.
-        recorded: columns of the input that are read in place of computing written ones, by name.
+        recorded: columns of the input that are read in place of computing written ones, by name;
+            None: advantages that a trainer recorded are compared with the computed ones.
     """
-    columns = columns_of_rows(source, recipe).with_recorded(recorded or {})
+    columns = columns_of_rows(source, recipe)
+    if recorded is None:
+        recorded = compared_column(source, columns, recipe)
+    columns = columns.with_recorded(recorded)
     return plan_of(source, columns, resolve_recipe(recipe, columns), state or RunState())
 
 

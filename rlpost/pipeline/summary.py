@@ -21,11 +21,13 @@ from rlpost.estimators.groups import raw
 from rlpost.io.keys import step_order
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.histogram import histogram
+from rlpost.pipeline import recorded
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import FailureCounts, failure_counts
 from rlpost.pipeline.metrics import report_metrics
 from rlpost.pipeline.plan import warns_of_ends
+from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.rollout_order import PLACE, SAME_TURN
 from rlpost.pipeline.signal import (
@@ -414,6 +416,10 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *_identical(summary),
         *_steps_without_signal(summary),
     ]
+    if "recorded" in summary:
+        entry = summary["recorded"]
+        entry["text"], flipped = recorded.verdict(plan.source, plan.columns, entry)
+        summary["warnings"] += [entry["text"]] * flipped
     return summary
 
 
@@ -467,6 +473,7 @@ def roles_of(plan: Plan) -> Json:
             **({"ignored": columns.ignored[role]} if role in columns.ignored else {}),
         }
         for role in plan.roles
+        if role != ADVANTAGES
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rlpost.errors import UsageError
 from rlpost.recipe.recipe import EXTRA, WRITTEN
-from rlpost.recipe.roles import ROLES, resolve
+from rlpost.recipe.roles import RECORDED_ADVANTAGES, ROLES, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -106,6 +106,24 @@ def stored_components(source: InputNames) -> StoredComponents | None:
     """
     components = {_components(_parsed(text), source.columns) for text in source.recipes}
     return components.pop() if len(components) == 1 else None
+
+
+def recorded_advantages(
+    source: InputNames, columns: ColumnMap, chosen: Mapping[str, str]
+) -> str | None:
+    """Return the column of a trainer's advantages; None if there is none but rlpost's.
+
+    Args:
+        source: the input.
+        columns: of its roles.
+        chosen: the user's columns by role; `none` for no column.
+    """
+    if "advantages" in chosen:
+        return columns.columns.get("advantages")
+    used = {column for role, column in columns.columns.items() if role != "advantages"}
+    used |= _OWN if is_enriched(source) else set()
+    names = (name for name in RECORDED_ADVANTAGES if name in source.columns)
+    return next((name for name in names if name not in used), None)
 
 
 def _components(recipe: dict[str, Any], available: Collection[str]) -> StoredComponents | None:

@@ -29,6 +29,10 @@ _ALSO = {"mask": ("integers",), "policy_version": ("integers", "floats")}
 """Further contents of roles: a policy version may be one number, or one per token."""
 RECORDED = "recorded:"
 """How the role of a column begins that a trainer recorded; the name of the written one follows."""
+RECORDED_ADVANTAGES = (
+    "advantages", "dumped_advantages", "dumped_advantage", "advantage", "response_advantage",
+)  # fmt: skip
+"""Names of columns of a trainer's advantages, in files of frameworks and of `rlpost convert`."""
 RECORDED_ROWS = (f"{RECORDED}sample_mask", f"{RECORDED}response_level_rewards")
 POLICIES = {
     "new": "log_probs",
@@ -198,7 +202,7 @@ def kind_of(role: str) -> Kind:
 
 def is_nullable(role: str) -> bool:
     """Return whether a row may have no value of a role."""
-    return role in ROLES and ROLES[role].nullable
+    return role == f"{RECORDED}advantages" or (role in ROLES and ROLES[role].nullable)
 
 
 def is_read_by_name(role: str) -> bool:

@@ -145,6 +145,8 @@ def _overview(summary: Json) -> list[str]:
     lines += [summary["steps_read"]["line"]] if "steps_read" in summary else []
     lines += unit_line(**summary["unit"])
     lines += [rule] if rule else []
+    text = summary.get("recorded", {}).get("text")
+    lines += [text] if text and text not in summary["warnings"] else []
     if "process_reward" in summary:
         lines.append(_PROCESS[summary["process_reward"]["added_per"]])
     lines += mapped_columns(summary["roles"])

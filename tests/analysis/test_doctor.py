@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -61,21 +59,16 @@ def report(*words: str) -> tuple[dict, int]:
     return json.loads(done.out), done.code
 
 
-def test_a_machine_without_problems(tmp_path):
-    found, code = report(str(tmp_path / "new" / "out.parquet"))
+def test_a_machine_without_problems():
+    found, code = report()
     assert (code, found["ok"], found["problems"]) == (0, True, [])
     assert found["versions"]["torch"] == torch.__version__
     assert found["versions"]["pyarrow"] == pa.__version__
     assert [one["device"] for one in found["devices"]] == ["cpu"]
-    assert 1 <= found["cpu"]["usable"] <= found["cpu"]["cores"]
-    output, temporary = found["disks"]
-    assert output["directory"] == str(tmp_path)
-    assert output["total"] == shutil.disk_usage(tmp_path).total
-    assert Path(temporary["directory"]).is_dir()
+    assert 1 <= found["cores"]["usable"] <= found["cores"]["all"]
     results = found["self_test"]["results"]
     assert [one["recipe"] for one in results] == [*doctor.RECIPES]
     assert {(one["device"], one["verdict"]) for one in results} == {("cpu", "identical")}
-    assert all(one["tokens_per_second"] > 0 for one in results)
 
 
 def test_a_card_is_compared_with_the_cpu(card):
@@ -84,8 +77,7 @@ def test_a_card_is_compared_with_the_cpu(card):
     assert found["devices"][1] == {
         "device": "cuda:0",
         "name": "Fast Card",
-        "free": 60 << 30,
-        "total": 80 << 30,
+        "memory": 80 << 30,
         "capability": "9.0",
         "not_tested": None,
     }
@@ -142,10 +134,6 @@ def test_a_missing_device_is_a_problem_and_a_wrong_name_an_error():
     assert found["problems"][0].startswith(f"--device cuda:1: torch {torch.__version__}")
     wrong = run("doctor", "--device", "tpu")
     assert (wrong.code, wrong.out) == (2, "")
-    assert (
-        "s3://b/x: doctor checks disks of this machine; leave OUT out"
-        in run("doctor", "s3://b/x").err
-    )
 
 
 def test_the_report_fits_80_columns_and_issues(card, monkeypatch, capsys):
@@ -156,11 +144,11 @@ def test_the_report_fits_80_columns_and_issues(card, monkeypatch, capsys):
     show(found, "table")
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
-    for part in ("Fast Card", "64.4 GB", "equal bit for bit", "equal to within", "DIFFERS by"):
+    for part in ("Fast Card", "85.9 GB", "equal bit for bit", "equal to within", "DIFFERS by"):
         assert part in text
     show(found, "markdown")
     text = capsys.readouterr().out
     assert text.startswith("# rlpost doctor · rlpost ")
     assert "finds no GPU" not in text
-    assert "| cuda:0 | Fast Card | 64.4 GB | 85.9 GB | 9.0 |" in text
+    assert "| cuda:0 | Fast Card | 85.9 GB | 9.0 |" in text
     assert "- ✗ cuda:0, grpo: differs" in text

@@ -55,9 +55,9 @@ def test_relative_names_stay_relative_in_screens_files_and_metadata(work):
                 assert not any(USER.encode() in file.read(name) for name in file.namelist())
 
 
-def test_doctor_prints_no_home_and_no_values_of_options(work, monkeypatch):
+@pytest.mark.usefixtures("work")
+def test_doctor_prints_no_home_and_no_values_of_options(monkeypatch):
     monkeypatch.setattr(doctor, "TOKENS", 4096)
-    monkeypatch.setenv("TMPDIR", str(work))
     monkeypatch.setenv("RLPOST_CONFIG", "https://me:pw@host/recipe.toml")
     monkeypatch.setenv("RLPOST_KEY", "sk-12345")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -70,4 +70,3 @@ def test_doctor_prints_no_home_and_no_values_of_options(work, monkeypatch):
     assert facts["environment"] == {
         "OMP_NUM_THREADS": "3", "RLPOST_CONFIG": None, "RLPOST_KEY": None,
     }  # fmt: skip
-    assert facts["disks"][0]["directory"] == "~/work"

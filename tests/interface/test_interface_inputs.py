@@ -34,7 +34,7 @@ def test_notes_and_results_name_the_dump_and_not_the_file_that_is_made_of_it(tmp
     found = rlpost.compare(dumps, progress=SilentReporter(notes.append))
     assert [note.partition(": ")[0] for note in notes] == [str(dump) for dump in dumps]
     assert "read as jsonl, 16 responses" in notes[0]
-    assert [side["name"] for side in found.sides] == [str(dump) for dump in dumps]
+    assert found.sides == [str(dump) for dump in dumps]
     assert "rlpost-" not in json.dumps(found)
 
 

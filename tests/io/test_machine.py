@@ -1,4 +1,4 @@
-"""Memory and cores: those of the machine, and the limits of control groups."""
+"""Memory and CPU of the machine, and the limits of control groups."""
 
 from __future__ import annotations
 
@@ -28,43 +28,29 @@ V1 = "sys/fs/cgroup/memory/docker"
 
 
 @pytest.mark.parametrize(
-    ("files", "memory", "cores"),
+    ("files", "memory"),
     [
-        ({}, FREE, None),
-        ({f"{V2}/memory.max": "max", f"{V2}/cpu.max": "max 100000"}, FREE, None),
+        ({}, FREE),
+        ({f"{V2}/memory.max": "max"}, FREE),
         (
             {f"{V2}/memory.max": "409600", f"{V2}/memory.current": "102400"},
             machine.Memory(1000 << 10, 300 << 10, 400 << 10),
-            None,
         ),
         (
             {"sys/fs/cgroup/slurm/memory.max": "204800", f"{V2}/memory.max": "409600"},
             machine.Memory(1000 << 10, 800 << 10, 200 << 10),
-            None,
         ),
-        ({f"{V2}/cpu.max": "150000 100000"}, FREE, 1.5),
-        ({f"{V1}/memory.limit_in_bytes": "9223372036854771712"}, FREE, None),
+        ({f"{V1}/memory.limit_in_bytes": "9223372036854771712"}, FREE),
         (
             {f"{V1}/memory.limit_in_bytes": "512000", f"{V1}/memory.usage_in_bytes": "600000"},
             machine.Memory(1000 << 10, 0, 500 << 10),
-            None,
-        ),
-        (
-            {
-                "sys/fs/cgroup/cpu/docker/cpu.cfs_quota_us": "-1",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-            },
-            FREE,
-            2.0,
         ),
     ],
 )
-def test_control_groups_limit_memory_and_cores(system, files, memory, cores):
+def test_control_groups_limit_memory(system, files, memory):
     groups = "4:cpu,cpuacct:/docker\n3:memory:/docker\n0::/slurm/job7"
     system(**{"proc/self/cgroup": groups, **files})
     assert machine.memory() == memory
-    assert machine.core_limit() == cores
 
 
 def test_a_cpu_has_a_name_also_if_the_system_hides_it(system):

@@ -108,6 +108,7 @@ def advantage_facts(reading: PassResult) -> AdvantageFacts | None:
         whole=_slice(whole, None),
         steps=steps,
         histogram=reading.advantages.bins(BINS),
+        recorded=reading.selection.recorded,
         left_out=None if reading.selection.kept is None else reading.totals.count("left_out"),
     )
 

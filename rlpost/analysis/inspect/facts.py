@@ -50,7 +50,7 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
 from rlpost.pipeline.columns import LENGTH, absent, lacks_of, mask_is_result, without_effect
 from rlpost.pipeline.resolved import outcome_roles, resolve_recipe
-from rlpost.recipe.input_columns import resolve_input
+from rlpost.recipe.input_columns import recorded_advantages, resolve_input
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def inspect_source(
     selection = select_columns(
         source, columns, with_tokens=tokens, unit=recipe.unit or "row",
         components=reward_components, critic_and_entropy=critic_and_entropy,
+        recorded=recorded_advantages(source, columns, columns_map or {}),
     )  # fmt: skip
     columns = _with_lengths(columns, selection)
     segments = None if selection.ids is None else SegmentReader(selection.ids)

@@ -381,6 +381,8 @@ class AdvantageFacts:
     """Covers all but 0.1 % on either side; None if all advantages are equal."""
     left_out: int | None = None
     """Responses with sample mask 0; None without a sample mask."""
+    recorded: bool = False
+    """A trainer recorded them."""
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,8 @@ def _distributions(facts: Facts) -> TextTable:
     if facts.token_facts and facts.token_facts.kl:
         rows.append(_row("KL per token", facts.token_facts.kl, None))
     if advantages := facts.advantages:
-        rows.append(_row("advantage", advantages.whole, advantages.histogram))
+        name = f"{'recorded ' if advantages.recorded else ''}advantage"
+        rows.append(_row(name, advantages.whole, advantages.histogram))
     return TextTable(("", "", "", "", "mean", "std"), rows, text=(0, 2, 3))
 
 

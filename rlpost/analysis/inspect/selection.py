@@ -104,6 +104,8 @@ class ColumnSelection:
     """The column of prompts, text or tokens."""
     advantages: str | None = None
     """The column of advantages, a list or a number per row."""
+    recorded: bool = False
+    """A trainer recorded them, not rlpost."""
     kept: str | None = None
     """The sample mask, 0 for responses that are left out."""
     rollout: str | None = None
@@ -147,6 +149,7 @@ class ColumnSelection:
         read |= {"turns"} if self.turn is not None else set()
         read |= {"sample ids"} if self.sample is not None else set()
         read |= {"token ids"} if self.ids is not None else set()
+        read |= {"recorded advantages"} if self.recorded else set()
         policies = [role for role in LOG_PROBS if role in self.tokens]
         read |= {"log-probs of two policies"} if len(set(policies) - {"log_probs"}) > 1 else set()
         either = {name for name, any_of in COMBINED.items() if not read.isdisjoint(any_of)}
@@ -211,8 +214,12 @@ def select_columns(
     unit: Unit = "row",
     components: Mapping[str, float] = MappingProxyType({}),
     critic_and_entropy: bool = True,
+    recorded: str | None = None,
 ) -> ColumnSelection:
-    """Select columns; without tokens, the mask or another list is read for its lengths."""
+    """Select columns; without tokens, the mask or another list is read for its lengths.
+
+    `recorded` is the column of the advantages of a trainer.
+    """
     turns = turn_columns(columns, partial(content_of, source))
     rows: dict[str, Any] = {
         "kept": _kept(source, columns),
@@ -247,7 +254,7 @@ def select_columns(
     rows["lengths"] = columns.columns.get(LENGTH) if lists is None else None
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
-    advantages = _advantages(source, columns)
+    advantages = _advantages(source, columns, recorded)
     rows["entropy"] = _fitting(source, columns.columns.get("entropy"), _is_numbers)
     if {"old_log_probs", "infer_log_probs"} <= {*roles}:
         rows |= _of_mismatch(source, columns)
@@ -259,6 +266,7 @@ def select_columns(
         unusable,
         prompt=_prompt(source, columns),
         advantages=advantages,
+        recorded=advantages is not None and advantages == recorded,
         ids=ids,
         **rows,
     )
@@ -288,9 +296,9 @@ def _prompt(source: Source, columns: ColumnMap) -> str | None:
     return next((name for name in _texts_or_lists(source, PROMPTS) if name != group), None)
 
 
-def _advantages(source: Source, columns: ColumnMap) -> str | None:
+def _advantages(source: Source, columns: ColumnMap, recorded: str | None) -> str | None:
     """Return the column of advantages if it has numbers or lists of numbers."""
-    own = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else None
+    own = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else recorded
     name = columns.columns.get("advantages", own)
     if name is None or not all(
         is_number(kind) or _is_numbers(kind) for kind in _types(source, name)

@@ -93,7 +93,7 @@ def computed(
     if part is not None and coupling_of(resolved).scope in ("response", "group"):
         part = None
     table = table if part is None else part.table
-    plan = without_totals(run.bind(TableSource(table), emitting, recorded=recorded))
+    plan = without_totals(run.bind(TableSource(table), emitting, recorded=recorded or {}))
     engine = run.engine_for(plan, Options(device="cpu", workers=1))
     with single_threaded():
         batches = [*recomputed(engine, 0, engine.responses(emit), emit)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from rlpost.recipe.roles import RECORDED_ADVANTAGES
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -46,10 +48,7 @@ STAGES = {
         ),
         _stage("raw_advantages", "estimator", "tokens", "advantages_before_whitening"),
         _stage("returns", "returns", "tokens", "dumped_returns"),
-        _stage(
-            "advantages", "advantages", "tokens", "dumped_advantages", "dumped_advantage",
-            "advantage", "response_advantage",
-        ),
+        _stage("advantages", "advantages", "tokens", *RECORDED_ADVANTAGES[1:]),
         _stage("final_response_mask", "final mask", "tokens"),
         _stage("sample_weight", "sample weights", "responses", "sample_weights"),
         _stage(

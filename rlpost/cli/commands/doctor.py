@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.environment import with_variable
-from rlpost.cli.help_screen import argument, command
+from rlpost.cli.help_screen import command
 from rlpost.errors import UnavailableError
 
 app = typer.Typer(add_completion=False)
@@ -17,7 +15,7 @@ EPILOG = """Examples:
 
   rlpost doctor
 
-  rlpost doctor enriched/ --device cuda
+  rlpost doctor --device cuda
 
   rlpost doctor --format markdown > report.md
 """
@@ -26,26 +24,21 @@ EPILOG = """Examples:
 @command(app, epilog=EPILOG)
 def doctor(
     context: typer.Context,
-    out: Annotated[
-        str, argument("OUT", "Output whose disk's free space is printed (default: here).")
-    ] = ".",
     how: declared.Output = "table",
     device: declared.Device = "auto",
 ) -> None:
     """Check the installation, the machine and the devices, for bug reports.
 
-    Prints versions, memory, devices and free disk space. A self-test computes advantages of a
-    million made-up tokens on the CPU and on every other device (--device: on this one), and
-    compares the results.
+    Prints versions, memory and devices. A self-test computes advantages of made-up tokens on the
+    CPU and on every other device (--device: on this one), and compares the results.
 
-    Exit code 0: no problem was found; 5: the self-test differs, a device is missing, or a
-    directory is not writable.
+    Exit code 0: no problem was found; 5: the self-test differs, or a device is missing.
     """
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.doctor import examine  # noqa: PLC0415
     from rlpost.cli.render import doctor as render_doctor  # noqa: PLC0415
 
-    result = examine(device, out)
+    result = examine(device)
     result["problems"] = [with_variable(text, context) for text in result["problems"]]
     render_doctor.show(result, how)
     if not result["ok"]:

@@ -39,38 +39,43 @@ def page(report: Json) -> Page:
 
 def _tables(report: Json) -> Iterator[TextTable]:
     yield TextTable(title="Installation", lines=[*_installation(report)])
-    yield TextTable(title="Machine", lines=[*_machine(report)])
+    cpu, memory = report["cores"], report["memory"]
+    lines = [report["system"], f"cores: {cpu['usable']} of {cpu['all']} usable"]
+    limit = f", limited to {size(memory['limit'])}" if memory["limit"] else ""
+    available, total = _bytes(memory["available"]), _bytes(memory["total"])
+    lines.append(f"memory: {available} available of {total}{limit}")
+    pairs = report["environment"].items()
+    if words := [name if value is None else f"{name}={value}" for name, value in pairs]:
+        lines.append(f"environment: {', '.join(words)}")
+    yield TextTable(title="Machine", lines=lines)
     devices = [
         (
             device["device"],
             device["name"] or NONE,
-            _bytes(device["free"]),
-            _bytes(device["total"]),
+            _bytes(device["memory"]),
             device["capability"] or NONE,
         )
         for device in report["devices"]
     ]
     reasons = [device["not_tested"] for device in report["devices"]]
-    notes = {row: f"not tested: {why}" for row, why in enumerate(reasons) if why is not None}
-    shown = ("device", "name", "free memory", "of", "capability")
-    advice = f"torch {report['versions']['torch']} finds no GPU: rlpost help gpu"
     yield TextTable(
-        shown,
+        ("device", "name", "memory", "capability"),
         devices,
         title="Devices",
-        notes=[advice] if len(devices) == 1 else [],
+        notes=[f"torch {report['versions']['torch']} finds no GPU: rlpost help gpu"]
+        if len(devices) == 1
+        else [],
         text=(0, 1),
-        row_notes=notes,
+        row_notes={row: f"not tested: {why}" for row, why in enumerate(reasons) if why is not None},
     )
     test = report["self_test"]
-    title = f"Self-test, {counted(test['tokens'], 'token')} in memory"
-    results = [
-        (device["device"], device["recipe"], _speed(device["tokens_per_second"]), _verdict(device))
-        for device in test["results"]
-    ]
-    headings = ("device", "recipe", "M tokens/s", "against the CPU's results")
-    note = "The rows of the CPU compare chunks of two sizes."
-    yield TextTable(headings, results, title=title, text=(0, 1, 3), notes=[note])
+    yield TextTable(
+        ("device", "recipe", "against the CPU's results"),
+        [(result["device"], result["recipe"], _verdict(result)) for result in test["results"]],
+        title=f"Self-test, {counted(test['tokens'], 'token')} in memory",
+        text=(0, 1, 2),
+        notes=["The rows of the CPU compare chunks of two sizes."],
+    )
 
 
 def _installation(report: Json) -> Iterator[str]:
@@ -86,38 +91,8 @@ def _installation(report: Json) -> Iterator[str]:
         yield f"not installed: {', '.join(missing)}"
 
 
-def _machine(report: Json) -> Iterator[str]:
-    cpu, memory = report["cpu"], report["memory"]
-    yield report["system"]
-    limit = f", limited to the time of {cpu['limit']:g}" if cpu["limit"] else ""
-    yield f"cores: {cpu['usable']} of {cpu['cores']} usable{limit}"
-    limit = f", limited to {size(memory['limit'])}" if memory["limit"] else ""
-    yield f"memory: {_bytes(memory['available'])} available of {_bytes(memory['total'])}{limit}"
-    for uses, disk in _by_directory(report["disks"]).items():
-        state = "" if disk["writable"] else ", not writable"
-        space = f"{size(disk['free'])} free of {size(disk['total'])}{state}"
-        yield f"disk for {uses} files: {space}, {disk['directory']}"
-    if report["environment"]:
-        pairs = report["environment"].items()
-        words = [name if value is None else f"{name}={value}" for name, value in pairs]
-        yield f"environment: {', '.join(words)}"
-
-
-def _by_directory(disks: list[Json]) -> dict[str, Json]:
-    """Return the disks by what they are for, each directory once."""
-    uses: dict[str, list[str]] = {}
-    for disk in disks:
-        uses.setdefault(disk["directory"], []).append(disk["purpose"])
-    directories = {disk["directory"]: disk for disk in disks}
-    return {" and ".join(names): directories[directory] for directory, names in uses.items()}
-
-
 def _bytes(count: int | None) -> str:
     return NONE if count is None else size(count)
-
-
-def _speed(tokens: float | None) -> str:
-    return NONE if tokens is None else f"{tokens / 1e6:.1f}"
 
 
 def _verdict(result: Json) -> str:

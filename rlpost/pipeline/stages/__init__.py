@@ -115,6 +115,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             after="sample_mask",
         ),
         *([_LOG_RATIO] if resolved.log_ratio else []),
+        *([_COMPARED] if resolved.compares_recorded and not resolved.rows_only else []),
     ]
 
 
@@ -384,6 +385,10 @@ _LOG_RATIO = Stage(
     changes=frozenset({"engine_log_ratio"}),
     after="sample_mask",
 )
+_COMPARED = Stage(
+    "comparison", frozenset({recorded.role_of("advantages")}), apply=lambda batch: batch
+)
+"""Reads advantages that a trainer recorded, which metrics compare with the computed ones."""
 _KL = frozenset({"kl", "row_kl"})
 _REWARDS = frozenset({"token_level_rewards"})
 _CREDIT = frozenset({"advantages", "returns"})

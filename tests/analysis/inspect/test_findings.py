@@ -258,6 +258,13 @@ def with_forks(columns, *, shared):
 
 TOKENIZED = {"rlpost.version": "1", "rlpost.tokenizer": "tokenizer.json"}
 
+
+def baselined(columns, size):
+    """Return the columns with advantages of a trainer whose groups have this many responses."""
+    rewards = np.asarray(columns["reward"]).reshape(-1, size)
+    return {**columns, "advantage": (rewards - rewards.mean(1, keepdims=True)).reshape(-1)}
+
+
 CASES = {
     "no_rows": (empty(BASE), BASE),
     "mixed_prompts": (asked(BASE, by="row"), asked(BASE)),
@@ -323,6 +330,7 @@ CASES = {
         BASE | {"run_attempt": [1 + row % 2 for row in range(ROWS)]},
         BASE | {"run_attempt": [1 + step for step in BASE["step"]]},
     ),
+    "recorded_advantages": (baselined(BASE, SIZE // 2), baselined(BASE, SIZE)),
     "unequal_groups": (taken(BASE, range(ROWS - 3)), BASE),
     "repeated_rollouts": (
         taken(with_turns(BASE, 1), [*range(ROWS), 5]),
@@ -540,13 +548,17 @@ PROVIDE = {
     "run_attempt": ("run_attempt",),
     "rollout ids": ("rollout_id",),
     "token ids": ("prompt_token_ids",),
+    "recorded advantages": ("advantage",),
     "response texts or log-probs": (*LISTS[1:3], "response"),
 }
 
 
 def full_of(name):
     """Columns with which the check runs."""
-    full = asked(BASE) | {"values": BASE["ref_log_probs"], "finish_reason": ["stop"] * ROWS}
+    full = asked(baselined(BASE, SIZE)) | {
+        "values": BASE["ref_log_probs"],
+        "finish_reason": ["stop"] * ROWS,
+    }
     full = with_turns(full, 1) | {"run_attempt": [1] * ROWS}
     if name == "shared_prefixes":
         return without(with_forks(full, shared=False), "traj_id")

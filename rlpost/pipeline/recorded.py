@@ -1,0 +1,86 @@
+"""Advantages that a trainer recorded, compared with the computed ones in the pass that writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlpost.display.text import number, plural
+from rlpost.kernels.arrays import namespace
+from rlpost.kernels.segments import count_true
+from rlpost.pipeline.columns import content_of
+from rlpost.pipeline.output.columns import token_column
+from rlpost.pipeline.reading import ADVANTAGES
+from rlpost.pipeline.stages.tokens import inside, partial_mask
+from rlpost.recipe.input_columns import recorded_advantages
+from rlpost.recipe.roles import MOST_CANDIDATES, ROLES
+
+if TYPE_CHECKING:
+    from rlpost.io.parquet.source import Source, TableSource
+    from rlpost.kernels.arrays import Array
+    from rlpost.pipeline.data import Batch
+    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.roles import ColumnMap
+
+Json = dict[str, Any]
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
+"""Differences that float32 arithmetic in another order can make, as `rlpost replay` allows them."""
+LEAST_SIGN = 0.1  # has another sign than 0; less may be rounding, over the deviation of a group
+FLIPPED = 0.01  # of the numbers differ in sign: a warning
+
+
+def compared_column(
+    source: Source | TableSource, columns: ColumnMap, recipe: Recipe
+) -> dict[str, str]:
+    """Return the column of recorded advantages by its written name; empty if none has numbers."""
+    name = recorded_advantages(source, columns, recipe.columns)
+    kinds = ("number",) if columns.rows_only else ("number", "floats", "integers")
+    return {"advantages": name} if name and content_of(source, name) in kinds else {}
+
+
+def compared(batch: Batch, resolved: ResolvedRecipe) -> tuple[Array, Array, dict[str, Array]]:
+    """Compare recorded and computed advantages, of policy tokens that are kept or of responses.
+
+    Returns:
+        Which are compared, the absolute differences, and for each response how many differ, and how
+        many in sign.
+    """
+    tokens = ADVANTAGES in batch
+    if tokens:
+        recorded, computed = batch[ADVANTAGES], token_column(batch, resolved, "advantages")
+        mask = partial_mask(batch)
+    else:
+        recorded, computed = batch.table[ADVANTAGES], batch.table["credit"]
+        mask = batch.table["kept"]
+    xp = namespace(recorded)
+    known = xp.isfinite(recorded) if mask is None else xp.isfinite(recorded) & mask
+    recorded = inside(recorded, known)
+    difference, sizes = abs(recorded - computed), (abs(recorded), abs(computed))
+    differs = known & (difference > RELATIVE * sizes[1] + ABSOLUTE)
+    zero = (xp.minimum(*sizes) <= ABSOLUTE) & (xp.maximum(*sizes) > LEAST_SIGN)
+    wrong = {"differs": differs, "sign_differs": differs & (zero | (recorded * computed < 0))}
+    counts = {
+        f"recorded_{name}": count_true(flags, batch.offsets) if tokens else flags
+        for name, flags in wrong.items()
+    }
+    return known, difference, counts
+
+
+def verdict(source: Source | TableSource, columns: ColumnMap, entry: Json) -> tuple[str, bool]:
+    """Return what was compared in one line, and whether many signs differ."""
+    count, differs, flips = (entry[name] for name in ("compared", "differs", "sign_differs"))
+    text = f"recorded advantages (`{columns.column(ADVANTAGES)}`): "
+    if not differs:
+        return text + ("equal" if count else "not compared: no number for a kept token"), False
+    unit = plural("response" if columns.rows_only else "policy token")
+    text += f"differ in {differs:,} of {count:,} {unit}, in sign in {flips:,} (largest difference "
+    text += f"{number(entry['difference']['max'])}): rlpost replay finds the recipe"
+    if flips < FLIPPED * count:
+        return text, False
+    used = {*columns.columns.values(), *(x for role in ROLES.values() for x in role.aliases)}
+    others = [x for x in source.columns if x not in used]
+    others = [f"`{x}`" for x in others if content_of(source, x) == "number"]
+    if others and "reward" in columns:
+        more = f"; other numbers than `{columns.column('reward')}`: "
+        text += more + ", ".join(others[:MOST_CANDIDATES])
+    return text, True

@@ -1,0 +1,230 @@
+"""Advantages that a trainer recorded are compared with the computed ones, in one line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import rlpost
+from rlpost import Options, Recipe
+from rlpost.cli.app import app
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
+from rlpost.pipeline.run import bind
+from rlpost.recipe.roles import RECORDED_ADVANTAGES
+
+ROWS, GRPO = 48, Recipe(estimator="grpo")
+LENGTHS = 1 + np.arange(ROWS) % 5
+
+
+def lists(values):
+    return pa.array([np.float32(value) for value in values], pa.list_(pa.float32()))
+
+
+def rollouts(*, tokens=True):
+    """Two steps, six prompts of eight, two domains; the second token of longer ones is masked."""
+    rng, index = np.random.default_rng(5), np.arange(ROWS)
+    masks = [[1] * n if n < 3 else [1, 0, *[1] * (n - 2)] for n in LENGTHS]
+    columns = {
+        "step": index // 24,
+        "prompt_id": [f"p{i // 8}" for i in index],
+        "data_source": ["math" if i % 8 < 4 else "code" for i in index],
+        "reward": rng.normal(size=ROWS).round(1),
+        **({"response_mask": masks} if tokens else {}),
+    }
+    return pa.table(columns)
+
+
+def recorded(table, recipe=GRPO):
+    """Return the advantages of a recipe, as a file has them."""
+    name = "advantages" if "response_mask" in table.column_names else "response_advantage"
+    return rlpost.enrich(table, recipe)[0][name]
+
+
+def summary_of(table, recipe=GRPO, **options):
+    return rlpost.enrich(table, recipe, Options(**options))[1]
+
+
+def flipped(column, *rows):
+    values = column.to_pylist()
+    for row in rows:
+        values[row] = [-x for x in values[row]] if isinstance(values[row], list) else -values[row]
+    return pa.array(values, column.type)
+
+
+@pytest.mark.parametrize("name", RECORDED_ADVANTAGES)
+@pytest.mark.parametrize("tokens", [True, False])
+def test_equal_ones_are_equal_under_each_name(name, tokens):
+    table = rollouts(tokens=tokens)
+    table = table.append_column(name, recorded(table))
+    summary = rlpost.enrich(table, GRPO.model_copy(update={"replace": True}))[1]
+    policy = sum(n - (n > 2) for n in LENGTHS.tolist()) if tokens else ROWS
+    entry = summary["recorded"]
+    assert entry["text"] == f"recorded advantages (`{name}`): equal"
+    assert (entry["compared"], entry["differs"], entry["sign_differs"]) == (policy, 0, 0)
+    assert entry["difference"]["max"] < 1e-6
+    assert summary["warnings"] == [x for x in summary["warnings"] if "recorded" not in x]
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+def test_two_signs_that_are_flipped_are_a_warning(tokens):
+    table = rollouts(tokens=tokens)
+    right = recorded(table)
+    table = table.append_column("dumped_advantages", flipped(right, 2, 30))
+    summary = summary_of(table)
+    flat = [np.abs(right[row].as_py()) for row in (2, 30)]
+    size = [n - (n > 2) if tokens else 1 for n in LENGTHS[[2, 30]].tolist()]
+    entry = summary["recorded"]
+    assert entry["differs"] == entry["sign_differs"] == sum(size)
+    assert entry["difference"]["max"] == pytest.approx(2 * max(np.max(x) for x in flat))
+    assert summary["warnings"][-1] == entry["text"]
+    assert f"in sign in {sum(size)} (largest difference " in entry["text"]
+    for part in ("steps", "domains"):
+        parts = [row["recorded"] for row in summary[part]]
+        for name in ("compared", "differs", "sign_differs"):
+            assert sum(one[name] for one in parts) == entry[name]
+        assert max(one["difference"]["max"] for one in parts) == entry["difference"]["max"]
+    assert [row["recorded"]["differs"] for row in summary["steps"]] == size
+
+
+def test_one_sign_of_many_numbers_is_a_line_and_no_warning():
+    table = pa.concat_tables([rollouts()] * 4)
+    values = recorded(table)
+    table = table.append_column("dumped_advantages", flipped(values, 0))
+    summary = summary_of(table)
+    assert summary["recorded"]["sign_differs"] == LENGTHS[0] == 1
+    assert summary["recorded"]["text"] not in summary["warnings"]
+
+
+def test_those_of_another_group_key_differ_and_other_numbers_are_named():
+    table = rollouts()
+    other = recorded(table, Recipe(estimator="grpo", columns={"group": "data_source"}))
+    table = table.append_column("advantage", other).append_column("seconds", table["reward"])
+    summary = summary_of(table)
+    text = summary["recorded"]["text"]
+    assert text in summary["warnings"]
+    assert "rlpost replay finds the recipe; other numbers than `reward`: `seconds`" in text
+    assert summary["recorded"]["sign_differs"] > 3
+
+
+def test_a_sign_that_is_lost_is_another_sign_but_rounding_is_none():
+    """Equal rewards of float32 have advantages near 0 in place of 0."""
+    table = rollouts()
+    rewards = table["reward"].to_numpy().copy()
+    rewards[:8] = 0.9
+    table = table.set_column(3, "reward", pa.array(rewards))
+    values = recorded(table).to_pylist()
+    values[:8] = [[0.01] * len(value) for value in values[:8]]
+    values[16] = [0.0] * len(values[16])
+    summary = summary_of(table.append_column("dumped_advantages", lists(values)))
+    policy = [n - (n > 2) for n in LENGTHS.tolist()]
+    assert summary["recorded"]["differs"] == sum(policy[:8]) + policy[16]
+    assert summary["recorded"]["sign_differs"] == policy[16]
+
+
+def test_numbers_that_are_missing_are_not_compared_and_no_error():
+    table = rollouts()
+    values = recorded(table).to_pylist()
+    values[0], values[1], values[2] = None, [1.0] * 9, [float("nan")] * LENGTHS[2]
+    values[3][0] = float("inf")
+    summary = summary_of(table.append_column("dumped_advantages", pa.array(values)))
+    policy = [n - (n > 2) for n in LENGTHS.tolist()]
+    assert summary["recorded"]["compared"] == sum(policy[3:]) - 1
+    assert summary["recorded"]["differs"] == 0
+    assert summary["masked"]["all"]["responses"] == 0
+    values = recorded(rollouts(tokens=False)).to_pylist()
+    values[5], values[6] = None, float("inf")
+    rows = rollouts(tokens=False).append_column("advantage", pa.array(values))
+    assert summary_of(rows)["recorded"]["compared"] == ROWS - 2
+    nothing = table.append_column("dumped_advantages", lists([[]] * ROWS))
+    assert summary_of(nothing)["recorded"]["text"].endswith(
+        "not compared: no number for a kept token"
+    )
+
+
+def test_a_number_a_response_is_that_of_its_tokens():
+    table = rollouts()
+    rows = recorded(rollouts(tokens=False))
+    summary = summary_of(table.append_column("dumped_advantage", rows))
+    assert summary["recorded"]["text"].endswith("equal")
+    assert summary["recorded"]["compared"] == summary["tokens"]["policy"]
+
+
+def test_tokens_that_do_not_train_are_not_compared():
+    table = rollouts()
+    values = flipped(recorded(table), *range(24))
+    table = table.append_column("dumped_advantages", values)
+    kept = table.append_column("sample_mask", pa.array(np.arange(ROWS) >= 24))
+    assert summary_of(kept)["recorded"]["text"].endswith("equal")
+
+
+@pytest.mark.parametrize("choice", ["none", "adv"])
+def test_a_choice_of_the_column(choice):
+    table = rollouts()
+    right = recorded(table)
+    table = table.append_column("dumped_advantages", flipped(right, *range(ROWS)))
+    table = table.append_column("adv", right)
+    summary = summary_of(table, recipe=Recipe(estimator="grpo", columns={"advantages": choice}))
+    text = summary.get("recorded", {"text": None})["text"]
+    assert text == {"none": None, "adv": "recorded advantages (`adv`): equal"}[choice]
+
+
+@pytest.mark.parametrize(
+    ("name", "column"), [("returns", "right"), ("advantages", "text"), ("advantage", "reward")]
+)
+def test_other_columns_are_no_recorded_advantages(name, column):
+    table = rollouts()
+    kinds = {"right": recorded(table), "text": pa.array(["a"] * ROWS), "reward": table["reward"]}
+    table = table.append_column(name, kinds[column])
+    columns = {"reward": "advantage"} if column == "reward" else {}
+    assert "recorded" not in summary_of(
+        table, recipe=Recipe(estimator="grpo", columns=columns, replace=True)
+    )
+
+
+def test_what_rlpost_wrote_is_none_and_verify_accepts_what_it_replaced(tmp_path):
+    """The output has no longer the column that the run compared."""
+    table = rollouts()
+    path, out, again = (tmp_path / f"{name}.parquet" for name in ("in", "out", "again"))
+    wrong = flipped(recorded(table), *range(ROWS))
+    pq.write_table(table.append_column("advantages", wrong), path)
+    replacing = GRPO.model_copy(update={"replace": True})
+    first = rlpost.advantages(path, out, replacing)
+    assert first["recorded"]["differs"] > ROWS
+    assert rlpost.verify(out).ok
+    assert "recorded" not in rlpost.advantages(out, again, replacing)
+    kept = tmp_path / "kept.parquet"
+    pq.write_table(table.append_column("dumped_advantages", wrong), path)
+    rlpost.advantages(path, kept, GRPO)
+    assert rlpost.verify(kept).ok
+    assert "recorded" in rlpost.advantages(kept, again, replacing, Options(overwrite=True))
+
+
+def test_the_column_is_read_in_the_last_pass_alone(tmp_path):
+    table = rollouts()
+    path = tmp_path / "in.parquet"
+    pq.write_table(table.append_column("dumped_advantages", recorded(table)), path)
+    whitening = Recipe(estimator="grpo", whiten_advantages=True)
+    first, *later = bind(Source(find_inputs([path])), whitening).passes()
+    assert [("dumped_advantages" in one.columns) for one in later][-1]
+    assert not any("dumped_advantages" in one.columns for one in (first, *later[:-1]))
+
+
+def test_a_device_compares_the_same_numbers():
+    table = rollouts()
+    table = table.append_column("dumped_advantages", flipped(recorded(table), 3, 4))
+    assert summary_of(table, device="torch:cpu")["recorded"] == summary_of(table)["recorded"]
+
+
+def test_the_screen_has_the_line_once(tmp_path):
+    table = rollouts()
+    path, out = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    for values in (recorded(table), flipped(recorded(table), *range(9))):
+        pq.write_table(table.append_column("dumped_advantages", values), path)
+        args = ["advantages", str(path), str(out), "--estimator", "grpo", "--overwrite"]
+        shown = CliRunner().invoke(app, args).output
+        assert shown.count("recorded advantages (`dumped_advantages`): ") == 1
+        assert "recorded:" not in shown
