@@ -189,7 +189,7 @@ def inspect(
     reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Sequence[str] = (),
     evidence: int = 5,
-    critic_and_entropy: bool = True,
+    details: bool = True,
     progress: Progress = None,
 ) -> Inspection:
     """Return statistics and findings of rollouts, as `rlpost inspect` prints them.
@@ -212,7 +212,7 @@ def inspect(
             has the weight of each.
         ignore: names of checks that are not run.
         evidence: rows to list for each finding, at most.
-        critic_and_entropy: also compute their statistics, which `rlpost inspect` shows only with
+        details: also compute their statistics, which `rlpost inspect` shows only with
             `--about`, `--verbose` or as JSON.
         progress: show a progress bar, as of `advantages`.
 
@@ -243,7 +243,7 @@ def inspect(
             ignore=ignore,
             evidence=evidence,
             partial=kept is not None,
-            critic_and_entropy=critic_and_entropy,
+            details=details,
             reporter=run.reporter,
         )
         return _of_inputs(found, own)

@@ -215,6 +215,26 @@ def keyed_moments(values: Floats, keys: Integers, count: int) -> Moments:
     return Moments(rows, mean, np.sqrt(squares / (rows - 1).clip(1)))
 
 
+def exact_product(x: Array, y: Array) -> tuple[Array, Array]:
+    """Return x y, [n] float64, and what its rounding took; their sum is exact (Dekker).
+
+    Beyond 2^996, where halves of the digits overflow, the second part is 0.
+    """
+    product = x * y
+    (x_high, x_low), (y_high, y_low) = map(_halves, (x, y))
+    rest = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
+    return product, namespace(rest).where(abs(rest) < np.inf, rest, 0.0)
+
+
+def _halves(values: Array) -> tuple[Array, Array]:
+    """Return numbers of 26 bits each that add up to each value."""
+    xp = namespace(values)
+    values = xp.astype(values, xp.float64)
+    scaled = values * 134217729.0  # 2^27 + 1
+    high = scaled - (scaled - values)
+    return high, values - high
+
+
 class TokenMoments(NamedTuple):
     """Number, sum and sum of squared deviations of the values of each segment, [N] each."""
 

@@ -54,26 +54,24 @@ def test_inspect_shows_everything_that_needs_no_tokens(files):
     masked, lengths, neither = (rlpost.inspect(files[f"{name}-out"]) for name in
                                 ("masked", "lengths", "neither"))  # fmt: skip
     for other in (lengths, neither):
-        assert other.groups == masked.groups
+        assert other.prompt_groups == masked.prompt_groups
         assert other.rewards == masked.rewards
-        assert other.truncated == masked.truncated
-        assert [without(asdict(one), "tokens", "length") for one in other.steps] == [
-            without(asdict(one), "tokens", "length") for one in masked.steps
-        ]
+        for name in ("reward", "passed", "truncated", "equal_rewards", "counted"):
+            assert other.facts[name] == masked.facts[name]
         assert other.token_facts.duplicates["rows"] == masked.token_facts.duplicates["rows"]
-        assert other.advantages.column == "response_advantage"
+        assert other.advantages["column"] == "response_advantage"
         assert other.masks is None
     assert without(asdict(lengths.lengths), "column") == without(asdict(masked.lengths), "column")
     policy = int(LENGTHS["response_length"].sum())
     assert lengths.tokens == {"all": None, "policy": policy}
-    assert [one.length for one in lengths.domains] == [one.length for one in masked.domains]
+    assert lengths.facts["policy_tokens"] == masked.facts["policy_tokens"]
     assert neither.tokens is None
     assert neither.lengths is None
-    assert {one.tokens is None for one in neither.steps} == {True}
+    assert "policy_tokens" not in neither.facts
     column = pl.read_parquet(files["neither-out"])["response_advantage"].cast(pl.Float64)
-    whole = neither.advantages.whole
-    assert (whole.count, whole.min, whole.max) == (512, column.min(), column.max())
-    assert whole.std == pytest.approx(column.std(), rel=1e-9)
+    whole = neither.whole("advantage")
+    assert (whole["count"], whole["min"], whole["max"]) == (512, column.min(), column.max())
+    assert whole["std"] == pytest.approx(column.std(), rel=1e-9)
 
 
 @pytest.mark.parametrize("words", [[], ["--row", "3"], ["--top", "reward"], ["--worst"]])

@@ -90,24 +90,29 @@ def test_inspect_has_the_same_numbers_of_raw_and_of_enriched_files(tmp_path):
     for estimator in ("grpo", "gdpo"):
         out = tmp_path / f"{estimator}.parquet"
         summary = rlpost.advantages(path, out, recipe(estimator))
-        found = rlpost.inspect(out, reward_components=weights).components
+        found = rlpost.inspect(out, reward_components=weights)
         for name, one in summary["components"].items():
-            own = found[name]
-            for facts in own, raw.components[name]:
-                assert (facts.weight, facts.no_signal) == (one["weight"], one["no_signal"])
-                assert facts.spread.mean == pytest.approx(one["mean"], rel=1e-12)
-                assert facts.reward_correlation == pytest.approx(one["reward_correlation"])
-                assert facts.correlations == pytest.approx(one["correlations"])
-            assert own.advantage_share == pytest.approx(one["advantage_share"], rel=1e-6)
-            assert own.share_of == "advantages"
+            for facts in found, raw:
+                own = facts.components[name]
+                assert (own["weight"], own["no_signal"]) == (one["weight"], one["no_signal"])
+                mean = facts.whole(f"component:{name}")["mean"]
+                assert mean == pytest.approx(one["mean"], rel=1e-12)
+                pairs = {"reward": one["reward_correlation"], **one["correlations"]}
+                for other, value in pairs.items():
+                    key = f"correlation:{name},{other}"
+                    if key in facts.facts:
+                        assert facts.whole(key)["value"] == pytest.approx(value)
+            share = found.whole(f"advantage_share:{name}")["value"]
+            assert share == pytest.approx(one["advantage_share"], rel=1e-6)
+            assert found.components[name]["share_of"] == "advantages"
     total = sum(w * COLUMNS[name] for name, w in weights.items())
     centred = by_group(total, lambda part: part - part.mean())
     parts = [w * COLUMNS[name] for name, w in weights.items()]
     want = shares(parts, centred)
-    got = [one.advantage_share for one in raw.components.values()]
+    got = [raw.whole(f"advantage_share:{name}")["value"] for name in weights]
     assert got == pytest.approx(want, rel=1e-9)
-    other = rlpost.inspect(tmp_path / "gdpo.parquet", reward_components=NAMES).components
-    assert {one.advantage_share for one in other.values()} == {None}
+    other = rlpost.inspect(tmp_path / "gdpo.parquet", reward_components=NAMES)
+    assert {other.whole(f"advantage_share:{name}")["value"] for name in NAMES} == {None}
 
 
 def test_missing_components_are_left_out_of_their_own_numbers(tmp_path):
@@ -124,7 +129,7 @@ def test_missing_components_are_left_out_of_their_own_numbers(tmp_path):
         assert found["style"]["correlations"]["correct"] == pytest.approx(want)
         assert sum(one["advantage_share"] for one in found.values()) == pytest.approx(1)
     facts = rlpost.inspect(save(some, tmp_path / "a.parquet"), reward_components=NAMES)
-    assert facts.components["style"].nonfinite == (~scored).sum()
+    assert facts.components["style"]["nonfinite"] == (~scored).sum()
     assert "nonfinite" in [one.check for one in facts.findings]
 
 
@@ -137,7 +142,8 @@ def test_a_component_may_have_the_name_of_a_role(tmp_path):
     )
     facts = rlpost.inspect(path, reward_components=names)
     for name, one in summary["components"].items():
-        assert facts.components[name].reward_correlation == pytest.approx(one["reward_correlation"])
+        found = facts.whole(f"correlation:{name},reward")["value"]
+        assert found == pytest.approx(one["reward_correlation"])
     assert facts.rewards.column == "reward, a/b, b"
 
 

@@ -8,34 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
 from rlpost.analysis.inspect.model import MaskFacts, Shift
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
 from rlpost.analysis.segments import segment_sums
-from rlpost.io.keys import KeyColumn
 from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
+    import polars as pl
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.columns import Block
-    from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.inspect.selection import PassResult
-    from rlpost.analysis.inspect.statistics import TokenTotals
+    from rlpost.kernels.moments import Floats, Integers
 
     Rows = dict[str, NDArray[Any]]
 
 
-SAMPLED = 32  # one of so many tokens of a chunk is compared with its neighbours,
-LEAST_SAMPLED = 1 << 13  # but all tokens of a small chunk
 TOKENS_OF_STEP = 1 << 13  # that are compared in each step of a chunk, in whole responses
 MOST_STEPS = 64  # in a chunk; with more steps, they are not compared one by one
 LAGS = (-1, 0, 1)
 MOST_NATS = 5.0  # that one token may differ
 ENDS = ("padded", "left", "shifted")
+_NONE: Any = 0.0
 
 
 # For each chunk.
@@ -47,7 +41,7 @@ def mask_rows(block: Block) -> Rows:
     if block.mask is None:
         none = np.zeros(block.rows, np.bool_)
         runs = (lengths > 0).astype(np.int32)
-        return {"tokens": lengths, "runs": runs, "leading": none, "trailing": none}
+        return {"tokens": lengths.astype(np.int32), "runs": runs, "leading": none, "trailing": none}
     starts = block.mask.copy()
     starts[1:] &= ~block.mask[:-1]
     filled = lengths > 0
@@ -57,7 +51,7 @@ def mask_rows(block: Block) -> Rows:
     leading[filled] = ~block.mask[first]
     trailing[filled] = ~block.mask[block.offsets[1:][filled] - 1]
     return {
-        "tokens": segment_sums(block.mask.astype(np.int64), block.offsets).astype(np.int64),
+        "tokens": segment_sums(block.mask.astype(np.int64), block.offsets).astype(np.int32),
         "runs": segment_sums(starts.astype(np.int32), block.offsets).astype(np.int32),
         "leading": leading,
         "trailing": trailing,
@@ -93,7 +87,7 @@ def end_rows(block: Block) -> Rows:
     return rows
 
 
-def _certain(block: Block, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _certain(block: Block, tokens: Integers) -> NDArray[np.bool_]:
     """Return which tokens the policy is certain of: log-probs of 0, up to rounding.
 
     Rollout engine and trainer both have to be. If one of them has no column, all policies that have
@@ -114,8 +108,8 @@ def _certain(block: Block, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _zeros_at_ends(
-    values: NDArray[Any], offsets: NDArray[np.int64], *, any_zero: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    values: NDArray[Any], offsets: Integers, *, any_zero: bool
+) -> tuple[Integers, Integers]:
     """Return how many zeros each response begins and ends with, [n]; no search if none does."""
     lengths = np.diff(offsets)
     if not any_zero:
@@ -128,35 +122,105 @@ def _zeros_at_ends(
     return starts, ends
 
 
-def add_shifts(block: Block, totals: TokenTotals) -> None:
-    """Measure offsets between two columns of log-probs, and between the mask and a column.
+class ShiftSums:
+    """Sums that show offsets between two columns of log-probs, or between the mask and a column.
 
     Log-probs of two policies are close for the same token, so the mean |difference| is least at
     the lag at which two columns match. At an edge of the mask, log-probs jump: policy tokens are
     likelier than observations. At another lag there is no jump.
     """
-    if block.mask is not None:
-        for role in LOG_PROBS[:2]:
-            if role in block.values:
-                _add_jumps(role, block, totals)
-    tokens = int(block.offsets[-1])
-    count = min(tokens, max(tokens // SAMPLED, LEAST_SAMPLED))
-    if count > 1:
-        inner = np.ones(count - 1)
-        ends = block.offsets[1:] - 1  # the last token of a response has no right neighbour
-        inner[ends[(ends >= 0) & (ends < count - 1)]] = 0
-        for pair in LOG_PROB_PAIRS:
-            if {*pair} <= block.values.keys():
-                name = "/".join(pair)
-                one, other = (block.values[role][:count].astype(np.float64) for role in pair)
-                for key, value in _lag_sums(one, other, inner).items():
-                    totals.add(f"lag.{name}.{key}", value)
+
+    def __init__(self) -> None:
+        self.lags: dict[tuple[str, str], dict[int, Floats]] = {}
+        """By pair and code of the step: Σ |one[t] - other[t + lag]| by lag, and tokens."""
+        self.jumps: dict[str, Floats] = {}
+        """By role: tokens, and by lag the jumps and their squares."""
+
+    def add(self, block: Block, steps: Integers) -> None:
+        """Add a sample of a chunk.
+
+        Args:
+            block: of some rows.
+            steps: [N] codes of the steps of all rows of the chunk.
+        """
+        if block.mask is not None:
+            for role in LOG_PROBS[:2]:
+                if role in block.values:
+                    self._add_jumps(role, block)
+        pairs = [pair for pair in LOG_PROB_PAIRS if {*pair} <= block.values.keys()]
+        codes = steps[block.places]
+        present = np.unique(codes)
+        several = 1 < len(present) <= MOST_STEPS
+        for step in present.tolist() if pairs else ():
+            rows = np.flatnonzero(codes == step) if several else np.arange(len(codes))
+            tokens, ends = _tokens_of(_first_rows(rows, block.offsets), block.offsets)
+            if len(tokens) > 1:
+                inner = np.ones(len(tokens) - 1)
+                inner[ends[:-1]] = 0  # the last token of a response has no right neighbour
+                for pair in pairs:
+                    one, other = (block.values[x][tokens].astype(np.float64) for x in pair)
+                    by_step = self.lags.setdefault(pair, {})
+                    code = step if len(present) <= MOST_STEPS else -1
+                    by_step[code] = by_step.get(code, _NONE) + _lag_sums(one, other, inner)
+            if not several:
+                return
+
+    def _add_jumps(self, role: str, block: Block) -> None:
+        """Add, by lag, the jumps of log-probs at edges of the mask, and their squares."""
+        mask, values = block.mask, block.values[role]
+        assert mask is not None
+        edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+        row = np.searchsorted(block.offsets, edges, side="right") - 1
+        inside = (edges - 2 >= block.offsets[row]) & (edges + 1 < block.offsets[row + 1])
+        # Where both sides are 0, observations have no log-prob and the policy is certain: no jump.
+        edges = edges[inside & (np.minimum(values[edges], values[edges - 1]) < -LOG_PROB_ROUNDING)]
+        # The other column may lie on the mask; then the two are compared with each other, not here.
+        observed, policy = edges - mask[edges].astype(bool), edges - ~mask[edges].astype(bool)
+        for other in {*LOG_PROBS[:2]} & block.values.keys() - {role}:
+            lies = (block.values[other][observed] == 0) & (block.values[other][policy] < 0)
+            edges, observed, policy = edges[~lies], observed[~lies], policy[~lies]
+        sign = np.where(mask[edges], -1.0, 1.0)
+        near = [values[edges + step].astype(np.float64) for step in range(-2, 2)]
+        jumps = np.stack([sign * (near[lag + 2] - near[lag + 1]) for lag in LAGS])
+        jumps = jumps[:, np.isfinite(jumps).all(0)]
+        sums = np.array([jumps.shape[1], *jumps.sum(1), *(jumps**2).sum(1)], np.float64)
+        self.jumps[role] = self.jumps.get(role, _NONE) + sums
+
+    def by_step(self, pair: tuple[str, str]) -> dict[int, Shift]:
+        """Return the best lag of two columns by the code of the step."""
+        found = {step: _best_lag(pair, sums) for step, sums in self.lags.get(pair, {}).items()}
+        return {step: shift for step, shift in found.items() if step >= 0 and shift is not None}
+
+    def shifts(self) -> list[Shift]:
+        """Return the best lag of each pair of columns, and of the mask against log-probs.
+
+        Jumps are in standard errors; the lag with the largest mean jump is the best one.
+        """
+        best = [_best_lag(pair, sum(sums.values())) for pair, sums in self.lags.items()]
+        shifts = [shift for shift in best if shift is not None]
+        for role, (count, *sums) in self.jumps.items():
+            if not count:
+                continue
+            mean, square = np.array(sums).reshape(2, -1) / count
+            sizes = np.abs(mean) / (np.maximum(square - mean * mean, 1e-12) / count) ** 0.5
+            by_lag = dict(zip(LAGS, sizes.tolist(), strict=True))
+            lag = max(LAGS, key=lambda lag: (by_lag[lag], -abs(lag)))
+            shifts.append(Shift(("mask", role), lag, by_lag[0], by_lag[lag], int(count)))
+        return shifts
 
 
-def _lag_sums(
-    one: NDArray[np.float64], other: NDArray[np.float64], inner: NDArray[np.float64]
-) -> dict[int | str, float]:
-    """Return Σ |one[t] - other[t + lag]| by lag, over the same pairs of neighbours, and `tokens`.
+def _best_lag(pair: tuple[str, str], sums: Any) -> Shift | None:
+    """Return the lag with the least mean |difference|; of equal lags the one closest to 0."""
+    *by_lag, tokens = sums.tolist()
+    if not tokens:
+        return None
+    means = {lag: total / tokens for lag, total in zip(LAGS, by_lag, strict=True)}
+    best = min(LAGS, key=lambda lag: (means[lag], abs(lag)))
+    return Shift(pair, best, means[0], means[best], int(tokens))
+
+
+def _lag_sums(one: Floats, other: Floats, inner: Floats) -> Floats:
+    """Return Σ |one[t] - other[t + lag]| by lag, over the same pairs of neighbours, and how many.
 
     Each difference counts at most MOST_NATS, so that a few outliers are no shift.
 
@@ -169,75 +233,18 @@ def _lag_sums(
     if not finite.all():
         inner = inner * (finite[1:] & finite[:-1])
         one, other = np.where(finite, one, 0.0), np.where(finite, other, 0.0)
-    sides = {-1: (one[1:], other[:-1]), 0: (one[:-1], other[:-1]), 1: (one[:-1], other[1:])}
-    sums: dict[int | str, float] = {
-        lag: float(np.einsum("i,i", np.minimum(np.abs(left - right), MOST_NATS), inner))
-        for lag, (left, right) in sides.items()
-    }
-    return sums | {"tokens": float(inner.sum())}
+    sides = (one[1:], other[:-1]), (one[:-1], other[:-1]), (one[:-1], other[1:])
+    sums = [np.minimum(np.abs(left - right), MOST_NATS) @ inner for left, right in sides]
+    return np.array([*sums, inner.sum()])
 
 
-def _add_jumps(role: str, block: Block, totals: TokenTotals) -> None:
-    """Add, by lag, the jumps of log-probs at edges of the mask, and their squares."""
-    mask, values = block.mask, block.values[role]
-    assert mask is not None
-    edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
-    row = np.searchsorted(block.offsets, edges, side="right") - 1
-    inside = (edges - 2 >= block.offsets[row]) & (edges + 1 < block.offsets[row + 1])
-    # Where both sides are 0, observations have no log-prob and the policy is certain: no jump.
-    edges = edges[inside & (np.minimum(values[edges], values[edges - 1]) < -LOG_PROB_ROUNDING)]
-    # The other column may lie on the mask; then the two are compared with each other, not here.
-    observed, policy = edges - mask[edges].astype(bool), edges - ~mask[edges].astype(bool)
-    for other in {*LOG_PROBS[:2]} & block.values.keys() - {role}:
-        lies = (block.values[other][observed] == 0) & (block.values[other][policy] < 0)
-        edges, observed, policy = edges[~lies], observed[~lies], policy[~lies]
-    if not len(edges):
-        return
-    sign = np.where(mask[edges], -1.0, 1.0)
-    near = [values[edges + step].astype(np.float64) for step in range(-2, 2)]
-    jumps = np.stack([sign * (near[lag + 2] - near[lag + 1]) for lag in LAGS])
-    jumps = jumps[:, np.isfinite(jumps).all(0)]
-    totals.add(f"jump.{role}.tokens", jumps.shape[1])
-    for lag, one in zip(LAGS, jumps, strict=True):
-        totals.add(f"jump.{role}.{lag}", one.sum())
-        totals.add(f"jump.{role}.{lag}.squares", np.einsum("i,i", one, one))
-
-
-def add_step_shifts(block: Block, steps: pl.Series, totals: TokenTotals) -> None:
-    """Measure offsets between columns of log-probs within each step.
-
-    Args:
-        block: tokens of n responses.
-        steps: [n]; null for a response without a step.
-        totals: gets, by step, the sums `PAIR.LAG` and the count `PAIR.tokens`.
-    """
-    pairs = [pair for pair in LOG_PROB_PAIRS if {*pair} <= block.values.keys()]
-    keys = KeyColumn.of([steps.to_arrow(compat_level=pl.CompatLevel.oldest())])
-    labels = keys.labels.drop_null().to_pylist()
-    if not pairs or len(labels) > MOST_STEPS:
-        return
-    for code, step in enumerate(labels):
-        rows = np.flatnonzero(keys.codes == code)
-        tokens, ends = _tokens_of(_first_rows(rows, block.offsets), block.offsets)
-        if len(tokens) < 2:  # noqa: PLR2004 - no neighbours
-            continue
-        inner = np.ones(len(tokens) - 1)
-        inner[ends[:-1]] = 0  # the last token of a response has no right neighbour
-        for pair in pairs:
-            one, other = (block.values[role][tokens].astype(np.float64) for role in pair)
-            for key, value in _lag_sums(one, other, inner).items():
-                totals.add_of_step(step, f"{'/'.join(pair)}.{key}", value)
-
-
-def _first_rows(rows: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_rows(rows: Integers, offsets: Integers) -> Integers:
     """Return the first rows that have TOKENS_OF_STEP tokens together; at least one row."""
     tokens = np.cumsum(offsets[rows + 1] - offsets[rows])
     return rows[: max(1, int(np.searchsorted(tokens, TOKENS_OF_STEP, side="right")))]
 
 
-def _tokens_of(
-    rows: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _tokens_of(rows: Integers, offsets: Integers) -> tuple[Integers, Integers]:
     """Return the indices of these rows' tokens, [t], and among them those that end a row."""
     lengths = offsets[rows + 1] - offsets[rows]
     rows, lengths = rows[lengths > 0], lengths[lengths > 0]
@@ -250,15 +257,20 @@ def _tokens_of(
 # For the whole input.
 
 
-def mask_facts(reading: PassResult) -> MaskFacts | None:
-    """Return the statistics of the mask; None without a mask."""
-    rows = reading.rows
-    if reading.selection.lists != "mask" or not len(rows):
+def mask_facts(rows: pl.DataFrame, column: str, other: float | None) -> MaskFacts | None:
+    """Return the statistics of the mask; None without rows.
+
+    Args:
+        rows: of a PassResult.
+        column: the mask.
+        other: a value that is neither 0 nor 1.
+    """
+    if not len(rows):
         return None
     length, tokens = rows["length"], rows["tokens"]
     count = int(length.sum())
     return MaskFacts(
-        column=reading.selection.columns.column("mask"),
+        column=column,
         observation_share=1 - int(tokens.sum()) / count if count else 0.0,
         with_observations=int((tokens < length).sum()),
         gaps=int((rows["runs"] > 1).sum()),
@@ -266,59 +278,6 @@ def mask_facts(reading: PassResult) -> MaskFacts | None:
         trailing=int(rows["trailing"].sum()),
         empty=int((tokens == 0).sum()),
         not_binary=int(rows["not_binary"].sum()),
-        other_value=reading.totals.highs.get("mask.other"),
+        other_value=other,
         equal_lengths=length.min() == length.max(),
     )
-
-
-def shifts_of(reading: PassResult, pairs: Sequence[tuple[str, str]]) -> list[Shift]:
-    """Return the best lag of each pair of columns, and of the mask against log-probs."""
-    totals, shifts = reading.totals, []
-    for pair in pairs:
-        name = f"lag.{'/'.join(pair)}"
-        sums = {lag: totals.total(f"{name}.{lag}") for lag in LAGS}
-        shift = _best_lag(pair, sums, totals.count(f"{name}.tokens"))
-        if shift is not None:
-            shifts.append(shift)
-    return [*shifts, *_mask_shifts(reading)]
-
-
-def step_lags(totals: TokenTotals, pair: tuple[str, str]) -> dict[Label, Shift]:
-    """Return the best lag of two columns of log-probs in each step with such tokens."""
-    shifts, name = {}, "/".join(pair)
-    for step, sums in totals.steps.items():
-        by_lag = {lag: sums.get(f"{name}.{lag}", 0.0) for lag in LAGS}
-        shift = _best_lag(pair, by_lag, int(sums.get(f"{name}.tokens", 0.0)))
-        if shift is not None:
-            shifts[step] = shift
-    return shifts
-
-
-def _best_lag(pair: tuple[str, str], sums: Mapping[int, float], tokens: int) -> Shift | None:
-    """Return the lag with the least mean |difference|; of equal lags the one closest to 0."""
-    if not tokens:
-        return None
-    means = {lag: sums[lag] / tokens for lag in LAGS}
-    best = min(LAGS, key=lambda lag: (means[lag], abs(lag)))
-    return Shift(pair, best, means[0], means[best], tokens)
-
-
-def _mask_shifts(reading: PassResult) -> list[Shift]:
-    """Return, for log-probs against the mask, the lag with the largest mean jump.
-
-    Jumps are in standard errors.
-    """
-    totals, shifts = reading.totals, []
-    for role in LOG_PROBS[:2]:
-        count = totals.count(f"jump.{role}.tokens")
-        if role not in reading.selection.tokens or not count:
-            continue
-        sizes = {}
-        for lag in LAGS:
-            mean = totals.total(f"jump.{role}.{lag}") / count
-            square = totals.total(f"jump.{role}.{lag}.squares") / count
-            error = (max(square - mean * mean, 1e-12) / count) ** 0.5
-            sizes[lag] = abs(mean) / error
-        best = max(LAGS, key=lambda lag: (sizes[lag], -abs(lag)))
-        shifts.append(Shift(("mask", role), best, sizes[0], sizes[best], count))
-    return shifts

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+    from rlpost.kernels.moments import Mask
 
 
 class ListColumn(NamedTuple):
@@ -36,6 +39,20 @@ class ListColumn(NamedTuple):
         """The number of values of each row, [n]."""
         return np.diff(self.offsets)
 
+    def like(self, offsets: NDArray[np.int64]) -> ListColumn:
+        """Return the column with lists of other lengths, whose rows are NaN if theirs differ."""
+        lengths = np.diff(offsets)
+        fits = self.lengths == lengths
+        if fits.all():
+            return self
+        to, of = np.repeat(fits, lengths), np.repeat(fits, self.lengths)
+        wide, nulls = np.full(int(offsets[-1]), np.nan), None
+        wide[to] = self.values[of]
+        if self.null_values is not None:
+            nulls = np.zeros(len(wide), np.bool_)
+            nulls[to] = self.null_values[of]
+        return ListColumn(offsets, wide, self.nulls, nulls)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -47,11 +64,18 @@ class Block:
     values: Mapping[str, NDArray[Any]]
     nulls: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """By role, the values that are null in the file; only of roles with such values."""
+    chosen: Mask | None = None
+    """Which rows of the chunk these are, [N]; None: all."""
 
     @property
     def rows(self) -> int:
         """The number of responses."""
         return len(self.offsets) - 1
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """The places of the responses in the chunk, [n]."""
+        return np.arange(self.rows) if self.chosen is None else np.flatnonzero(self.chosen)
 
     def policy(self) -> Block:
         """Return the block without observation tokens."""
@@ -59,7 +83,20 @@ class Block:
             return self
         kept = {role: values[self.mask] for role, values in self.values.items()}
         nulls = {role: flags[self.mask] for role, flags in self.nulls.items()}
-        return Block(kept_offsets(self.mask, self.offsets), None, kept, nulls)
+        offsets = kept_offsets(self.mask, self.offsets)
+        return replace(self, offsets=offsets, mask=None, values=kept, nulls=nulls)
+
+    def of_rows(self, chosen: Mask) -> Block:
+        """Return the block of some rows of the chunk, [N]; this one has all of them."""
+        if chosen.all():
+            return self
+        inside = np.repeat(chosen, np.diff(self.offsets))
+        offsets = np.append(0, np.diff(self.offsets)[chosen].cumsum())
+        values, nulls = (
+            {role: x[inside] for role, x in part.items()} for part in (self.values, self.nulls)
+        )
+        mask = None if self.mask is None else self.mask[inside]
+        return Block(offsets, mask, values, nulls, chosen)
 
 
 def lists_of(array: pa.Array, location: CellLocation) -> ListColumn:

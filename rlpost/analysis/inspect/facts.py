@@ -11,43 +11,33 @@ import numpy as np
 
 from rlpost._version import __version__
 from rlpost.analysis.findings import Place
-from rlpost.analysis.inspect.advantages import advantage_facts
-from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
+from rlpost.analysis.inspect.alignment import ENDS, mask_facts
 from rlpost.analysis.inspect.causes import causes_of
-from rlpost.analysis.inspect.components import component_facts
-from rlpost.analysis.inspect.critic import critic_facts
-from rlpost.analysis.inspect.entropy import entropy_facts
+from rlpost.analysis.inspect.estimates import covariance, critic_profile, entropy_profile
 from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
-from rlpost.analysis.inspect.model import Facts, Mismatch, TokenFacts
+from rlpost.analysis.inspect.measures import table_facts, words_of
+from rlpost.analysis.inspect.model import Facts, Mismatch, TokenColumn, TokenFacts
 from rlpost.analysis.inspect.prefixes import SegmentReader
+from rlpost.analysis.inspect.profiles import quantiles_of
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
+    component_facts,
+    duplicates_of,
     group_facts,
     group_table,
     length_facts,
     reward_facts,
-    slices_of,
     table_of,
-    token_counts,
-    truncation,
+    view_of,
 )
-from rlpost.analysis.inspect.selection import (
-    LOG_PROB_PAIRS,
-    LOG_PROBS,
-    select_columns,
-)
-from rlpost.analysis.inspect.statistics import quantiles_of, spread_of
-from rlpost.analysis.inspect.tokens import (
-    column_facts,
-    duplicates_of,
-    mismatch_facts,
-)
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, select_columns
 from rlpost.errors import UsageError, no_such
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
+from rlpost.kernels.histogram import histogram
 from rlpost.pipeline.columns import LENGTH, absent, lacks_of, mask_is_result, without_effect
 from rlpost.pipeline.resolved import outcome_roles, resolve_recipe
 from rlpost.recipe.input_columns import recorded_advantages, resolve_input
@@ -60,9 +50,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import CountedTable
-    from rlpost.analysis.inspect.model import InputFacts, RoleFacts
-    from rlpost.analysis.inspect.reading import ChunkUser
-    from rlpost.analysis.inspect.selection import ColumnSelection, PassResult
+    from rlpost.analysis.inspect.model import InputFacts, Json, RoleFacts
+    from rlpost.analysis.inspect.reading import ChunkUser, PassResult
+    from rlpost.analysis.inspect.selection import ColumnSelection
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
     from rlpost.kernels.moments import Mask
@@ -112,7 +102,7 @@ def inspect_source(
     ignore: Sequence[str] = (),
     evidence: int = 5,
     partial: bool = False,
-    critic_and_entropy: bool = True,
+    details: bool = True,
     beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
 ) -> Facts:
@@ -132,7 +122,7 @@ def inspect_source(
         ignore: likewise.
         evidence: likewise.
         partial: the source has the rows of a condition alone, so its groups may lack some.
-        critic_and_entropy: likewise.
+        details: likewise.
         beside: get the chunks of the same pass.
         reporter: gets the progress.
 
@@ -157,7 +147,7 @@ def inspect_source(
         raise absent(source, columns, lacking, lacks_of(source))
     selection = select_columns(
         source, columns, with_tokens=tokens, unit=recipe.unit or "row",
-        components=reward_components, critic_and_entropy=critic_and_entropy,
+        components=reward_components, details=details,
         recorded=recorded_advantages(source, columns, columns_map or {}),
     )  # fmt: skip
     columns = _with_lengths(columns, selection)
@@ -169,58 +159,74 @@ def inspect_source(
     users = [*beside, *([segments] if segments else [])]
     counted = _counted(source, selection, resolved, masked=masked)
     reading = read(source, selection, users, reporter, counted)
-    rows = reading.rows
+    rows, counts = reading.rows, reading.counts
     table = table_of(rows, resolved, masked=masked)
     groups = group_table(rows, table)
-    rewarded = "reward" in rows
-    data = CheckInput(
-        reading=reading,
-        table=table,
+    view, cells, slices = view_of(rows, table, groups)
+    noun = "rollout" if resolved.unit == "rollout" else "response"
+    in_words = {"row": "row" if noun == "rollout" else noun, "unit": noun}
+    advantages, covariances = covariance(reading, slices.get("step", ()))
+    measured, components = component_facts(
+        rows, table, selection.components, selection.advantages,
+        stored_shares(source, reward_components),
+    )  # fmt: skip
+    measured = {
+        **table_facts(view, cells, slices), **reading.sums.facts(slices), **measured,
+        **({"covariance": covariances} if covariances else {}),
+    }  # fmt: skip
+    for entry in measured.values():
+        entry["of"] = words_of(entry["of"]).format(**in_words)
+    has_mask, both = selection.lists == "mask", {*LOG_PROB_PAIRS[0]} <= {*selection.tokens}
+    credit = selection.advantages if "advantage" in measured else None
+    facts = Facts(
+        inputs=[str(location_of(path)) for path in inputs],
+        responses=len(rows),
+        rollouts=int(table.units["known"].sum()) if resolved.unit == "rollout" else None,
+        tokens=_token_counts(rows),
+        roles=role_facts(source, columns),
+        findings=[],
+        facts=measured,
+        prompt_groups=group_facts(groups, selection.columns, resolved),
+        rewards=reward_facts(table, selection.reward_column if "reward" in rows else None),
+        lengths=length_facts(rows, table, selection.lengths_column),
+        masks=mask_facts(rows, columns.column("mask"), counts.high.get("mask"))
+        if has_mask else None,
+        token_facts=_token_facts(reading),
+        mismatch=_mismatch(reading) if both and "engine_k3" in measured else None,
         input=input_facts(source, columns),
-        group_rows=groups,
-        groups=group_facts(groups, selection.columns, resolved),
-        rewards=reward_facts(table, selection.reward_column if rewarded else None),
-        lengths=length_facts(reading, table.counted),
-        masks=mask_facts(reading),
-        tokens=_token_facts(reading),
-        mismatch=_mismatch(reading),
-        repeated=_repeated(segments, rows, table) if segments and len(rows) else None,
-        chosen_unit=chosen,
+        checks=[],
+        seconds=0.0,
+        rlpost_version=__version__,
+        advantages=None if credit is None else {
+            "column": credit,
+            "nonfinite": counts["advantages.nonfinite"],
+            "recorded": selection.recorded,
+            "histogram": histogram(reading.tallies[0])._asdict(),
+        },
+        components=components,
         failures=failure_facts(
             rows, table, selection.columns.columns.get("failure"), masked=masked
         ),
+        critic=critic_profile(reading),
+        engine_gap=(places := reading.sums.by_position("compared")) and {"by_position": places},
+        left_out=int((~rows["kept"]).sum()) if "kept" in rows else 0,
+    )  # fmt: skip
+    entropy = entropy_profile(reading, facts)
+    if entropy is not None:
+        entropy["covariance_of"] = advantages
+    data = CheckInput(
+        reading=reading,
+        table=table,
+        facts=facts,
+        group_rows=groups,
+        repeated=_repeated(segments, rows, table) if segments and len(rows) else None,
+        chosen_unit=chosen,
         evidence=evidence,
         partial=partial,
     )
     findings, checks = run_checks(data, ignore)
-    return Facts(
-        inputs=[str(location_of(path)) for path in inputs],
-        input=data.input,
-        roles=role_facts(source, columns),
-        responses=len(rows),
-        rollouts=int(table.units["known"].sum()) if resolved.unit == "rollout" else None,
-        tokens=token_counts(rows),
-        groups=data.groups,
-        rewards=data.rewards,
-        lengths=data.lengths,
-        masks=data.masks,
-        token_facts=data.tokens,
-        mismatch=data.mismatch,
-        steps=slices_of(rows, table, groups, "batch"),
-        domains=slices_of(rows, table, groups, "domain"),
-        findings=findings,
-        checks=checks,
-        seconds=time.perf_counter() - start,
-        rlpost_version=__version__,
-        advantages=advantage_facts(reading),
-        truncated=truncation(table, selection.columns),
-        left_out=reading.totals.count("left_out"),
-        uncounted=table.left_out,
-        components=component_facts(reading, table, stored_shares(source, reward_components)),
-        failures=data.failures,
-        critic=critic_facts(reading),
-        entropy=entropy_facts(reading),
-    )
+    seconds = time.perf_counter() - start
+    return replace(facts, findings=findings, checks=checks, entropy=entropy, seconds=seconds)
 
 
 def _counted(
@@ -315,42 +321,59 @@ def _with_lengths(columns: ColumnMap, selection: ColumnSelection) -> ColumnMap:
     return columns if selection.lengths is not None else columns.without([LENGTH])
 
 
-def _mismatch(reading: PassResult) -> Mismatch | None:
-    """Return engine against trainer, with the causes; None without both log-probs."""
-    gap, rows = mismatch_facts(reading.totals), reading.rows
+def _token_counts(rows: pl.DataFrame) -> Json | None:
+    """Return how many tokens responses have, `all` and `policy`; None if that is unknown."""
+    if "tokens" not in rows:
+        return None
+    every = int(rows["length"].sum()) if "length" in rows else None
+    return {"all": every, "policy": int(rows["tokens"].fill_nan(0).sum())}
+
+
+def _mismatch(reading: PassResult) -> Mismatch:
+    """Return the causes of the difference of engine and trainer."""
+    rows = reading.rows
     tokens = reading.sample.compared(rows, reading.selection.machines)
-    if gap is None or tokens is None or not len(tokens):
-        return gap
-    return replace(
-        gap,
-        causes=causes_of(tokens),
-        sampled=len(tokens),
-        largest=reading.sample.largest_tokens(rows, reading.files),
-    )
+    if tokens is None or not len(tokens):
+        return Mismatch()
+    largest = reading.sample.largest_tokens(rows, reading.files)
+    return Mismatch(causes_of(tokens), len(tokens), largest)
 
 
 def _token_facts(reading: PassResult) -> TokenFacts | None:
-    """Return the statistics of tokens; None if no column of tokens or texts was read."""
-    roles, rows, totals = reading.selection.tokens, reading.rows, reading.totals
+    """Return the statistics of columns; None if no column of tokens or texts was read."""
+    roles, rows, counts = reading.selection.tokens, reading.rows, reading.counts
     if not roles and "copy" not in rows:
         return None
-    pairs = [pair for pair in LOG_PROB_PAIRS if totals.count(f"{'/'.join(pair)}.tokens")]
     kl = rows["kl"].to_numpy() if "kl" in rows else np.zeros(0)
-    kl = kl[np.isfinite(kl)]
     return TokenFacts(
-        columns={role: column_facts(role, reading) for role in roles},
-        kl=spread_of(kl) if len(kl) else None,
-        kl_clamped=totals.count("kl.clamped"),
-        kl_quantiles=quantiles_of(kl),
+        columns={role: _column(role, reading) for role in roles},
+        kl_clamped=counts["kl_clamped"],
+        kl_quantiles=quantiles_of(kl[np.isfinite(kl)]),
         identical={
-            (name := "/".join(pair)): totals.mean(f"{name}.equal", f"{name}.tokens") or 0.0
-            for pair in pairs
+            "/".join(pair): counts[f"{'/'.join(pair)}.equal"] / tokens
+            for pair in LOG_PROB_PAIRS
+            if (tokens := counts[f"{'/'.join(pair)}.tokens"])
         },
-        shifts=shifts_of(reading, pairs),
+        shifts=reading.totals.shifts(),
         edges={
             role: {end: int((rows[f"{end}:{role}"].fill_nan(0) > 0).sum()) for end in ENDS}
             for role in roles
             if role in LOG_PROBS
         },
-        duplicates=duplicates_of(reading),
+        duplicates=duplicates_of(reading.selection, rows),
+    )
+
+
+def _column(role: str, reading: PassResult) -> TokenColumn:
+    rows, counts = reading.rows, reading.counts
+    kinds = ("tokens", "zero", "positive", "null", "nan", "minus_infinity", "plus_infinity")
+    numbers = {name: counts[f"{role}.{name}"] for name in kinds}
+    numbers["nan"] -= numbers["null"]
+    return TokenColumn(
+        column=reading.selection.columns.column(role),
+        min=counts.low.get(role),
+        max=counts.high.get(role),
+        **numbers,
+        nonfinite_rows=int(rows[f"nonfinite:{role}"].fill_nan(0).sum()),
+        unequal_rows=int(rows[f"unequal:{role}"].sum()),
     )

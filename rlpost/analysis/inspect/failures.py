@@ -10,19 +10,14 @@ import numpy as np
 from rlpost.analysis.inspect.model import Baselines, FailureFacts
 from rlpost.analysis.inspect.responses import group_table, table_of
 from rlpost.analysis.inspect.selection import LOG_PROBS
-from rlpost.pipeline.data import LEFT_OUT
 from rlpost.pipeline.failures import failure_counts
 
 if TYPE_CHECKING:
     import polars as pl
 
     from rlpost.analysis.counted import CountedTable
-    from rlpost.analysis.inspect.model import Label
-    from rlpost.kernels.moments import Integers, Mask
-    from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
 
-MOST_STEPS = 5
 MOVED = 1e-9
 """The least difference of two means of rewards that is no rounding error."""
 
@@ -52,7 +47,7 @@ def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
 def failure_facts(
     rows: pl.DataFrame, table: CountedTable, column: str | None, *, masked: bool
 ) -> FailureFacts | None:
-    """Return which responses failed, and the baselines with and without them; None without a role.
+    """Return why responses failed, and the baselines with and without them; None without a role.
 
     Args:
         rows: of a PassResult.
@@ -62,40 +57,23 @@ def failure_facts(
     """
     if column is None:
         return None
-    resolved, failed = table.resolved, table.rows.columns.get("failure:end", np.zeros(0, np.bool_))
-    of_failure = LEFT_OUT.index("failure") + 1
-    known = table.rows["known"] & np.isin(table.rows["left_out"], (0, of_failure))
-    units = np.unique(table.unit[known])
-    share = np.isin(units, table.unit[known & failed]) if len(failed) else failed
-    every, answers = (
-        group_table(rows, table_of(rows, _treating(resolved, how), masked=masked))
-        for how in ("keep", "drop")
-    )
-    reasons = failure_counts(table.rows).reasons
+    resolved = table.resolved
+    treated = {resolved.recipe.failures: table}
+    for how in ("keep", "drop"):
+        if how not in treated:
+            treated[how] = table_of(rows, _treating(resolved, how), masked=masked)
     return FailureFacts(
         column=column,
         of="rollout" if resolved.unit == "rollout" else "response",
         treatment=resolved.recipe.failures,
-        count=len(units),
-        failed=reasons.total(),
-        reasons=dict(reasons.most_common()),
-        by_step=_by_step(table.units, units, share) if "batch" in rows else {},
-        baselines=_baselines(every, answers),
+        reasons=dict(failure_counts(table.rows).reasons.most_common()),
+        baselines=_baselines(*(group_table(rows, treated[how]) for how in ("keep", "drop"))),
     )
 
 
 def _treating(resolved: ResolvedRecipe, how: str) -> ResolvedRecipe:
     """Return a recipe with another treatment of failures."""
     return replace(resolved, recipe=resolved.recipe.model_copy(update={"failures": how}))
-
-
-def _by_step(table: Responses, units: Integers, failed: Mask) -> dict[Label, float]:
-    """Return the share that failed, of the steps in which most did."""
-    codes, labels = table["step"][units], table.labels["step"]
-    counts = np.bincount(codes, minlength=len(labels))
-    shares = np.bincount(codes, failed, len(labels)) / counts.clip(1)
-    worst = np.argsort(-shares, kind="stable")[:MOST_STEPS]
-    return {labels[step]: float(shares[step]) for step in worst if shares[step] > 0}
 
 
 def _baselines(every: pl.DataFrame | None, answers: pl.DataFrame | None) -> Baselines | None:

@@ -8,28 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rlpost.analysis.findings import Finding, Level
+from rlpost.display.text import counted
 
-if TYPE_CHECKING:
-    from rlpost.analysis.inspect.token_model import CriticFacts, EntropyFacts
-
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Json = dict[str, Any]
 Label = str | int
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Of finite numbers; std with Bessel's correction (0 for one number). None without numbers."""
-
-    count: int
-    mean: float | None
-    std: float | None
-    min: float | None
-    max: float | None
 
 
 @dataclass(frozen=True)
@@ -88,8 +76,6 @@ class PromptGroup:
     equal_all_pass: int
     """Groups of `no_signal` in which every reward reaches the threshold."""
     equal_all_fail: int
-    pass_rate: float | None
-    """Mean over groups of the share of responses that pass."""
     pass_rates: list[PassRates]
     pass_at_k: list[PassAtK]
 
@@ -104,7 +90,6 @@ class RewardFacts:
     """The raw reward, as in the file."""
 
     column: str
-    spread: Spread
     nonfinite: int
     """Responses whose reward is null, NaN or infinite; no other number counts them."""
     quantiles: dict[str, float]
@@ -115,70 +100,17 @@ class RewardFacts:
 
 
 @dataclass(frozen=True)
-class ComponentFacts:
-    """A column whose weighted sum with others is the reward."""
-
-    weight: float
-    spread: Spread
-    nonfinite: int
-    """Responses in which it is null, NaN or infinite; other numbers leave them out."""
-    no_signal: int | None
-    """Groups of several responses in which it has one value; None without groups."""
-    reward_correlation: float | None
-    """Pearson's, with the reward; None if one of both has one value."""
-    correlations: dict[str, float | None]
-    """With the other components."""
-    advantage_share: float | None
-    """cov(R_k, A) / cov(sum_j R_j, A), with R_k the component times its weight and A the
-    advantage; see `rlpost.kernels.contributions.advantage_shares`. They add up to 1."""
-    share_of: str
-    """A: the column of advantages, or what takes its place in an input without."""
-
-
-@dataclass(frozen=True)
-class Truncation:
-    """Responses cut off at the length limit, according to a column."""
-
-    column: str
-    responses: int
-    share: float
-
-
-@dataclass(frozen=True)
 class LengthFacts:
     """Policy tokens of each response: Σ mask, or all tokens without a mask."""
 
     column: str
     """The list column whose entries were counted; without one, the column of lengths."""
-    spread: Spread
     quantiles: dict[str, float]
     histogram: Histogram | None
     at_longest: int
     """Responses of exactly the largest length."""
     reward_correlation: Json | None
     """With the reward: `pearson`, `spearman`, `within_groups` (after subtracting group means)."""
-
-
-@dataclass(frozen=True)
-class Slice:
-    """The responses of one step or one domain."""
-
-    label: Label
-    responses: int
-    """Rows. Where rollouts count, so do `reward`, `truncated` and `pass_rate`."""
-    tokens: Json | None
-    """`all`, `policy`; None if lengths are unknown. `all` is None without a list column."""
-    reward: Spread
-    length: Spread
-    truncated: float | None
-    pass_rate: float | None
-    no_signal: float | None
-    """Share of its groups of several responses whose rewards are all equal. The domain of a group
-    is that of its first response."""
-    kl: float | None = None
-    """Mean over responses of old - ref (k1)."""
-    mismatch: float | None = None
-    """k3 of rollout engine against trainer, per policy token."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +145,6 @@ class TokenColumn:
     column: str
     tokens: int
     """Tokens with a finite number."""
-    mean: float | None
     min: float | None
     max: float | None
     zero: int
@@ -229,20 +160,6 @@ class TokenColumn:
     """Responses with a null, NaN or infinity."""
     unequal_rows: int
     """Responses whose list is not as long as the others; token statistics leave them out."""
-    quantiles: dict[str, float]
-    """Of the means of responses, not of tokens."""
-    quantiles_of: str = "response means"
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Policy tokens at positions `first` <= position < `end` of their responses."""
-
-    first: int
-    end: int | None
-    tokens: int
-    mean_abs: float
-    k3: float
 
 
 Certainty = Literal["high", "medium", "low"]
@@ -282,30 +199,8 @@ class LargestToken:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Rollout engine against trainer, over policy tokens; d = old - infer.
+    """Why rollout engine and trainer differ, d = old - infer over policy tokens."""
 
-    `k1`, `k3`, `chi_square` and `ess` clamp d to ±40; sizes |d| are not clamped.
-    """
-
-    tokens: int
-    mean_abs: float
-    """|d|"""
-    max_abs: float
-    clamped: int
-    """Tokens with |d| over 40."""
-    k1: float
-    """Mean of -d: KL(engine ‖ trainer)."""
-    k3: float
-    """Mean of exp(d) - 1 - d: KL(engine ‖ trainer)."""
-    chi_square: float
-    """Mean of exp(2d) - 1, which estimates χ²(trainer ‖ engine) from the engine's tokens. The
-    estimate may be negative by chance, if ratios are below 1 in most tokens."""
-    ess: float
-    """(Σw)² / (nΣw²) of the token weights w = exp(d)."""
-    confident_disagreement: int
-    """Tokens with an engine probability of at least 0.5 and a difference of more than 2 nats."""
-    identical: int
-    by_position: list[Bucket]
     causes: list[Cause] = field(default_factory=list)
     """The largest share first; none if both agree up to numerical noise."""
     sampled: int = 0
@@ -333,11 +228,10 @@ class TokenFacts:
 
     columns: dict[str, TokenColumn]
     """By role: log-probs, values, token rewards."""
-    kl: Spread | None
-    """Of responses: the mean of old - ref over policy tokens (k1), clamped to ±40."""
     kl_clamped: int
     """Policy tokens whose finite old - ref is beyond ±40."""
     kl_quantiles: dict[str, float]
+    """Of responses."""
     identical: dict[str, float]
     """`old_log_probs/infer_log_probs` and the like: share of policy tokens that are equal."""
     shifts: list[Shift]
@@ -346,43 +240,6 @@ class TokenFacts:
     duplicates: Json | None
     """Responses that repeat an earlier one of their group: `column` (which is compared),
     `rows`, `share`, `long_rows` (of 32 tokens or more); `unique`: responses without a copy."""
-
-
-@dataclass(frozen=True)
-class AdvantageSlice:
-    """Advantages of policy tokens, or of responses if each has one number."""
-
-    label: Label | None
-    """The step; None for the whole input."""
-    count: int
-    """Finite advantages."""
-    mean: float | None
-    std: float | None
-    """With Bessel's correction; 0 for one number."""
-    min: float | None
-    max: float | None
-    zero_share: float | None
-    """Share of exactly 0: these have no gradient."""
-    positive_share: float | None
-
-
-@dataclass(frozen=True)
-class AdvantageFacts:
-    """The advantages that a file already has; responses with sample mask 0 are left out."""
-
-    column: str
-    of: str
-    """`policy tokens` or `responses`: the unit of counts."""
-    nonfinite: int
-    whole: AdvantageSlice
-    steps: list[AdvantageSlice]
-    """In order; none without a step column, or with only one step."""
-    histogram: Histogram | None = None
-    """Covers all but 0.1 % on either side; None if all advantages are equal."""
-    left_out: int | None = None
-    """Responses with sample mask 0; None without a sample mask."""
-    recorded: bool = False
-    """A trainer recorded them."""
 
 
 @dataclass(frozen=True)
@@ -411,13 +268,8 @@ class FailureFacts:
     """What counts, `rollout` or `response`."""
     treatment: str
     """What becomes of them: drop, mask, keep or zero."""
-    count: int
-    """How many of them there are, of those that nothing else leaves out."""
-    failed: int
     reasons: dict[str, int]
     """Reason to how many failed for it; of several, the last by turn."""
-    by_step: dict[Label, float]
-    """The share that failed, of the 5 steps in which most did."""
     baselines: Baselines | None
     """None without groups or rewards."""
 
@@ -494,48 +346,50 @@ class Facts:
     """The statistics and findings of an input."""
 
     inputs: list[str]
-    input: InputFacts
-    roles: dict[str, RoleFacts]
     responses: int
     """Rows."""
     rollouts: int | None
     """What groups, rewards, pass rates and truncation count; None if rows count."""
     tokens: Json | None
-    """`all` and `policy`; None if lengths are unknown. `all` is None without a list column."""
-    groups: PromptGroup | None
+    """`all` and `policy`, of all rows; None if lengths are unknown. `all` is None without a list
+    column."""
+    roles: dict[str, RoleFacts]
+    findings: list[Finding]
+    """Errors first."""
+    facts: dict[str, Json]
+    """By measure: its population, `of`; its numbers of the whole input, `all`; and arrays of them
+    by `step` and by `domain`, with the labels, if the input has these."""
+    prompt_groups: PromptGroup | None
     rewards: RewardFacts | None
     lengths: LengthFacts | None
     masks: MaskFacts | None
     token_facts: TokenFacts | None
     mismatch: Mismatch | None
     """Rollout engine against trainer; None without the log-probs of both."""
-    steps: list[Slice]
-    """In order; none without a step column."""
-    domains: list[Slice]
-    findings: list[Finding]
-    """Errors first."""
+    input: InputFacts
     checks: list[CheckRun]
     """Every check, and why it did not run if it did not."""
     seconds: float
     rlpost_version: str
-    advantages: AdvantageFacts | None = None
-    """Of the advantages that the file already has."""
-    truncated: Truncation | None = None
-    """None without a column."""
+    advantages: Json | None = None
+    """Of the advantages that the file already has: `column`, `nonfinite` tokens, `histogram`
+    without those that are 0, and whether a trainer `recorded` them."""
+    components: dict[str, Json] = field(default_factory=dict)
+    """Of the reward components that the user names: `weight`, `nonfinite` responses, groups with
+    `no_signal`, and what the share of the advantage is a `share_of`."""
+    failures: FailureFacts | None = None
+    """None without a column that names them."""
+    critic: Json | None = None
+    """`calibration`: means of tokens with about the same value, a tenth of them; `by_position`;
+    `lambdas`: bias and std of the targets of first tokens, of `groups` of several responses."""
+    entropy: Json | None = None
+    """`column`; whether it is an estimate, `sampled`; `top_share`, `top_mean` and `top_least` of
+    the 20 % of tokens that are highest; `by_position`; what `covariance_of` is of."""
+    engine_gap: Json | None = None
+    """`by_position`."""
     left_out: int = 0
     """Responses whose sample mask is 0. If a run of rlpost computed it, they are left out of
     `advantages` alone."""
-    uncounted: dict[str, int] = field(default_factory=dict)
-    """Rows that statistics of groups, rewards and lengths leave out as `rlpost advantages` does,
-    by reason: `sample_mask`, `superseded`, `failure`."""
-    components: dict[str, ComponentFacts] = field(default_factory=dict)
-    """Of the reward components that the user names."""
-    failures: FailureFacts | None = None
-    """None without a column that names them."""
-    critic: CriticFacts | None = None
-    """None without values and rewards."""
-    entropy: EntropyFacts | None = None
-    """None without entropies and log-probs."""
     where: Json | None = None
     """What `--where` kept, and what was not read for it; None without a condition."""
     schema_version: int = SCHEMA_VERSION
@@ -555,15 +409,55 @@ class Facts:
         """The line of how many rows match `--where`; none without a condition."""
         return [self.where["line"]] if self.where else []
 
+    def whole(self, measure: str) -> Json:
+        """Return the numbers of a measure of the whole input; all None if it has none."""
+        numbers = self.facts.get(measure, {"all": {"count": 0}})["all"]
+        return defaultdict(lambda: None, numbers)
+
+    def by(self, key: str, measure: str, part: str = "mean") -> list[Any]:
+        """Return a number of each step, or of each domain; none without the measure."""
+        values: list[Any] = self.facts.get(measure, {}).get(key, {}).get(part, [])
+        return values
+
+    def labels(self, key: str) -> list[Label]:
+        """Return the steps, in order, or the domains; none without the column."""
+        labels: list[Label] = self.by(key, "counted", "label")
+        return labels
+
     def failing(self, fail_on: Level | None) -> list[Finding]:
         """Return the findings that fail `rlpost inspect --fail-on`: of this level, or worse."""
         levels = {None: (), "error": ("error",), "warning": ("error", "warning")}[fail_on]
         return [finding for finding in self.findings if finding.level in levels]
 
+    @property
+    def verdict(self) -> Json:
+        """How many errors and warnings were found, and by how many checks."""
+        ran, count = sum(run.not_run is None for run in self.checks), len(self.checks)
+        by = f"{count} checks" if ran == count else f"{ran} of {count} checks"
+        levels = [finding.level for finding in self.findings]
+        if not levels:
+            return {"level": "ok", "text": f"No problems ({by})"}
+        counts = [counted(levels.count(level), level) for level in dict.fromkeys(levels)]
+        return {"level": levels[0], "text": f"Found {' and '.join(counts)} ({by})"}
+
     def as_json(self) -> Json:
         """Return plain lists, dicts, numbers and strings; numbers that are not finite are null."""
-        names = [one.name for one in dataclasses.fields(Facts)]
-        return {name: _plain(getattr(self, name)) for name in ("schema_version", *names)}
+        groups, equal = self.prompt_groups, self.whole("equal_rewards")
+        head = {
+            "schema_version": self.schema_version,
+            "rlpost_version": self.rlpost_version,
+            "inputs": self.inputs,
+            "responses": self.responses,
+            "rollouts": self.rollouts,
+            "groups": groups and groups.count,
+            "groups_with_signal": equal["count"] - equal["total"] if equal["count"] else None,
+            "tokens": self.tokens,
+            "roles": self.roles,
+            "verdict": self.verdict,
+        }
+        names = [item.name for item in dataclasses.fields(Facts)]
+        plain: Json = _plain(head | {x: getattr(self, x) for x in names if x not in head})
+        return plain
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -11,12 +11,14 @@ import pyarrow as pa
 
 from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect import columns as decode
-from rlpost.analysis.inspect.advantages import advantage_rows
+from rlpost.analysis.inspect.alignment import ShiftSums
 from rlpost.analysis.inspect.columns import Block
-from rlpost.analysis.inspect.critic import critic_names, critic_rows
-from rlpost.analysis.inspect.entropy import entropy_names, entropy_rows, policy_role
-from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, PassResult
-from rlpost.analysis.segments import segment_sums
+from rlpost.analysis.inspect.measures import TOKENS_OF_COLUMN, TokenSums
+from rlpost.analysis.inspect.profiles import BinnedSums
+from rlpost.analysis.inspect.selection import KEYS, LOG_PROB_PAIRS, LOG_PROBS, ColumnSelection
+from rlpost.analysis.inspect.token_sample import TokenSample
+from rlpost.analysis.inspect.tokens import ColumnCounts
+from rlpost.analysis.segments import segment_reduce, segment_sums
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import CellLocation, is_list, is_true
@@ -25,6 +27,7 @@ from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
 from rlpost.io.system import keep_freed_memory
 from rlpost.io.threads import Prefetcher
+from rlpost.kernels.histogram import tally
 from rlpost.kernels.rewards import component_sum
 from rlpost.pipeline.data import ATTEMPT, FAILURE
 from rlpost.pipeline.failures import failure_reasons
@@ -35,7 +38,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.columns import ListColumn
-    from rlpost.analysis.inspect.statistics import TokenTotals
+    from rlpost.analysis.inspect.measures import PolicyTokens
+    from rlpost.analysis.inspect.model import Label, Shift
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import Source
     from rlpost.kernels.moments import Mask
@@ -43,6 +47,51 @@ if TYPE_CHECKING:
 
 CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache
 AHEAD = 6  # chunks that are read in advance
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """The result of the pass.
+
+    `rows` has a row per response: `file`, `row` (in its file), the keys, `reward`, `truncated`,
+    `length` (all tokens), `tokens` (policy tokens, NaN if unknown), flags and means of its tokens,
+    `copy` and `prompt` (hashes, 0 for no prompt), and by role the `entries` of a list of another
+    length.
+    """
+
+    selection: ColumnSelection
+    rows: pl.DataFrame
+    sums: TokenSums = field(default_factory=TokenSums)
+    """Of the populations of tokens."""
+    counts: ColumnCounts = field(default_factory=ColumnCounts)
+    """Of columns of tokens."""
+    totals: ShiftSums = field(default_factory=ShiftSums)
+    """Of offsets between columns."""
+    tallies: list[NDArray[np.int64]] = field(default_factory=list)
+    """Of advantages, of `rlpost.kernels.histogram`."""
+    bins: dict[str, BinnedSums] = field(
+        default_factory=lambda: {"entropy": BinnedSums(), "value": BinnedSums()}
+    )
+    sample: TokenSample = field(default_factory=TokenSample)
+    files: list[str] = field(default_factory=list)
+    """Paths of the files, by `file` of `rows`."""
+    counted: Mask | None = None
+    """The rows whose tokens statistics of policies count, [N]; None: all."""
+
+    @property
+    def counted_rows(self) -> pl.DataFrame:
+        """The rows whose tokens count."""
+        return self.rows if self.counted is None else self.rows.filter(self.counted)
+
+    def step_shifts(self, pair: tuple[str, str]) -> dict[Label, Shift]:
+        """Return the best lag of two columns of log-probs in each step with such tokens."""
+        shifts, labels = self.totals.by_step(pair), self.sums.cells.steps
+        return {x: shifts[code] for x, code in labels.items() if code in shifts and x is not None}
+
+    def add_advantages(self, tokens: PolicyTokens) -> None:
+        """Add advantages to their histogram."""
+        counts = tally(tokens["advantage"])
+        self.tallies[:] = [counts + self.tallies[0] if self.tallies else counts]
 
 
 class ChunkUser(Protocol):
@@ -85,21 +134,58 @@ def read(
     chunks = source.read(every, CHUNK_TOKENS, selection.lists_column or names[0])
     reporter = reporter or SilentReporter()
     reporter.start("statistics", source.rows)
-    parts: list[dict[str, Any]] = []
+    parts = RowParts()
     kept = KeptMemory(f"{source.name}: the keys of all responses")
     for chunk in Prefetcher(chunks, AHEAD):
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
-            parts.append(_rows(chunk, source, reading))
-        kept.add(sum(parts[-1][name].estimated_size() for name in KEYS if name in parts[-1]))
-        for one in beside:
-            one.add(chunk)
+            rows = _rows(chunk, source, reading)
+        kept.add(sum(rows[name].estimated_size() for name in KEYS if name in rows))
+        parts.add(rows)
+        for user in beside:
+            user.add(chunk)
         reporter.advance(chunk.table.num_rows)
-    parts = parts or [_rows(_empty_chunk(source, names), source, reading)]
-    keys = [name for name, values in parts[0].items() if isinstance(values, pl.Series)]
-    series = {name: _concatenated([rows[name] for rows in parts]) for name in keys}
-    others = [name for name in parts[0] if name not in series]
-    arrays = {name: np.concatenate([rows[name] for rows in parts]) for name in others}
-    return replace(reading, rows=_with_copies(pl.DataFrame({**series, **arrays}), selection))
+    if not source.rows:
+        parts.add(_rows(_empty_chunk(source, names), source, reading))
+    return replace(reading, rows=_with_copies(parts.joined(), selection))
+
+
+class RowParts:
+    """The columns of responses of the chunks of a pass.
+
+    Flags that no response has, as most, take no memory: a part, or a column, of one value is that
+    value.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[tuple[int, Any]]] = {}
+
+    def add(self, rows: dict[str, Any]) -> None:
+        """Add the columns of a chunk, which all chunks have."""
+        for name, values in rows.items():
+            count, part = len(values), values
+            if isinstance(values, np.ndarray) and values.dtype.itemsize <= _SMALL and count:
+                same = values == values[0] if values[0] == values[0] else values != values  # noqa: PLR0124 - NaN
+                part = values[0] if same.all() else values
+            self._parts.setdefault(name, []).append((count, part))
+
+    def joined(self) -> pl.DataFrame:
+        """Return the columns of all chunks, which are freed."""
+        columns, constants = dict[str, pl.Series](), dict[str, pl.Expr]()
+        for name in [*self._parts]:
+            parts = self._parts.pop(name)
+            values = [part for _, part in parts]
+            if isinstance(values[0], pl.Series):
+                columns[name] = _concatenated(values)
+            elif all(np.ndim(x) == 0 for x in values) and len({str(x) for x in values}) == 1:
+                constants[name] = pl.lit(pl.Series([values[0]])).first()
+            else:
+                filled = [np.full(n, x) if np.ndim(x) == 0 else x for n, x in parts]
+                columns[name] = pl.Series(name, np.concatenate(filled))
+        rows = pl.DataFrame(columns)
+        return rows.with_columns(**constants)
+
+
+_SMALL = 4  # bytes of a number
 
 
 def _with_copies(rows: pl.DataFrame, selection: ColumnSelection) -> pl.DataFrame:
@@ -125,8 +211,8 @@ def _concatenated(parts: list[pl.Series]) -> pl.Series:
 
 
 def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any]:
-    """Return numbers per response of a chunk; the reading gets totals."""
-    selection = reading.selection
+    """Return numbers per response of a chunk; the reading gets sums."""
+    selection, sums = reading.selection, reading.sums
     table, count = chunk.table, chunk.table.num_rows
     path = str(source.files[chunk.file].path)
 
@@ -136,9 +222,10 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
 
     rows: dict[str, Any] = {
         "file": np.full(count, chunk.file, np.int32),
-        "row": np.arange(chunk.first_row, chunk.first_row + count),
+        "row": np.arange(chunk.first_row, chunk.first_row + count, dtype=np.uint32),
     }
     rows |= _keys_and_numbers(column, selection)
+    keys = sums.cells.keys(rows.get("batch"), rows.get("domain"), count)
     lists: dict[str, ListColumn] = {}
     if selection.lists is not None:
         lists = {
@@ -146,7 +233,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
             for role in dict.fromkeys((selection.lists, *selection.tokens))
         }
         rows |= _labels_of_tokens(column, selection, lists)
-        rows |= _tokens(lists, reading, rows)
+        rows |= _tokens(lists, reading, rows, keys)
     if selection.lengths is not None:
         rows["tokens"] = decode.numbers_of(*column(selection.lengths))
     if selection.text is not None:
@@ -157,15 +244,25 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
         array, location = column(selection.prompt)
         hashes = decode.fingerprints_of(array, location)
         rows["prompt"] = np.where(is_true(array.is_valid()), hashes, 0)
-    kept = None
     if selection.kept is not None:
-        kept = decode.numbers_of(*column(selection.kept)) != 0
-        rows["kept"] = kept
-        reading.totals.add("left_out", count - np.count_nonzero(kept))
+        rows["kept"] = decode.numbers_of(*column(selection.kept)) != 0
     if selection.advantages is not None:
-        rows |= advantage_rows(
-            *column(selection.advantages), lists.get("mask"), kept, reading.advantages
+        array, location = column(selection.advantages)
+        credit, nonfinite = tokens.advantage_tokens(
+            array, location, lists.get("mask"), rows.get("kept")
         )
+        reading.counts["advantages.nonfinite"] += nonfinite
+        reading.add_advantages(credit)
+        of_tokens = is_list(array.type)
+        sums.add("trained" if of_tokens else "trained rows", credit, keys)
+        if selection.components or selection.recorded or not of_tokens:
+            values, number = credit["advantage"], np.diff(credit.offsets)
+            total = segment_sums(values, credit.offsets)
+            rows["advantage"] = np.where(number > 0, total / np.maximum(number, 1), np.nan)
+            ends = (
+                segment_reduce(x, values, credit.offsets, 0.0) for x in (np.minimum, np.maximum)
+            )
+            rows["one_advantage"] = np.equal(*ends)
     return rows
 
 
@@ -213,130 +310,131 @@ def _labels_of_tokens(
     rows: dict[str, Any] = {
         f"machine:{name}": decode.keys_of(*column(name)) for name in selection.machines
     }
-    if selection.entropy is not None:
-        lists["entropy"] = decode.lists_of(*column(selection.entropy))
-    if selection.advantages is not None and selection.critic_and_entropy:
-        array, location = column(selection.advantages)
+    advantages = selection.advantages if selection.details else None
+    named = {"entropy": selection.entropy, "advantages": advantages, "version": selection.version}
+    for name in (x for x, one in named.items() if one is not None):
+        array, location = column(named[name] or "")
         if is_list(array.type):
-            lists["advantages"] = decode.lists_of(array, location)
-    if selection.version is not None:
-        array, location = column(selection.version)
-        if is_list(array.type):
-            lists["version"] = decode.lists_of(array, location)
-        else:
+            lists[name] = decode.lists_of(array, location)
+        elif name == "version":
             rows["version"] = decode.numbers_of(array, location)
     return rows
 
 
 def _tokens(
-    lists: dict[str, ListColumn], reading: PassResult, others: Mapping[str, Any]
-) -> dict[str, NDArray[Any]]:
-    """Return numbers per response of its tokens; the reading gets totals.
+    lists: dict[str, ListColumn], reading: PassResult, others: Mapping[str, Any],
+    keys: NDArray[np.int64],
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Return numbers per response of its tokens; the reading gets sums.
 
     Args:
         lists: by role.
         reading: the pass.
         others: numbers and keys of the responses, [n] each.
+        keys: [n] their cells.
     """
-    selection, totals = reading.selection, reading.totals
+    selection = reading.selection
     assert selection.lists is not None
-    lengths = lists[selection.lists].lengths
-    own_nulls = lists[selection.lists].nulls
+    first = lists[selection.lists]
+    lengths, count = first.lengths, len(first.lengths)
     rows: dict[str, NDArray[Any]] = {
-        "length": lengths,
-        "null_list": np.zeros(len(lengths), np.bool_) if own_nulls is None else own_nulls,
+        "length": lengths.astype(np.int32),
+        "null_list": np.zeros(count, np.bool_) if first.nulls is None else first.nulls,
     }
     unequal = {role: lists[role].lengths != lengths for role in selection.tokens}
     rows |= {f"unequal:{role}": flags for role, flags in unequal.items()}
-    rows |= {f"entries:{role}": _entries(lists[role]) for role in selection.tokens}
-    mask: NDArray[np.bool_] | None = None
+    rows |= {f"entries:{role}": _entries(lists[role], unequal[role]) for role in unequal}
+    mask: Mask | None = None
     if selection.lists == "mask":
-        mask, rows["not_binary"] = _mask(lists["mask"], totals)
-    own = lists[selection.lists].offsets
-    rows |= alignment.mask_rows(Block(own, mask, {}))
+        mask, rows["not_binary"] = _mask(first, reading.counts)
+    rows |= alignment.mask_rows(Block(first.offsets, mask, {}))
     # A column whose lengths differ in most rows is left out; so are rows with unequal lengths.
-    fitting = [role for role, flags in unequal.items() if 2 * flags.sum() <= len(lengths)]
-    good = ~np.any([unequal[role] for role in fitting] or [np.zeros(len(lengths), bool)], axis=0)
-    values = {role: lists[role].values for role in fitting}
-    nulls = {role: flags for role in fitting if (flags := lists[role].null_values) is not None}
-    block = Block(own, mask, values, nulls)
-    if not good.all():
-        block = _block_of(good, own, mask, {role: lists[role] for role in fitting})
+    fitting = [role for role, flags in unequal.items() if 2 * flags.sum() <= count]
+    good = ~np.any([unequal[role] for role in fitting] or [np.zeros(count, bool)], axis=0)
+    others_of_tokens = [x for x in ("entropy", "version", "advantages") if x in lists]
+    used = {x: lists[x] if good.all() else lists[x].like(first.offsets) for x in fitting}
+    used |= {name: lists[name].like(first.offsets) for name in others_of_tokens}
+    nulls = {x: null for x in fitting if (null := used[x].null_values) is not None}
+    whole = Block(first.offsets, mask, {x: one.values for x, one in used.items()}, nulls)
+    block = whole.of_rows(good)
     policy = block.policy()
-    numbers = {**tokens.add_columns(policy, totals), **alignment.end_rows(block)}
-    alignment.add_shifts(block, totals)
-    if "batch" in others:
-        alignment.add_step_shifts(block, others["batch"].filter(pl.Series(good)), totals)
+    flags = alignment.end_rows(block)
+    for role in fitting:
+        more, finite = reading.counts.add(role, policy)
+        flags |= more
+        if selection.details:
+            reading.sums.add(f"{TOKENS_OF_COLUMN}{role}", finite, keys)
+    reading.totals.add(block, keys >> 32)
+    for one, other in LOG_PROB_PAIRS:
+        if {one, other} <= policy.values.keys():
+            pair, equal = f"{one}/{other}", policy.values[one] == policy.values[other]
+            reading.counts.count(f"{pair}.equal", equal)
+            reading.counts[f"{pair}.tokens"] += len(equal)
+    missing = np.full(block.rows, np.nan)
     for role in selection.tokens:
-        rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
+        own = {x: flags.get(x, missing).astype(np.float32) for x in _names(role)}
+        rows |= tokens.placed_rows(count, block.places, own)
     # Columns are checked in all rows; statistics of policies are of those that count.
-    counts = good
     if reading.counted is not None:
-        first = reading.sample.rows
-        counts = good & reading.counted[first : first + len(lengths)]
-    if not np.array_equal(counts, good):
-        block = _block_of(counts, own, mask, {role: lists[role] for role in fitting})
-        policy = block.policy()
-    return rows | _policy_rows(block, policy, counts, lists, reading, others)
+        begin = reading.sample.rows
+        counts = good & reading.counted[begin : begin + count]
+        if not np.array_equal(counts, good):
+            block = whole.of_rows(counts)
+            policy = block.policy()
+    return rows | _policy_rows(block, policy, reading, others, keys)
 
 
 def _policy_rows(
-    block: Block, policy: Block, counts: Mask, lists: Mapping[str, ListColumn],
-    reading: PassResult, others: Mapping[str, Any],
+    block: Block, policy: Block, reading: PassResult, others: Mapping[str, Any],
+    keys: NDArray[np.int64],
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
-    """Return divergences, and sums for critic and entropy, per response; the reading gets totals.
+    """Return divergences, and sums for critic and entropy, per response; the reading gets sums.
 
     Args:
         block: of the rows that count.
         policy: its policy tokens.
-        counts: [n] which rows these are; the others get NaN.
-        lists: of all rows, by role.
         reading: the pass.
         others: numbers and keys of the responses, [n] each.
+        keys: [n] their cells.
     """
-    selection, totals = reading.selection, reading.totals
-    assert selection.lists is not None
-    offsets, values = lists[selection.lists].offsets, block.values
-    divergences = tokens.add_policies(policy, totals)
-    extra: dict[str, NDArray[Any]] = {
-        name: _values_like(lists[name], offsets, counts)
-        for name in ("entropy", "version", "advantages")
-        if name in lists
-    }
-    if {"old_log_probs", "infer_log_probs"} <= values.keys():
-        of_sample = {name: x for name, x in extra.items() if name != "advantages"}
-        reading.sample.add(block, reading.sample.rows + np.flatnonzero(counts), of_sample)
-    reading.sample.rows += len(counts)
-    exact: dict[str, NDArray[np.float64]] = {}
-    of_critic, of_entropy = critic_names(selection), entropy_names(selection)
-    if of_critic and "values" in values and "reward" in others:
-        exact |= critic_rows(block, others["reward"][counts], totals, reading.critic)
-    if of_entropy and ("entropy" in extra or policy_role(selection.tokens) in values):
-        exact |= entropy_rows(selection, block, extra, totals, reading.entropies)
-    both = [x for x in ("kl", "k3", "compared") if _has_both(x, selection.tokens)]
-    numbers = {name: divergences.get(name) for name in both}
-    numbers |= {name: exact.get(name) for name in (*of_critic, *of_entropy)}
-    return {name: _to_all_rows(column, counts, np.float64) for name, column in numbers.items()}
+    selection, sums, counts = reading.selection, reading.sums, reading.counts
+    details = selection.details
+    rows: dict[str, NDArray[Any]] = {}
+    if {"old_log_probs", "infer_log_probs"} <= block.values.keys():
+        extra = {x: block.values[x] for x in ("entropy", "version") if x in block.values}
+        reading.sample.add(block, reading.sample.rows + block.places, extra)
+        compared = tokens.compared_tokens(policy, counts)
+        sums.add("compared", compared, keys, placed=details)
+        number = np.diff(compared.offsets)
+        k3 = segment_sums(compared["excess"] - compared["d"], compared.offsets)
+        rows["k3"] = np.where(number > 0, k3 / np.maximum(number, 1), np.nan).astype(np.float32)
+    reading.sample.rows += len(keys)
+    if {"old_log_probs", "ref_log_probs"} <= block.values.keys():
+        rows["kl"] = tokens.reference_kl(policy, counts)
+    if details:
+        entropies, products = tokens.entropy_tokens(policy, tokens.policy_role(selection.tokens))
+        rows |= products
+        if entropies is not None:
+            reading.bins["entropy"].add(entropies["entropy"], entropy=entropies["entropy"])
+            sums.add("policy", entropies, keys, placed=True)
+        if "values" in block.values and "reward" in others:
+            critic = tokens.critic_tokens(policy, others["reward"][block.places])
+            pairs = {name: critic[name] for name in ("value", "return")}
+            reading.bins["value"].add(pairs["value"], **pairs)
+            sums.add("critic", critic, keys, placed=True)
+            if "group" in others:
+                targets = tokens.first_targets(critic, others["reward"][critic.rows])
+                wide = tokens.placed_rows(len(keys), critic.rows, targets)
+                rows |= {name: x[block.places] for name, x in wide.items()}
+    wanted = {name: rows.get(name, np.full(block.rows, np.nan)) for name in selection.row_numbers}
+    return tokens.placed_rows(len(keys), block.places, wanted)
 
 
-def _values_like(
-    lists: ListColumn, own: NDArray[np.int64], good: NDArray[np.bool_]
-) -> NDArray[Any]:
-    """Return the values of these rows; NaN in rows whose list has another length."""
-    lengths = np.diff(own)
-    fits = lists.lengths == lengths
-    if fits.all():
-        return lists.values if good.all() else lists.values[np.repeat(good, lengths)]
-    wide = np.full(int(own[-1]), np.nan)
-    wide[np.repeat(fits, lengths)] = lists.values[np.repeat(fits, lists.lengths)]
-    return wide[np.repeat(good, lengths)]
-
-
-def _entries(lists: ListColumn) -> NDArray[np.int32]:
-    """Return the number of values of each row, -1 without a list, [n]."""
-    entries = lists.lengths.astype(np.int32)
+def _entries(lists: ListColumn, unequal: Mask) -> NDArray[np.int32]:
+    """Return the number of values of rows that have another one, -1 without a list, [n]."""
+    entries = np.where(unequal, lists.lengths, 0).astype(np.int32)
     if lists.nulls is not None:
-        entries[lists.nulls] = -1
+        entries[lists.nulls & unequal] = -1
     return entries
 
 
@@ -345,24 +443,7 @@ def _names(role: str) -> list[str]:
     return [f"mean:{role}", f"nonfinite:{role}", f"positive:{role}", *ends]
 
 
-def _has_both(name: str, roles: Sequence[str]) -> bool:
-    other = "ref_log_probs" if name == "kl" else "infer_log_probs"
-    return {"old_log_probs", other} <= {*roles}
-
-
-def _to_all_rows(
-    values: NDArray[Any] | None, good: NDArray[np.bool_], kind: Any = None
-) -> NDArray[Any]:
-    """Return the numbers of these rows among all rows; NaN for the others."""
-    wide = np.full(len(good), np.nan, kind or np.float32)
-    if values is not None:
-        wide[good] = values
-    return wide
-
-
-def _mask(
-    lists: ListColumn, totals: TokenTotals
-) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
+def _mask(lists: ListColumn, counts: ColumnCounts) -> tuple[Mask | None, Mask]:
     """Return the mask, None if it is 1 everywhere, and the rows with values other than 0 and 1."""
     values, rows = lists.values, len(lists.lengths)
     one = values == 1
@@ -373,23 +454,5 @@ def _mask(
         return one, np.zeros(rows, np.bool_)
     others = values[wrong & np.isfinite(values)]
     if len(others):
-        totals.span("mask.other", others.min(), others.max())
+        counts.high["mask"] = max(counts.high.get("mask", -np.inf), float(others.max()))
     return one | wrong, segment_sums(wrong.astype(np.int64), lists.offsets) > 0
-
-
-def _block_of(
-    good: NDArray[np.bool_],
-    own: NDArray[np.int64],
-    mask: NDArray[np.bool_] | None,
-    lists: Mapping[str, ListColumn],
-) -> Block:
-    """Return the block of these rows."""
-    offsets = np.concatenate([[0], np.diff(own)[good].cumsum()])
-    values = {role: one.values[np.repeat(good, one.lengths)] for role, one in lists.items()}
-    kept = None if mask is None else mask[np.repeat(good, np.diff(own))]
-    nulls = {
-        role: one.null_values[np.repeat(good, one.lengths)]
-        for role, one in lists.items()
-        if one.null_values is not None
-    }
-    return Block(offsets, kept, values, nulls)

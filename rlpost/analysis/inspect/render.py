@@ -10,13 +10,13 @@ from rlpost.analysis.inspect.about import TOPICS, topics_of
 from rlpost.analysis.inspect.about.base import title
 from rlpost.analysis.inspect.about.checks import notices, verdict
 from rlpost.analysis.inspect.about.columns import ignored_lines, roles_table
-from rlpost.analysis.inspect.about.domains import domain_lines
 from rlpost.analysis.inspect.about.failures import failure_lines
 from rlpost.analysis.inspect.about.groups import sizes, threshold_lines, without_signal
 from rlpost.analysis.inspect.about.lengths import without_tokens_lines
 from rlpost.analysis.inspect.about.masks import left_out_lines
-from rlpost.analysis.inspect.about.steps import trends
+from rlpost.analysis.inspect.about.steps import domain_lines, trends
 from rlpost.analysis.inspect.about.storage import storage_table
+from rlpost.analysis.inspect.model import Histogram
 from rlpost.display.charts import spark
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Page, show_page
@@ -28,14 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from rlpost.analysis.inspect.model import (
-        AdvantageSlice,
-        Facts,
-        Histogram,
-        InputFacts,
-        RoleFacts,
-        Spread,
-    )
+    from rlpost.analysis.inspect.model import Facts, InputFacts, Json, RoleFacts
 
     Row = tuple[str, ...]
 
@@ -86,8 +79,8 @@ def show_stored(stored: InputFacts, roles: dict[str, RoleFacts], how: str) -> No
 def overview(facts: Facts) -> list[str]:
     """Return the first lines: responses, tokens and groups, and what is unusual about columns."""
     lines = [", ".join(_counts(facts)), *facts.where_lines]
-    if facts.groups and facts.groups.pass_rates:
-        lines.append(without_signal(facts.groups))
+    if facts.prompt_groups and facts.prompt_groups.pass_rates:
+        lines.append(without_signal(facts.prompt_groups))
     return [
         *lines, *domain_lines(facts), *_shares(facts), *threshold_lines(facts),
         *without_tokens_lines(facts), *_mapped_lines(facts), *ignored_lines(facts),
@@ -108,12 +101,10 @@ def _counts(facts: Facts) -> list[str]:
         elif policy == every:
             text = counted(policy, "policy token")
         parts.append(text)
-    if facts.groups and facts.groups.size:
-        parts.append(sizes(facts.groups))
-    for slices, role, noun in ((facts.steps, "batch", "step"), (facts.domains, "domain", "domain")):
-        if role in facts.roles and slices:
-            parts.append(counted(len(slices), noun))
-    return parts
+    if facts.prompt_groups and facts.prompt_groups.size:
+        parts.append(sizes(facts.prompt_groups))
+    slices = {key: len(facts.labels(key)) for key in ("step", "domain")}
+    return parts + [counted(count, key) for key, count in slices.items() if count]
 
 
 def _mapped_lines(facts: Facts) -> list[str]:
@@ -142,38 +133,42 @@ def _next_steps(facts: Facts, *, verbose: bool) -> list[str]:
 def _distributions(facts: Facts) -> TextTable:
     """Return a row for each number of a response: histogram, mean and standard deviation."""
     rows: list[Row] = []
-    if rewards := facts.rewards:
-        rows.append(_row("reward", rewards.spread, rewards.histogram))
-    if lengths := facts.lengths:
-        of = ", by row" if facts.rollouts is not None else ""
-        rows.append(_row(f"policy tokens{of}", lengths.spread, lengths.histogram))
-    if facts.token_facts and facts.token_facts.kl:
-        rows.append(_row("KL per token", facts.token_facts.kl, None))
-    if advantages := facts.advantages:
-        name = f"{'recorded ' if advantages.recorded else ''}advantage"
-        rows.append(_row(name, advantages.whole, advantages.histogram))
+    of = ", by row" if facts.rollouts is not None else ""
+    histograms: dict[str, tuple[str, Histogram | None]] = {
+        "reward": ("reward", facts.rewards.histogram if facts.rewards else None),
+        "policy_tokens": (f"policy tokens{of}", facts.lengths.histogram if facts.lengths else None),
+        "kl": ("KL per token", None),
+        "advantage": ("advantage", None),
+    }
+    if credit := facts.advantages:
+        edges, counts = credit["histogram"].values()
+        name = "recorded advantage" if credit["recorded"] else "advantage"
+        histograms["advantage"] = (name, Histogram(edges, counts) if counts else None)
+    for measure, (name, bins) in histograms.items():
+        if measure in facts.facts:
+            rows.append(_row(name, facts.whole(measure), bins))
     return TextTable(("", "", "", "", "mean", "std"), rows, text=(0, 2, 3))
 
 
-def _row(name: str, spread: Spread | AdvantageSlice, histogram: Histogram | None) -> Row:
+def _row(name: str, spread: Json, histogram: Histogram | None) -> Row:
     """Return a row of the histogram between its ends, or of the ends alone."""
-    ends: Sequence[float | None] = (spread.min, spread.max)
+    ends: Sequence[float | None] = (spread["min"], spread["max"])
     if histogram is not None:
         ends = (histogram.edges[0], histogram.edges[-1])
     low, high = map(number, ends)
-    mean, std = aligned([mean_beside(spread.mean, spread.std), spread.std])
+    mean, std = aligned([mean_beside(spread["mean"], spread["std"]), spread["std"]])
     return name, low, spark(histogram.counts) if histogram else "to", high, mean, std
 
 
 def _shares(facts: Facts) -> list[str]:
     """Return `pass 46.9 %, pass@8 76.6 %, truncated 6.1 %`, and the share of zero advantages."""
     shares: dict[str, float | None] = {}
-    if (groups := facts.groups) and groups.pass_rate is not None:
-        shares["pass"] = groups.pass_rate
-        shares |= {f"pass@{one.k}": one.value for one in groups.pass_at_k_of_all[-1:] if one.k > 1}
-    if facts.truncated:
-        shares["truncated"] = facts.truncated.share
+    if (groups := facts.prompt_groups) and groups.pass_rates:
+        shares["pass"] = facts.whole("pass_rate")["mean"]
+        shares |= {f"pass@{x.k}": x.value for x in groups.pass_at_k_of_all[-1:] if x.k > 1}
+    if "truncated" in facts.facts:
+        shares["truncated"] = facts.whole("truncated")["mean"] or 0.0
     if facts.advantages:
-        shares["A = 0"] = facts.advantages.whole.zero_share
+        shares["A = 0"] = facts.whole("advantage_zero")["mean"]
     parts = [f"{name} {percent(value)}" for name, value in shares.items()]
     return [", ".join(parts)] if parts else []

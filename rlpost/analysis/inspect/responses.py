@@ -1,42 +1,44 @@
-"""Prompt groups, pass@k, rewards and lengths of responses; statistics by step and by domain."""
+"""Responses and prompt groups of an input: which count, pass@k, rewards, lengths, components."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from rlpost.analysis.counted import COUNTED_KEYS, COUNTED_NUMBERS, counted_table
-from rlpost.analysis.inspect.model import (
-    LengthFacts,
-    PassAtK,
-    PassRates,
-    PromptGroup,
-    RewardFacts,
-    Slice,
-    Truncation,
-)
-from rlpost.analysis.inspect.statistics import (
+from rlpost.analysis.inspect.measures import COMPONENT, MeasuredTable, SliceCodes
+from rlpost.analysis.inspect.model import LengthFacts, PassAtK, PassRates, PromptGroup, RewardFacts
+from rlpost.analysis.inspect.profiles import (
     histogram_of,
     length_histogram,
-    mean_of,
     pearson,
     quantiles_of,
     spearman,
-    spread_of,
 )
 from rlpost.io.keys import step_order
+from rlpost.kernels.contributions import PairSums, advantage_shares, correlation
+from rlpost.kernels.moments import exact_product
 from rlpost.kernels.segments import count_true
+from rlpost.pipeline.data import LEFT_OUT
+from rlpost.pipeline.signal import equal_components
+from rlpost.pipeline.stages.rewards import group_statistics
+from rlpost.pipeline.totals import ExactTotals
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import CountedTable
-    from rlpost.analysis.inspect.model import Json, Label
-    from rlpost.analysis.inspect.selection import PassResult
-    from rlpost.kernels.moments import Integers, Mask
+    from rlpost.analysis.inspect.measures import Slices
+    from rlpost.analysis.inspect.model import Json
+    from rlpost.analysis.inspect.selection import ColumnSelection
+    from rlpost.kernels.moments import Floats, Mask
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -44,7 +46,11 @@ if TYPE_CHECKING:
 MOST_VALUES = 12  # of rewards that are listed
 MOST_SIZES = 100
 TENTHS = 10
+LONG = 32  # tokens: longer responses are hardly equal by chance
+LONG_TEXT = 128  # characters, if no list has the number of tokens
 SMALL = 17  # responses of the largest group, at most, for a bin per rate
+WITHOUT_ADVANTAGES = "reward minus the mean of its group"
+"""What the share is of in an input without advantages: the advantage of a group baseline."""
 
 
 def table_of(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: bool) -> CountedTable:
@@ -67,7 +73,7 @@ def group_table(rows: pl.DataFrame, table: CountedTable) -> pl.DataFrame | None:
     Returns:
         Its keys, its `rows` (responses, or rollouts) and `first`, the index of its first row; if
         there are rewards, `passed`, `equal` (several with equal rewards), `passing` (all of these
-        pass), `mean`, and the code of its `domain`. None without a group column.
+        pass) and `mean`; the codes of its step and its domain. None without a group column.
     """
     if "group" not in rows:
         return None
@@ -76,20 +82,64 @@ def group_table(rows: pl.DataFrame, table: CountedTable) -> pl.DataFrame | None:
     first_of[table.unit[valid[::-1]]] = valid[::-1]
     starts = groups.offsets[:-1]
     first = np.minimum.reduceat(first_of[groups.members], starts) if len(starts) else starts
+    pairs = np.array([*table.units.cells.pairs, (0, 0)], np.int64)[groups.cell]
     columns: dict[str, NDArray[Any]] = {"rows": groups.size, "first": first}
+    columns |= {"step:code": pairs[:, 0], "domain:code": pairs[:, 1]}
     if "reward" in rows:
         passed = table.units["reward"] >= table.resolved.recipe.pass_threshold
-        domain = np.array([domain for _, domain in table.units.cells.pairs], np.int64)
         columns |= {
             "passed": count_true(passed[groups.members], groups.offsets),
             "equal": groups.equal,
             "passing": groups.passing,
             "mean": groups.mean,
-            "domain": domain[groups.cell],
         }
     order = np.argsort(first, kind="stable")
     keys = rows.select(key for key in ("batch", "group") if key in rows)[first[order]]
     return keys.with_columns(pl.Series(name, x[order]) for name, x in columns.items())
+
+
+def view_of(
+    rows: pl.DataFrame, table: CountedTable, groups: pl.DataFrame | None
+) -> tuple[MeasuredTable, SliceCodes, Slices]:
+    """Return what measures read, with the codes and the labels of steps and domains.
+
+    Steps are in numerical order if they are whole numbers, otherwise as in the input; domains are
+    sorted by name.
+
+    Args:
+        rows: of a PassResult.
+        table: of the rows.
+        groups: of the table.
+    """
+    whole, units, recipe = table.rows, table.units, table.resolved.recipe
+    keys = {name: whole[name] for name in ("step", "domain", "left_out")} | {
+        "counted": table.counted
+    }
+    keys |= {name: rows[name].to_numpy() for name in ("tokens", "length", "kl") if name in rows}
+    names = [f"{COMPONENT}{name}" for name in recipe.reward_components or ()]
+    names += ["step", "domain", *(["truncated"] if "truncated" in units else [])]
+    of_units = {name: units[name] for name in names + ["reward"] * ("reward" in rows)}
+    of_units |= {"scored": table.scored, "counted": table.counted_units}
+    if "failure:end" in whole:
+        tried = whole["known"] & np.isin(whole["left_out"], (0, LEFT_OUT.index("failure") + 1))
+        for name, flags in (("tried", tried), ("failed", tried & whole["failure:end"])):
+            of_units[name] = np.bincount(table.unit[flags], minlength=len(units)) > 0
+    of_groups: dict[str, Any] = {}
+    if groups is not None:
+        of_groups = {x.removesuffix(":code"): groups[x].to_numpy() for x in groups.columns
+                     if x not in ("batch", "group", "domain", "first")}  # fmt: skip
+    reasons = {name: LEFT_OUT.index(name) + 1 for name in table.left_out}
+    view = MeasuredTable(keys, of_units, of_groups, recipe.pass_threshold,
+                recipe.reward_components or (), reasons)  # fmt: skip
+    labels = {name: [*whole.labels[name]] for name in ("step", "domain")}
+    cells = SliceCodes(*({label: code for code, label in enumerate(x)} for x in labels.values()))
+    slices = {}
+    for name, role in (("step", "batch"), ("domain", "domain")):
+        if role in rows:
+            named = [label for label in labels[name] if label is not None]
+            order = step_order(named) if name == "step" else np.argsort([*map(str, named)])
+            slices[name] = [named[place] for place in order]
+    return view, cells, slices
 
 
 def group_facts(
@@ -121,7 +171,6 @@ def group_facts(
         all_fail=several.filter(pl.col("passed") == 0).height if has_rewards else 0,
         equal_all_pass=passing,
         equal_all_fail=equal - passing,
-        pass_rate=mean_of(rates),
         pass_rates=_pass_rates(rates, int(size.max(initial=0))),
         pass_at_k=pass_at_k(size, groups["passed"].to_numpy()) if has_rewards else [],
     )
@@ -178,7 +227,7 @@ def _all_fail(n: int, c: int, k: int) -> float:
 
 
 def reward_facts(table: CountedTable, column: str | None) -> RewardFacts | None:
-    """Return the statistics of rewards, which are of a column; None without one."""
+    """Return the profile of rewards, which are of a column; None without one."""
     if column is None:
         return None
     rewards = table.units["reward"][table.scored] + 0.0  # -0 becomes 0
@@ -186,7 +235,6 @@ def reward_facts(table: CountedTable, column: str | None) -> RewardFacts | None:
     few = len(values) <= MOST_VALUES
     return RewardFacts(
         column=column,
-        spread=spread_of(rewards),
         nonfinite=int((table.counted_units & ~table.scored).sum()),
         quantiles=quantiles_of(rewards),
         values={f"{x:.6g}": int(n) for x, n in zip(values, counts, strict=True)} if few else None,
@@ -194,135 +242,183 @@ def reward_facts(table: CountedTable, column: str | None) -> RewardFacts | None:
     )
 
 
-def length_facts(reading: PassResult, counted: Mask) -> LengthFacts | None:
-    """Return the statistics of lengths; None without a column of lists or lengths.
+def length_facts(rows: pl.DataFrame, table: CountedTable, column: str | None) -> LengthFacts | None:
+    """Return the profile of lengths; None without a column of lists or lengths.
 
     Args:
-        reading: of the input.
-        counted: [N] the rows that are not left out.
+        rows: of a PassResult.
+        table: of the rows.
+        column: the column of which lengths are known.
     """
-    rows, column = reading.rows, reading.selection.lengths_column
     if "tokens" not in rows or column is None:
         return None
-    names = [x for x in ("tokens", "reward", "batch", "group") if x in rows]
-    rows = rows.select(names) if counted.all() else rows.select(names).filter(counted)
-    lengths = _finite(rows, "tokens")
+    lengths = rows["tokens"].to_numpy()
+    known = table.counted & np.isfinite(lengths)
+    own = lengths if known.all() else lengths[known]
     return LengthFacts(
         column=column,
-        spread=spread_of(lengths),
-        quantiles=quantiles_of(lengths),
-        histogram=length_histogram(lengths),
-        at_longest=int((lengths == lengths.max(initial=0)).sum()),
-        reward_correlation=_with_reward(rows),
+        quantiles=quantiles_of(own),
+        histogram=length_histogram(own),
+        at_longest=int((own == own.max(initial=0)).sum()),
+        reward_correlation=_with_reward(rows, lengths, table) if "reward" in rows else None,
     )
 
 
-def truncation(table: CountedTable, columns: ColumnMap) -> Truncation | None:
-    """Return how many responses are cut off; None without a column."""
-    if "truncated" not in table.units:
-        return None
-    flags, column = table.units["truncated"][table.counted_units], columns.column("truncated")
-    return Truncation(column, int(flags.sum()), _share(flags))
-
-
-def _with_reward(rows: pl.DataFrame) -> Json | None:
+def _with_reward(rows: pl.DataFrame, lengths: NDArray[Any], table: CountedTable) -> Json:
     """Return the correlation of reward and length: overall, and within groups."""
-    if "reward" not in rows:
-        return None
-    valid = rows.filter(pl.col("reward").is_finite() & pl.col("tokens").is_finite())
-    reward, length = valid["reward"].to_numpy(), valid["tokens"].to_numpy()
-    correlation: Json = {
-        "rows": len(valid),
+    rewards = rows["reward"].to_numpy()
+    valid = table.counted & np.isfinite(rewards) & np.isfinite(lengths)
+    reward, length = rewards[valid], lengths[valid].astype(np.float64)
+    values: Json = {
+        "rows": len(reward),
         "pearson": pearson(reward, length),
         "spearman": spearman(reward, length),
         "within_groups": None,
     }
-    by = [key for key in ("batch", "group") if key in rows]
     if "group" in rows:
-        centred = valid.select(
-            reward=pl.col("reward") - pl.col("reward").mean().over(by),
-            length=pl.col("tokens") - pl.col("tokens").mean().over(by),
-        )
-        sides = centred["reward"].to_numpy(), centred["length"].to_numpy()
+        codes = np.unique(table.rows["group"][valid], return_inverse=True)[1]
+        sizes = np.bincount(codes)
+        sides = [x - (np.bincount(codes, x) / sizes)[codes] for x in (reward, length)]
         # The deviations of equal rewards are rounding errors, which correlate with nothing.
         if np.abs(sides[0]).max(initial=0.0) > 1e-9 * np.abs(reward).max(initial=0.0):
-            correlation["within_groups"] = pearson(*sides)
-    return correlation
+            values["within_groups"] = pearson(*sides)
+    return values
 
 
-def slices_of(
-    rows: pl.DataFrame, table: CountedTable, groups: pl.DataFrame | None, key: str
-) -> list[Slice]:
-    """Return the statistics of each step (`batch`) or `domain`; none without the column.
-
-    Steps are in numerical order if they are whole numbers, otherwise as in the input; domains are
-    sorted by name.
-    """
-    if key not in rows:
-        return []
-    name = "step" if key == "batch" else key
-    labels, units = table.rows.labels[name], table.units
-    by_label = dict[int, float]()
-    if groups is not None and "equal" in groups:
-        steps = pl.Series(table.rows["step"][groups["first"].to_numpy()])
-        codes = groups["domain"] if key == "domain" else steps
-        several = groups.select(codes.alias("code"), "rows", "equal").filter(pl.col("rows") > 1)
-        by_label = dict(several.group_by("code").agg(pl.mean("equal")).iter_rows())
-    places, of_units = (_places(one[name], len(labels)) for one in (table.rows, units))
-    named = [code for code, label in enumerate(labels) if label is not None]
-    order = step_order([labels[code] for code in named])
-    ordered = sorted(named, key=lambda code: str(labels[code]))
-    return [
-        _slice(labels[code], rows, places[code], table, of_units[code], by_label.get(code))
-        for code in (ordered if key == "domain" else [named[place] for place in order])
-        if len(places[code])
-    ]
+# ---- copies ----
 
 
-def _places(codes: Integers, count: int) -> list[Integers]:
-    """Return the places of each code, ascending."""
-    return np.split(np.argsort(codes, kind="stable"), np.bincount(codes, minlength=count).cumsum())
-
-
-def _slice(
-    label: Label, rows: pl.DataFrame, places: Integers, table: CountedTable, units: Integers,
-    no_signal: float | None,
-) -> Slice:  # fmt: skip
-    rewards = table.units["reward"][units[table.scored[units]]] if "reward" in rows else np.zeros(0)
-    names = [x for x in ("row", "tokens", "length", "kl", "k3", "compared") if x in rows]
-    part = rows.select(names)[places]
-    ends = table.units.columns.get("truncated", np.zeros(0, np.bool_))
-    kl, compared = _finite(part, "kl"), float(_finite(part, "compared").sum())
-    return Slice(
-        label=label,
-        responses=len(places),
-        tokens=token_counts(part),
-        reward=spread_of(rewards),
-        length=spread_of(_finite(part.filter(table.counted[places]), "tokens")),
-        truncated=_share(ends[units[table.counted_units[units]]]) if len(ends) else None,
-        pass_rate=_share(rewards >= table.resolved.recipe.pass_threshold) if len(rewards) else None,
-        no_signal=no_signal,
-        kl=mean_of(kl),
-        mismatch=float(_finite(part, "k3").sum()) / compared if compared else None,
-    )
-
-
-def _share(flags: Mask) -> float:
-    """Return the share of flags that are set; 0 of none."""
-    return float(flags.mean()) if len(flags) else 0.0
-
-
-def token_counts(rows: pl.DataFrame) -> Json | None:
-    """Return how many tokens responses have, `all` and `policy`; None if that is unknown."""
-    if "tokens" not in rows:
+def duplicates_of(selection: ColumnSelection, rows: pl.DataFrame) -> Json | None:
+    """Return how many responses have the text or tokens of an earlier one of their group."""
+    if "copy" not in rows or not len(rows):
         return None
-    every = int(rows["length"].sum()) if "length" in rows else None
-    return {"all": every, "policy": int(_finite(rows, "tokens").sum())}
+    copies = is_copy(rows)
+    role = selection.copies_role
+    column = selection.text or (role and selection.columns.column(role))
+    long = copies & is_long(rows)
+    return {
+        "column": column,
+        "rows": int(copies.sum()),
+        "share": int(copies.sum()) / len(rows),
+        "long_rows": int(long.sum()),
+        "unique": int(rows.select(~_has_copy(rows)).to_series().sum()),
+    }
 
 
-def _finite(rows: pl.DataFrame, column: str) -> Any:
-    """Return the finite numbers of a column; none without the column."""
-    if column not in rows:
-        return np.zeros(0)
-    values = rows[column].to_numpy()
-    return values[np.isfinite(values)]
+def is_long(rows: pl.DataFrame) -> pl.Series:
+    """Return whether responses are too long to be equal by chance, [n] bool."""
+    if "characters" in rows:
+        return rows["characters"] >= LONG_TEXT
+    if "tokens" not in rows:
+        return pl.Series(np.ones(len(rows), np.bool_))
+    return rows["tokens"].cast(pl.Float64).fill_nan(0) >= LONG
+
+
+def is_copy(rows: pl.DataFrame) -> pl.Series:
+    """Return whether an earlier response of the group has the same text or tokens, [n] bool."""
+    return rows.select(_has_copy(rows) & ~_same(rows).is_first_distinct()).to_series()
+
+
+def _has_copy(rows: pl.DataFrame) -> pl.Expr:
+    """Return whether another response is the same; one without a text has no copies."""
+    return _same(rows).is_duplicated() & pl.col("copy").is_not_null()
+
+
+def _same(rows: pl.DataFrame) -> pl.Expr:
+    """Return the key that copies share."""
+    return pl.struct([key for key in ("batch", "group", "copy") if key in rows])
+
+
+# ---- reward components ----
+
+
+def component_facts(
+    rows: pl.DataFrame, table: CountedTable, weights: Mapping[str, float], advantages: str | None,
+    stored_shares: Mapping[str, float | None] | None,
+) -> tuple[dict[str, Json], Json]:  # fmt: skip
+    """Return correlations and shares of the reward components as facts, and their profile.
+
+    Args:
+        rows: of a PassResult.
+        table: of the rows.
+        weights: by component; none if the user names no components.
+        advantages: the column of advantages.
+        stored_shares: the shares of the advantage in the metadata of the input, whose estimator
+            normalised the components; None: they are computed here.
+    """
+    if not weights:
+        return {}, {}
+    scored, reward = table.scored, table.units["reward"]
+    values = {name: table.units[f"{COMPONENT}{name}"] for name in weights}
+    shares, of = _shares(rows, table, weights, advantages)
+    if stored_shares is not None:
+        shares, of = dict(stored_shares), advantages or ""
+    pairs = [((name, "reward"), (x, reward)) for name, x in values.items()]
+    pairs += [(names, (values[names[0]], values[names[1]])) for names in combinations(values, 2)]
+    numbers: dict[str, tuple[str, int, float | None]] = {}
+    for names, sides in pairs:
+        both = scored & np.isfinite(sides[0]) & np.isfinite(sides[1])
+        sums = _pair_sums(*(side[both] for side in sides))
+        numbers[f"correlation:{','.join(names)}"] = "scored", int(both.sum()), correlation(sums)
+    count = int((table.counted & table.rows["valid"]).sum())
+    numbers |= {f"advantage_share:{name}": ("counted", count, x) for name, x in shares.items()}
+    facts: dict[str, Json] = {
+        name: {"of": population, "all": {"count": size, "value": value}}
+        for name, (population, size, value) in numbers.items()
+    }
+    equal = equal_components(table.units, table.resolved.recipe, scored & table.units["keyed"])
+    finite = {name: rows[f"{COMPONENT}{name}"].is_finite() for name in weights}
+    return facts, {
+        name: {
+            "weight": weight,
+            "no_signal": equal[name] if "group" in rows else None,
+            "nonfinite": int((~finite[name].to_numpy() & table.counted).sum()),
+            "share_of": of,
+        }
+        for name, weight in weights.items()
+    }
+
+
+def exact_total(values: Floats) -> Fraction:
+    """Return the exact sum of finite numbers, [n]."""
+    keys = np.zeros(len(values), np.int64)
+    return ExactTotals.of(keys, {"sum": values}, {}).total().total("sum")
+
+
+def _exact_products(x: Floats, y: Floats) -> Fraction:
+    return sum(map(exact_total, exact_product(x, y)), Fraction(0))
+
+
+def _pair_sums(x: Floats, y: Floats) -> PairSums:
+    products = (_exact_products(*pair) for pair in ((x, x), (y, y), (x, y)))
+    return PairSums(Fraction(len(x)), exact_total(x), exact_total(y), *products)
+
+
+def _shares(
+    rows: pl.DataFrame, table: CountedTable, weights: Mapping[str, float], advantages: str | None
+) -> tuple[dict[str, float | None], str]:
+    """Return the share of each component, and what it is a share of."""
+    if advantages is not None and "advantage" in rows:
+        total, of = rows["advantage"].to_numpy(), advantages
+    else:
+        total, of = _centred(table, grouped="group" in rows), WITHOUT_ADVANTAGES
+    there = np.isfinite(total)
+    total = np.where(there, total, 0.0)
+    parts = {}
+    for name, weight in weights.items():
+        values = table.rows[f"{COMPONENT}{name}"]
+        part = np.where(there & np.isfinite(values), values, 0.0) * weight
+        parts[name] = _exact_products(part, total), exact_total(part)
+    return advantage_shares(parts, int(there.sum()), exact_total(total)), of
+
+
+def _centred(table: CountedTable, *, grouped: bool) -> Floats:
+    """Return the reward minus the mean of its group, [N]; NaN without a finite reward or a key."""
+    rewards, rows = table.units["reward"], table.scored
+    if not grouped:
+        centred = rewards - float(exact_total(rewards[rows]) / max(int(rows.sum()), 1))
+    else:
+        rows = rows & table.units["keyed"]
+        centred = rewards - group_statistics(table.units, rewards, rows=rows)[0].mean
+    there: Mask = table.rows["valid"] & rows[table.unit]
+    return np.where(there, centred[table.unit], np.nan)

@@ -1,4 +1,4 @@
-"""Which columns are read, and the result: a row per response, and totals of tokens."""
+"""Which columns are read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rlpost.analysis.inspect.statistics import BinnedSums, GrowingHistogram, TokenTotals
-from rlpost.analysis.inspect.token_sample import TokenSample
+from rlpost.analysis.inspect.tokens import LAMBDAS, policy_role
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
 from rlpost.pipeline.columns import FINAL_MASK, LENGTH, TEXT, content_of, token_id_columns
@@ -22,10 +21,7 @@ from rlpost.recipe.roles import TOKEN_IDS, fits, kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import polars as pl
-
     from rlpost.io.parquet.source import Source
-    from rlpost.kernels.moments import Mask
     from rlpost.recipe.roles import ColumnMap, Unit
 
 
@@ -132,8 +128,8 @@ class ColumnSelection:
     """The column of policy versions, a number or a list per row, if both log-probs are read."""
     entropy: str | None = None
     """The column of entropies."""
-    critic_and_entropy: bool = True
-    """Whether their statistics are computed."""
+    details: bool = True
+    """Whether numbers of tokens are computed that only topics and JSON have."""
 
     @cached_property
     def contents(self) -> frozenset[str]:
@@ -189,8 +185,23 @@ class ColumnSelection:
         """Return the selection without columns of tokens and texts: which rows count needs none."""
         return replace(
             self, lists=None, tokens=(), text=None, prompt=None, advantages=None, lengths=None,
-            ids=None, machines=(), version=None, entropy=None, critic_and_entropy=False,
+            ids=None, machines=(), version=None, entropy=None, details=False,
         )  # fmt: skip
+
+    @property
+    def row_numbers(self) -> list[str]:
+        """The numbers of responses that the pass computes from tokens of policies."""
+        roles, names = {*self.tokens}, list[str]()
+        if {"old_log_probs", "infer_log_probs"} <= roles:
+            names.append("k3")
+        if {"old_log_probs", "ref_log_probs"} <= roles:
+            names.append("kl")
+        if self.details and policy_role(roles):
+            names += ["entropy:l_tokens", "entropy:l"]
+            names += ["entropy:a", "entropy:la"] if self.advantages else []
+        if self.details and {"values", "reward", "group"} <= self.contents:
+            names += [f"target:{lam}" for lam in LAMBDAS]
+        return names
 
     @property
     def names(self) -> list[str]:
@@ -213,7 +224,7 @@ def select_columns(
     with_tokens: bool,
     unit: Unit = "row",
     components: Mapping[str, float] = MappingProxyType({}),
-    critic_and_entropy: bool = True,
+    details: bool = True,
     recorded: str | None = None,
 ) -> ColumnSelection:
     """Select columns; without tokens, the mask or another list is read for its lengths.
@@ -235,7 +246,7 @@ def select_columns(
         },
         "sample": next((x for x in SAMPLES if content_of(source, x) == "number"), None),
         "components": components,
-        "critic_and_entropy": critic_and_entropy,
+        "details": details,
     }
     ids = _token_ids(source, columns, rows) if with_tokens else None
     unusable = {
@@ -363,30 +374,3 @@ def _usable(role: str, kind: pa.DataType) -> bool:
     if meaning == "number":
         return is_number(kind) or _is_numbers(kind)
     return is_number(kind) or _is_text(kind)
-
-
-@dataclass(frozen=True)
-class PassResult:
-    """The result of the pass.
-
-    `rows` has a row per response: `file`, `row` (in its file), the keys, `reward`, `truncated`,
-    `length` (all tokens), `tokens` (policy tokens, NaN if unknown), flags and means of its tokens,
-    `copy` and `prompt` (hashes, 0 for no prompt), and by role the `entries` of its list.
-    """
-
-    selection: ColumnSelection
-    rows: pl.DataFrame
-    totals: TokenTotals = field(default_factory=TokenTotals)
-    advantages: GrowingHistogram = field(default_factory=GrowingHistogram)
-    sample: TokenSample = field(default_factory=TokenSample)
-    critic: BinnedSums = field(default_factory=BinnedSums)
-    entropies: BinnedSums = field(default_factory=BinnedSums)
-    files: list[str] = field(default_factory=list)
-    """Paths of the files, by `file` of `rows`."""
-    counted: Mask | None = None
-    """The rows whose tokens statistics of policies count, [N]; None: all."""
-
-    @property
-    def counted_rows(self) -> pl.DataFrame:
-        """The rows whose tokens count."""
-        return self.rows if self.counted is None else self.rows.filter(self.counted)

@@ -1,276 +1,269 @@
-"""Statistics of policy tokens: ranges, rollout engine against trainer, KL, copies.
+"""The policy tokens of a chunk: flags of columns, and the populations that measures count.
 
-Only policy tokens (mask 1) count. Chunks fit the cache of a core, and each number is one or two
-numpy calls on the flat values of a chunk.
+Chunks fit the cache of a core, and each number is one or two numpy calls on the flat values.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
-from rlpost.analysis.inspect.model import Bucket, Mismatch, TokenColumn
-from rlpost.analysis.inspect.positions import bucket_bounds
-from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS
-from rlpost.analysis.inspect.statistics import quantiles_of
+from rlpost.analysis.inspect.columns import lists_of, numbers_of
+from rlpost.analysis.inspect.measures import PolicyTokens
 from rlpost.analysis.segments import kept_offsets, segment_sums
-from rlpost.kernels.divergence import FAR, confident_disagreement, effective_sample_size
+from rlpost.io.arrow import is_list
+from rlpost.kernels.divergence import FAR, confident_disagreement
+from rlpost.kernels.scans import reverse_scan
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.columns import Block
-    from rlpost.analysis.inspect.model import Json
-    from rlpost.analysis.inspect.selection import PassResult
-    from rlpost.analysis.inspect.statistics import TokenTotals
+    from rlpost.analysis.inspect.columns import Block, ListColumn
+    from rlpost.io.arrow import CellLocation
+    from rlpost.kernels.moments import Floats, Integers, Mask
 
     Rows = dict[str, NDArray[Any]]
 
 
 LOG_RATIO_CLAMP = Numerics().log_ratio_clamp.bound
-FIRST_BUCKET = 128
-LONG = 32  # tokens: longer responses are hardly equal by chance
-LONG_TEXT = 128  # characters, if no list has the number of tokens
+LAMBDAS = (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)
+_SMALLEST = 1e-30  # of λᵗ
+POLICIES = ("old_log_probs", "log_probs", "infer_log_probs")
 
 
-# For each chunk.
+class ColumnCounts(Counter[str]):
+    """How many tokens of each column are zero, positive, null, ...; and their range."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low: dict[str, float] = {}
+        self.high: dict[str, float] = {}
+        self._buffers: dict[str, Floats] = {}
+
+    def buffer(self, name: str, size: int) -> Floats:
+        """Return an array to write into; its memory is reused, since new pages cost time."""
+        if len(self._buffers.setdefault(name, np.empty(0))) < size:
+            self._buffers[name] = np.empty(size * 5 // 4)
+        return self._buffers[name][:size]
+
+    def count(self, name: str, flags: Any) -> None:
+        """Add how many flags are set."""
+        self[name] += int(np.count_nonzero(flags))
+
+    def add(self, role: str, policy: Block) -> tuple[Rows, PolicyTokens]:
+        """Count the tokens of a chunk; return means and flags of responses, and finite tokens."""
+        values, offsets = policy.values[role], policy.offsets
+        wide = self.buffer("column", len(values))
+        wide[:] = values
+        total = segment_sums(wide, offsets)
+        nonfinite = ~np.isfinite(total)
+        if nonfinite.any():
+            finite = np.isfinite(wide)
+            self.count(f"{role}.null", policy.nulls.get(role, False))
+            self.count(f"{role}.nan", np.isnan(values))
+            self.count(f"{role}.minus_infinity", values == -np.inf)
+            self.count(f"{role}.plus_infinity", values == np.inf)
+            offsets, values, wide = kept_offsets(finite, offsets), values[finite], wide[finite]
+            total = segment_sums(wide, offsets)
+        lengths, positive = np.diff(offsets), np.zeros(len(nonfinite), np.bool_)
+        self[f"{role}.tokens"] += len(values)
+        if len(values):
+            low, high = float(values.min()), float(values.max())
+            self.low[role] = min(self.low.get(role, math.inf), low)
+            self.high[role] = max(self.high.get(role, -math.inf), high)
+            if high >= 0 >= low:
+                self.count(f"{role}.zero", values == 0)
+            if high > LOG_PROB_ROUNDING:
+                above = values > LOG_PROB_ROUNDING
+                self.count(f"{role}.positive", above)
+                positive = segment_sums(above.astype(np.int64), offsets) > 0
+        mean = np.where(lengths > 0, total / np.maximum(lengths, 1), np.nan)
+        flags = {f"mean:{role}": mean, f"nonfinite:{role}": nonfinite, f"positive:{role}": positive}
+        return flags, PolicyTokens(policy.places, offsets, {"values": wide})
 
 
-def add_columns(policy: Block, totals: TokenTotals) -> Rows:
-    """Add the policy tokens of all responses to the totals; return flags and means, [n] each."""
-    rows: Rows = {}
-    for role, values in policy.values.items():
-        rows |= ranges(role, values, policy.offsets, totals)
-        if role in policy.nulls:
-            totals.add(f"{role}.null", np.count_nonzero(policy.nulls[role]))
-    for one, other in LOG_PROB_PAIRS:
-        if {one, other} <= policy.values.keys():
-            equal = np.count_nonzero(policy.values[one] == policy.values[other])
-            totals.add(f"{one}/{other}.equal", equal)
-            totals.add(f"{one}/{other}.tokens", len(policy.values[one]))
-    return rows
-
-
-def add_policies(policy: Block, totals: TokenTotals) -> Rows:
-    """Add the policy tokens of responses that count; return their divergences, [n] each."""
-    rows: Rows = {}
-    if {"old_log_probs", "infer_log_probs"} <= policy.values.keys():
-        rows |= engine_mismatch(policy, totals)
-    if {"old_log_probs", "ref_log_probs"} <= policy.values.keys():
-        rows |= reference_kl(policy, totals)
-    return rows
-
-
-def ranges(
-    role: str, values: NDArray[Any], offsets: NDArray[np.int64], totals: TokenTotals
-) -> Rows:
-    """Add counts, sum and range of a column; return means, and flags of responses, [n]."""
-    wide = totals.buffer("gap", len(values))
-    wide[:] = values
-    total = segment_sums(wide, offsets)
-    lengths = np.diff(offsets)
-    nonfinite = ~np.isfinite(total)
-    if nonfinite.any():
-        finite = np.isfinite(values)
-        totals.add(f"{role}.nan", np.count_nonzero(np.isnan(values)))
-        totals.add(f"{role}.minus_infinity", np.count_nonzero(values == -np.inf))
-        totals.add(f"{role}.plus_infinity", np.count_nonzero(values == np.inf))
-        offsets, values = kept_offsets(finite, offsets), values[finite]
-        lengths = np.diff(offsets)
-        total = segment_sums(values.astype(np.float64), offsets)
-    positive = np.zeros(len(nonfinite), np.bool_)
-    totals.add(f"{role}.count", len(values))
-    totals.add(f"{role}.sum", total.sum())
-    if len(values):
-        low, high = values.min(), values.max()
-        totals.span(role, low, high)
-        totals.add(f"{role}.zero", np.count_nonzero(values == 0) if high >= 0 >= low else 0)
-        if high > LOG_PROB_ROUNDING:
-            totals.add(f"{role}.positive", np.count_nonzero(values > LOG_PROB_ROUNDING))
-            positive = segment_sums((values > LOG_PROB_ROUNDING).astype(np.int64), offsets) > 0
-    mean = np.where(lengths > 0, total / np.maximum(lengths, 1), np.nan)
-    return {f"mean:{role}": mean, f"nonfinite:{role}": nonfinite, f"positive:{role}": positive}
-
-
-def engine_mismatch(policy: Block, totals: TokenTotals) -> Rows:
-    """Add d = old - infer, overall and by position; return Σ k3 of each response.
-
-    Sizes |d| are of all finite differences; k1, k3 and weights clamp them to ±40.
-    """
+def compared_tokens(policy: Block, counts: ColumnCounts) -> PolicyTokens:
+    """Return the tokens with both log-probs: d = old - infer clamped to ±40, and its size."""
     infer, offsets = policy.values["infer_log_probs"], policy.offsets
-    totals.add("gap.equal", np.count_nonzero(policy.values["old_log_probs"] == infer))
-    gap, most = _gap(policy, "infer_log_probs", totals)
+    gap, most = _gap(policy, "infer_log_probs", counts)
     if not math.isfinite(most):
         finite = np.isfinite(gap)
         gap, infer, offsets = gap[finite], infer[finite], kept_offsets(finite, offsets)
         most = np.abs(gap).max(initial=0.0)
-    totals.span("gap", 0.0, most)
-    size = np.abs(gap, out=totals.buffer("size", len(gap)))
+    size = np.abs(gap, out=counts.buffer("size", len(gap)))
+    none = np.zeros(len(gap), np.bool_)
+    clamped, sure = none, none
     if most > LOG_RATIO_CLAMP:
-        totals.add("gap.clamped", np.count_nonzero(size > LOG_RATIO_CLAMP))
-        gap = np.clip(gap, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP, out=gap)
-    excess = np.expm1(gap, out=totals.buffer("excess", len(gap)))
-    totals.add("gap.tokens", len(gap))
-    totals.add("gap.sum", gap.sum())
-    totals.add("gap.excess", excess.sum())
-    totals.add("gap.excess_squared", np.einsum("i,i", excess, excess))
+        clamped = size > LOG_RATIO_CLAMP
+        np.clip(gap, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP, out=gap)
     if most > FAR:
-        totals.add("gap.sure", np.count_nonzero(confident_disagreement(infer, size)))
-    k3 = np.subtract(excess, gap, out=excess)
-    cells = _add_by_position({"abs": size, "k3": k3}, offsets, totals)
-    compared = np.diff(offsets).astype(np.int32)
-    return {"k3": cells["k3"].sum(1), "compared": compared}
+        sure = confident_disagreement(infer, size)
+    excess = np.expm1(gap, out=counts.buffer("excess", len(gap)))
+    columns = {"d": gap, "size": size, "excess": excess, "clamped": clamped, "sure": sure}
+    return PolicyTokens(policy.places, offsets, columns)
 
 
-def _gap(policy: Block, other: str, totals: TokenTotals) -> tuple[NDArray[np.float64], float]:
+def _gap(policy: Block, other: str, counts: ColumnCounts) -> tuple[Floats, float]:
     """Return old - other, [T], and its largest size; both are NaN if a number is."""
     old = policy.values["old_log_probs"]
-    gap = totals.buffer("gap", len(old))
+    gap = counts.buffer("gap", len(old))
     np.subtract(old, policy.values[other], dtype=np.float64, out=gap)
     return gap, float(max(gap.max(initial=0.0), -gap.min(initial=0.0)))
 
 
-def _add_by_position(
-    values: Mapping[str, NDArray[np.float64]], offsets: NDArray[np.int64], totals: TokenTotals
-) -> dict[str, NDArray[np.float64]]:
-    """Add sums over buckets of positions; return those of each response, [n, k]."""
-    bounds = _bounds(offsets)
-    width = bounds.shape[1] - 1
-    flat = np.append(bounds[:, :-1].reshape(-1), offsets[-1])
-    cells = {name: segment_sums(one, flat).reshape(-1, width) for name, one in values.items()}
-    for name, sums in cells.items():
-        totals.add_table(f"position.{name}", sums.sum(0))
-        totals.add(f"gap.{name}", sums.sum())
-    totals.add_table("position.tokens", np.diff(bounds, axis=1).sum(0).astype(np.float64))
-    return cells
-
-
-def _bounds(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first token of each bucket of each response, and the last end, [n, k + 1].
-
-    Buckets are the positions 0 to 127, 128 to 255, 256 to 511 and so on, each twice as long, up to
-    the longest response.
-    """
-    longest = int(np.diff(offsets).max(initial=1))
-    edges = [0]
-    while (edges[-1] * 2 or FIRST_BUCKET) < longest:
-        edges.append(edges[-1] * 2 or FIRST_BUCKET)
-    return bucket_bounds(offsets, edges)
-
-
-def reference_kl(policy: Block, totals: TokenTotals) -> Rows:
+def reference_kl(policy: Block, counts: ColumnCounts) -> Floats:
     """Return the mean of old - ref of each response, clamped to ±40; NaN if it is not finite."""
-    gap, most = _gap(policy, "ref_log_probs", totals)
+    gap, most = _gap(policy, "ref_log_probs", counts)
     if not most <= LOG_RATIO_CLAMP:
         infinite = np.isinf(gap)
-        beyond = np.count_nonzero((np.abs(gap) > LOG_RATIO_CLAMP) & ~infinite)
-        totals.add("kl.clamped", beyond)
+        beyond = (np.abs(gap) > LOG_RATIO_CLAMP) & ~infinite
+        counts.count("kl_clamped", beyond)
         np.clip(gap, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP, out=gap)
         gap[infinite] = np.nan
-    lengths = np.maximum(np.diff(policy.offsets), 1)
-    return {"kl": segment_sums(gap, policy.offsets) / lengths}
+    return segment_sums(gap, policy.offsets) / np.maximum(np.diff(policy.offsets), 1)
 
 
-# For the whole input.
+def policy_role(roles: Any) -> str | None:
+    """Return the role of the log-probs: those of the trainer before the update, if they exist."""
+    return next((role for role in POLICIES if role in roles), None)
 
 
-def column_facts(role: str, reading: PassResult) -> TokenColumn:
-    """Return the statistics of a column of token numbers."""
-    totals, rows = reading.totals, reading.rows
-    means = rows[f"mean:{role}"].to_numpy()
-    counts: dict[str, Any] = {
-        name: totals.count(f"{role}.{name}")
-        for name in ("zero", "positive", "null", "nan", "minus_infinity", "plus_infinity")
-    }
-    counts["nan"] -= counts["null"]
-    return TokenColumn(
-        column=reading.selection.columns.column(role),
-        tokens=totals.count(f"{role}.count"),
-        mean=totals.mean(f"{role}.sum", f"{role}.count"),
-        min=totals.lows.get(role),
-        max=totals.highs.get(role),
-        **counts,
-        nonfinite_rows=int(rows[f"nonfinite:{role}"].fill_nan(0).sum()),
-        unequal_rows=int(rows[f"unequal:{role}"].sum()),
-        quantiles=quantiles_of(means[np.isfinite(means)]),
-    )
+def entropy_tokens(
+    policy: Block, role: str | None
+) -> tuple[PolicyTokens | None, dict[str, Floats]]:
+    """Return the tokens of responses with finite entropies, and sums for a covariance, [n] each.
+
+    Without a column of entropies, -log p of the sampled tokens is their estimate.
+
+    Args:
+        policy: with the columns `entropy` and `advantages`, if the input has them.
+        role: of log p.
+    """
+    offsets, names = policy.offsets, {role or "": "l", "entropy": "h", "advantages": "a"}
+    own: dict[str, Floats] = {new: policy.values[name].astype(np.float64)
+           for name, new in names.items() if name in policy.values}  # fmt: skip
+    if not own.keys() & {"h", "l"}:
+        return None, {}
+    own.setdefault("h", -own.get("l", np.zeros(0)))
+    sums: dict[str, Floats] = {}
+    if "l" in own:
+        products: dict[str, Floats] = {name: own[name] for name in ("l", "a") if name in own}
+        if "a" in own:
+            products["la"] = own["l"] * own["a"]
+        sums = {f"entropy:{n}": segment_sums(x, offsets) for n, x in products.items()}
+        finite = np.all([np.isfinite(x) for x in sums.values()], axis=0)
+        sums["entropy:l_tokens"] = np.where(finite, np.diff(offsets), 0).astype(np.float64)
+    tokens = PolicyTokens(policy.places, offsets, {"entropy": own["h"]})
+    return tokens.chosen(np.isfinite(segment_sums(own["h"], offsets))), sums
 
 
-def mismatch_facts(totals: TokenTotals) -> Mismatch | None:
-    """Return the difference between rollout engine and trainer; None if it is unknown."""
-    count = totals.count("gap.tokens")
-    if not count:
+def critic_tokens(policy: Block, rewards: Floats) -> PolicyTokens:
+    """Return the tokens of responses with finite values and rewards, and their returns.
+
+    The return of a token is the sum of the rewards from it to the end of its row (γ = 1, λ = 1):
+    the reward, and the token rewards of policy tokens. So no value is part of it.
+
+    Args:
+        policy: with `values`, and `token_rewards` and `new_values` if there are columns.
+        rewards: [n].
+    """
+    offsets, names = policy.offsets, {"values": "value", "token_rewards": "process"}
+    columns = {new: policy.values[name].astype(np.float64)
+               for name, new in {**names, "new_values": "new"}.items()
+               if name in policy.values}  # fmt: skip
+    good = np.isfinite(rewards) & (np.diff(offsets) > 0)
+    for values in columns.values():
+        good &= np.isfinite(segment_sums(values, offsets))
+    tokens = PolicyTokens(policy.places, offsets, columns).chosen(good)
+    returns = np.repeat(rewards[good], np.diff(tokens.offsets))
+    if "process" in tokens and len(returns):
+        returns += reverse_scan(tokens["process"], tokens.offsets, 1.0)
+    return PolicyTokens(tokens.rows, tokens.offsets, {**tokens.columns, "return": returns})
+
+
+def first_targets(tokens: PolicyTokens, rewards: Floats) -> dict[str, Floats]:
+    """Return the target V + A of each response's first token by λ, of `critic_tokens`, [n] each.
+
+    Args:
+        tokens: of the critic.
+        rewards: [N] of all responses of the chunk.
+    """
+    values, offsets = tokens["value"], tokens.offsets
+    first, last = offsets[:-1], offsets[1:] - 1
+    if not len(first):
+        return {f"target:{lam}": np.zeros(0) for lam in LAMBDAS}
+    ahead = np.append(values[1:], 0.0)
+    ahead[last] = 0.0
+    delta = ahead - values
+    delta += tokens.columns.get("process", 0.0)
+    delta[last] += rewards
+    at = np.arange(len(values)) - np.repeat(first, np.diff(offsets))
+    targets = {"target:1.0": tokens["return"][first]}
+    for lam in LAMBDAS[:-1]:
+        powers = np.power(lam, np.arange(int(np.diff(offsets).max())))
+        powers[powers < _SMALLEST] = 0.0
+        targets[f"target:{lam}"] = values[first] + segment_sums(powers[at] * delta, offsets)
+    return targets
+
+
+def advantage_tokens(
+    array: pa.Array, location: CellLocation, mask: ListColumn | None, kept: Mask | None
+) -> tuple[PolicyTokens, int]:
+    """Return the finite advantages of responses that are kept, and how many are not finite.
+
+    Args:
+        array: a list per row, or a number.
+        location: of the array, for errors.
+        mask: of the same rows; a row whose mask has another length counts all its values.
+        kept: [n], False for responses that are left out; None keeps all.
+
+    Raises:
+        DataError: neither numbers nor lists of them.
+    """
+    if is_list(array.type):
+        lists = lists_of(array, location)
+        values, offsets = lists.values.astype(np.float64), lists.offsets
+        chosen = _is_policy(lists, mask)
+    else:
+        values = numbers_of(array, location)
+        offsets, chosen = np.arange(len(values) + 1), None
+    rows, finite = np.arange(len(offsets) - 1), np.isfinite(values)
+    if kept is not None and not kept.all():
+        of_kept = np.repeat(kept, np.diff(offsets))
+        chosen = of_kept if chosen is None else chosen & of_kept
+    if chosen is None and finite.all():  # nothing is copied
+        return PolicyTokens(rows, offsets, {"advantage": values}), 0
+    chosen = np.ones(len(values), np.bool_) if chosen is None else chosen
+    nonfinite = int(np.count_nonzero(chosen & ~finite))
+    chosen = chosen & finite
+    return PolicyTokens(
+        rows, kept_offsets(chosen, offsets), {"advantage": values[chosen]}
+    ), nonfinite
+
+
+def _is_policy(lists: ListColumn, mask: ListColumn | None) -> Mask | None:
+    """Return which values belong to policy tokens, [t]; None if all do."""
+    if mask is None or mask.values.all():
         return None
-    excess, squares = totals.total("gap.excess"), totals.total("gap.excess_squared")
-    return Mismatch(
-        tokens=count,
-        mean_abs=totals.total("gap.abs") / count,
-        clamped=totals.count("gap.clamped"),
-        max_abs=totals.highs["gap"],
-        k1=-totals.total("gap.sum") / count,
-        k3=totals.total("gap.k3") / count,
-        chi_square=(squares + 2 * excess) / count,
-        ess=effective_sample_size(count, count + excess, count + 2 * excess + squares) or 0.0,
-        confident_disagreement=totals.count("gap.sure"),
-        identical=totals.count("gap.equal"),
-        by_position=_buckets(totals),
-    )
+    policy = np.ones(len(lists.values), np.bool_)
+    fits = lists.lengths == mask.lengths
+    policy[np.repeat(fits, lists.lengths)] = mask.values[np.repeat(fits, mask.lengths)] != 0
+    return policy
 
 
-def _buckets(totals: TokenTotals) -> list[Bucket]:
-    tokens, sizes, k3 = (totals.tables[f"position.{name}"] for name in ("tokens", "abs", "k3"))
-    edges = [0, *(FIRST_BUCKET << i for i in range(len(tokens) - 1)), None]
-    return [
-        Bucket(int(edges[i] or 0), edges[i + 1], int(n), float(sizes[i] / n), float(k3[i] / n))
-        for i, n in enumerate(tokens)
-        if n
-    ]
-
-
-def duplicates_of(reading: PassResult) -> Json | None:
-    """Return how many responses have the text or tokens of an earlier one of their group."""
-    rows, selection = reading.rows, reading.selection
-    if "copy" not in rows or not len(rows):
-        return None
-    copies = is_copy(rows)
-    role = selection.copies_role
-    column = selection.text or (role and selection.columns.column(role))
-    long = copies & is_long(rows)
-    return {
-        "column": column,
-        "rows": int(copies.sum()),
-        "share": int(copies.sum()) / len(rows),
-        "long_rows": int(long.sum()),
-        "unique": int(rows.select(~_has_copy(rows)).to_series().sum()),
-    }
-
-
-def is_long(rows: pl.DataFrame) -> pl.Series:
-    """Return whether responses are too long to be equal by chance, [n] bool."""
-    if "characters" in rows:
-        return rows["characters"] >= LONG_TEXT
-    if "tokens" not in rows:
-        return pl.Series(np.ones(len(rows), np.bool_))
-    return rows["tokens"].cast(pl.Float64).fill_nan(0) >= LONG
-
-
-def is_copy(rows: pl.DataFrame) -> pl.Series:
-    """Return whether an earlier response of the group has the same text or tokens, [n] bool."""
-    return rows.select(_has_copy(rows) & ~_same(rows).is_first_distinct()).to_series()
-
-
-def _has_copy(rows: pl.DataFrame) -> pl.Expr:
-    """Return whether another response is the same; one without a text has no copies."""
-    return _same(rows).is_duplicated() & pl.col("copy").is_not_null()
-
-
-def _same(rows: pl.DataFrame) -> pl.Expr:
-    """Return the key that copies share."""
-    return pl.struct([key for key in ("batch", "group", "copy") if key in rows])
+def placed_rows(
+    count: int, places: Integers, columns: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return numbers of some rows among all rows of a chunk, [n]; NaN for the others."""
+    rows = {name: np.full(count, np.nan, values.dtype) for name, values in columns.items()}
+    for name, values in columns.items():
+        rows[name][places] = values
+    return rows

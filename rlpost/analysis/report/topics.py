@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about import TOPICS
-from rlpost.analysis.inspect.about.slices import trends_of
+from rlpost.analysis.inspect.about.steps import trends_of
+from rlpost.analysis.inspect.model import Histogram
 from rlpost.analysis.inspect.render import page
 from rlpost.analysis.report.charts import (
     bars,
@@ -36,18 +37,17 @@ def signal(facts: Facts) -> Section | None:
     None without advantages and groups.
     """
     rows, lines = [], []
-    if facts.advantages is not None and facts.advantages.whole.count:
-        whole = facts.advantages.whole
-        zero, positive = whole.zero_share or 0.0, whole.positive_share or 0.0
-        shares = {"A > 0": positive, "A < 0": max(1.0 - zero - positive, 0.0), "A = 0": zero}
+    if count := facts.whole("advantage")["count"]:
+        kinds = {"A > 0": "positive", "A < 0": "negative", "A = 0": "zero"}
+        shares = {name: facts.whole(f"advantage_{kind}")["mean"] for name, kind in kinds.items()}
         rows = [(name, percent(share), bar(share, 1.0, _BAR)) for name, share in shares.items()]
-        lines.append(f"of {whole.count:,} {facts.advantages.of}; those of exactly 0 train nothing")
-    groups = facts.groups
-    several = 0 if groups is None else groups.count - groups.single
-    if groups is not None and several and groups.pass_rate is not None:
-        share = groups.no_signal / several
+        of = facts.facts["advantage"]["of"]
+        lines.append(f"of {count:,} {of}; those of exactly 0 train nothing")
+    equal = facts.whole("equal_rewards")
+    if equal["count"]:
+        share = equal["mean"]
         rows.append(("groups with equal rewards", percent(share), bar(share, 1.0, _BAR)))
-        lines.append(f"{groups.no_signal:,} of {several:,} groups have equal rewards: a group "
+        lines.append(f"{equal['total']:,} of {equal['count']:,} groups have equal rewards: a group "
                      "baseline makes their advantages 0")  # fmt: skip
     table = TextTable(("", "share", ""), rows, lines=lines, text=(0, 2))
     return Section("signal", Page("Signal", parts=[table])) if rows else None
@@ -71,14 +71,11 @@ def topics(facts: Facts) -> Iterator[Section]:
 
 
 def _steps(facts: Facts) -> Iterator[Chart]:
-    axis, labels = facts.roles["batch"].column, [step.label for step in facts.steps]
-    for trend in trends_of(facts.steps):
+    axis, labels = facts.roles["batch"].column, facts.labels("step")
+    for trend in trends_of(facts, "step"):
         from_zero = trend.name in ("policy tokens", "engine ‖ trainer")
         yield _trend(trend.name, labels, trend.values, axis, trend.share, from_zero)
-    advantages = {step.label: step for step in facts.advantages.steps} if facts.advantages else {}
-    slices = [advantages.get(label) for label in labels]
-    deviations = [None if part is None else part.std for part in slices]
-    zeros = [None if part is None else part.zero_share for part in slices]
+    deviations, zeros = facts.by("step", "advantage", "std"), facts.by("step", "advantage_zero")
     for title, values, share in (("std of A", deviations, False), ("A = 0", zeros, True)):
         if any(value is not None for value in values):
             yield _trend(title, labels, values, axis, share, from_zero=True)
@@ -107,18 +104,15 @@ def _lengths(facts: Facts) -> Iterator[Chart]:
 
 
 def _advantages(facts: Facts) -> Iterator[Chart]:
-    advantages = facts.advantages
-    if advantages is None or advantages.histogram is None:
+    if facts.advantages is None or not facts.advantages["histogram"]["counts"]:
         return
-    whole, bins, of = advantages.whole, advantages.histogram, advantages.of
-    zeros = round((whole.zero_share or 0.0) * whole.count)
-    outside = whole.count - sum(bins.counts)
-    note = f"{outside:,} {of} are outside this range" if outside else ""
-    yield histogram_beside_zeros("Advantages", bins, zeros, of, "advantage", note)
+    bins = Histogram(*facts.advantages["histogram"].values())
+    zeros, of = facts.whole("advantage")["count"] - sum(bins.counts), facts.facts["advantage"]["of"]
+    yield histogram_beside_zeros("Advantages", bins, zeros, of, "advantage")
 
 
 def _groups(facts: Facts) -> Iterator[Chart]:
-    groups = facts.groups
+    groups = facts.prompt_groups
     if groups is None or not groups.size:
         return
     if groups.pass_rates:
@@ -145,19 +139,18 @@ def _rate_names(groups: PromptGroup) -> list[str]:
 
 
 def _entropy(facts: Facts) -> Iterator[Chart]:
-    entropy = facts.entropy
-    if entropy is None:
+    if facts.entropy is None:
         return
-    labels = [str(part.label) for part in entropy.by_position]
-    means = [part.mean for part in entropy.by_position]
-    yield bars("Mean entropy by position in the response", labels, means, "nats", "policy token")
-    for title, parts, values, from_zero in (
-        ("Mean entropy by step", entropy.steps, [part.mean for part in entropy.steps], True),
-        ("Covariance of log-prob and advantage by step", entropy.covariance[1:],
-         [part.value for part in entropy.covariance[1:]], False),
+    places = {name: values[:-1] for name, values in facts.entropy["by_position"].items()}
+    title = "Mean entropy by position in the response"
+    yield bars(title, places["label"], places["entropy"], "nats", "policy token")
+    steps = facts.labels("step")
+    for title, values, from_zero in (
+        ("Mean entropy by step", facts.by("step", "entropy"), True),
+        ("Covariance of log-prob and advantage by step", facts.by("step", "covariance", "value"),
+         False),
     ):  # fmt: skip
-        if len(parts) > 1:
-            steps = [part.label or 0 for part in parts]
+        if len(values) > 1:
             yield line(title, steps, values, facts.roles["batch"].column, from_zero=from_zero)
 
 
@@ -165,16 +158,18 @@ def _critic(facts: Facts) -> Iterator[Chart]:
     critic = facts.critic
     if critic is None:
         return
-    leads = [part.returns - part.value for part in critic.calibration]
-    labels = [number(part.value, digits=2) for part in critic.calibration]
+    parts = critic["calibration"]
+    leads = [
+        returns - value for value, returns in zip(parts["value"], parts["return"], strict=True)
+    ]
+    labels = [number(value, digits=2) for value in parts["value"]]
     title = "Mean return less mean value, by decile of the value"
     yield bars(title, labels, leads, "more return than value", "mean value of the decile")
-    if critic.lambdas:
+    if targets := critic["lambdas"]:
         title = "Error of the target of a prompt's first token, √(bias² + variance)"
         note = "around the mean return of the prompt's group"
-        lams = [f"{part.lam:g}" for part in critic.lambdas]
-        errors = [part.error for part in critic.lambdas]
-        yield line(title, lams, errors, "λ", from_zero=True, note=note)
+        lams = [f"{lam:g}" for lam in targets["lambda"]]
+        yield line(title, lams, targets["error"], "λ", from_zero=True, note=note)
 
 
 CHARTS: dict[str, Callable[[Facts], Iterator[Chart]]] = {

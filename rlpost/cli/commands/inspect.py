@@ -160,7 +160,7 @@ def inspect(
             reward_components=components,
             ignore=ignore or [],
             evidence=EVIDENCE if about is None else MOST_EVIDENCE,
-            critic_and_entropy=verbose or about in ("critic", "entropy") or how == "json",
+            details=verbose or about is not None or how == "json",
             progress=reporter,
         )
     _show_facts(result, how, about, verbose=verbose, quiet=quiet)

@@ -47,8 +47,9 @@ def _with_tokens(generated):
 
 
 def test_failures_are_counted_by_rollout(generated, path):
-    facts, counts = inspect([path], **ROLLOUTS).failures, generated.counts()
-    assert (facts.of, facts.failed, facts.count) == (
+    whole, counts = inspect([path], **ROLLOUTS), generated.counts()
+    facts, failed = whole.failures, whole.whole("failed")
+    assert (facts.of, failed["total"], failed["count"]) == (
         "rollout", counts["failed rollouts"], counts["rollouts"]
     )  # fmt: skip
     rows = pl.from_arrow(generated.table)
@@ -56,7 +57,8 @@ def test_failures_are_counted_by_rollout(generated, path):
     assert facts.reasons == dict(reasons.value_counts().iter_rows())
     rollouts = rows.group_by("step", "rollout_id").agg(pl.col("failure").is_not_null().any())
     shares = rollouts.group_by("step").agg(pl.mean("failure"))
-    assert facts.by_step == pytest.approx(dict(shares.iter_rows()))
+    by_step = dict(zip(whole.labels("step"), whole.by("step", "failed"), strict=True))
+    assert by_step == pytest.approx(dict(shares.iter_rows()))
     assert facts.baselines.mean_without > facts.baselines.mean_with
     assert facts.baselines.moved > 0
 

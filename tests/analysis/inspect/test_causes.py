@@ -83,9 +83,10 @@ def test_estimates_are_those_planted():
 def test_an_engine_that_keeps_its_first_weights_is_a_failed_sync():
     """martingale's published case, in a dump of a small model that it was repeated with."""
     dump = Path(__file__).parent / "first_weights.parquet"
-    gap = rlpost.inspect(dump).mismatch
-    assert gap.k1 == pytest.approx(0.41, abs=0.005)
-    assert gap.max_abs == pytest.approx(7.47, abs=0.005)
+    facts = rlpost.inspect(dump)
+    gap = facts.mismatch
+    assert facts.whole("engine_k1")["mean"] == pytest.approx(0.41, abs=0.005)
+    assert facts.whole("engine_gap")["max"] == pytest.approx(7.47, abs=0.005)
     assert (gap.causes[0].name, gap.causes[0].sure) == ("failed-sync", "high")
     assert gap.causes[0].share > 0.99
     assert gap.causes[0].estimate["labels"] == [1, 2, 3, 4, 5]
@@ -146,7 +147,7 @@ def test_the_table_has_the_causes_and_what_none_explains():
         replace(gap.causes[0], name=name, share=share)
         for name, share in (("temperature", 0.6), ("stale-weights", 0.3), ("other", 0.1))
     ]
-    table = about.causes_table(replace(gap, causes=causes_))
+    table = about.causes_table(replace(gap, causes=causes_), gap.sampled)
     assert [(row[0], row[1]) for row in table.rows] == [
         ("temperature", "60.0 %"), ("stale-weights", "30.0 %"), ("unexplained", "10.0 %")
     ]  # fmt: skip
@@ -261,7 +262,7 @@ def test_no_fewer_rare_tokens_than_expected_are_no_truncated_sampling():
 
 def test_evidence_of_two_causes_stands_once_and_no_share_is_a_dash():
     gap = rlpost.inspect(unlogged(0.0, heat=0.7)).mismatch
-    table = about.causes_table(gap)
+    table = about.causes_table(gap, gap.sampled)
     assert [row[:2] for row in table.rows] == [("temperature", "–"), ("truncated-sampling", "–")]
     notes = table.row_notes
     assert "less surprising than the entropy" in notes[0]
@@ -274,8 +275,9 @@ def test_a_sample_has_the_same_tokens_in_any_order_of_rows_and_chunks(monkeypatc
     pq.write_table(table, tmp_path / "a.parquet")
     order = np.random.default_rng(0).permutation(len(table))
     pq.write_table(table.take(order), tmp_path / "b.parquet", row_group_size=9)
-    gaps = [rlpost.inspect(tmp_path / f"{x}.parquet").mismatch for x in "ab"]
-    assert gaps[0].sampled <= 4000 < gaps[0].tokens
+    facts = [rlpost.inspect(tmp_path / f"{x}.parquet") for x in "ab"]
+    gaps = [x.mismatch for x in facts]
+    assert gaps[0].sampled <= 4000 < facts[0].whole("engine_gap")["count"]
     assert [one.sampled for one in gaps] == [gaps[0].sampled] * 2
     assert gaps[0].causes == gaps[1].causes
     assert gaps[0].causes[0].estimate["temperature"] == pytest.approx(0.8, abs=0.05)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inspected_files import spread
+from inspected_files import groups_of, spread, spreads
 from typer.testing import CliRunner
 
 import rlpost
@@ -137,43 +137,42 @@ def test_inspect_and_the_summary_count_the_same_responses(runs, choices, by_comp
         facts = inspect(path, columns_map=IDS, reward_components=parts, **choices)
     if (summary := summary_of(table, recipe)) is None:
         none_trains = choices["failures"] == "mask"  # failed ones count, but do not train
-        assert none_trains or (facts.rewards.spread.count, facts.groups.count) == (0, 0)
-        if sum(facts.uncounted.values()) == facts.responses:
-            assert (facts.mismatch, facts.token_facts.kl, facts.entropy) == (None, None, None)
-            assert (facts.lengths.spread.count, facts.truncated.responses) == (0, 0)
+        assert none_trains or (facts.whole("reward")["count"], facts.prompt_groups.count) == (0, 0)
+        if facts.whole("counted")["total"] == 0:
+            assert (facts.mismatch, facts.entropy) == (None, None)
+            counts = [facts.whole(x)["count"] for x in ("kl", "policy_tokens", "truncated")]
+            assert counts == [0, 0, 0]
         return
     groups, signal = summary["groups"], summary["signal"]["groups"]
     assert facts.responses == summary["responses"]
     assert facts.tokens == summary["tokens"]
     assert facts.rollouts == summary.get("rollouts", {"count": None})["count"]
-    assert {name: getattr(facts.groups, name) for name in groups} == groups
-    assert facts.groups.no_signal == signal["equal_rewards"]
-    assert facts.groups.equal_all_pass == signal["all_pass"]
-    assert facts.groups.equal_all_fail == signal["none_pass"]
-    assert spread(facts.rewards.spread) == summary["reward"]
+    assert groups_of(facts, groups) == groups
+    assert facts.whole("equal_rewards")["total"] == signal["equal_rewards"]
+    assert facts.whole("all_pass")["total"] == signal["all_pass"]
+    assert spread(facts, "reward") == summary["reward"]
     reasons = [*REASONS[:2], *([] if choices["failures"] == "mask" else ["failure"])]
     masked = {name: summary["masked"].get(name, {"responses": 0})["responses"] for name in reasons}
-    assert {name: facts.uncounted.get(name, 0) for name in reasons} == masked
+    assert {x: facts.whole(f"left_out:{x}")["total"] or 0 for x in reasons} == masked
     assert facts.failures.reasons == summary["failures"]["reasons"]
     assert facts.failures.treatment == summary["failures"]["treatment"]
     if not summary["masked"]["nonfinite"]["responses"]:
-        assert spread(facts.lengths.spread) == summary["policy_tokens"]
+        assert spread(facts, "policy_tokens") == summary["policy_tokens"]
         check_policies(facts, summary)
-    for slices, name in ((facts.steps, "step"), (facts.domains, "domain")):
-        rows = summary[f"{name}s"]
-        assert [one.label for one in slices] == [row[name] for row in rows]
-        for one, row in zip(slices, rows, strict=True):
-            assert (one.responses, one.tokens) == (row["responses"], row["tokens"])
-            assert spread(one.reward) == row["reward"]
-            assert (one.pass_rate or 0.0) == row["pass_rate"]
-            equal = row["signal"]["groups"]["equal_rewards"]
-            assert (one.no_signal or 0.0) > 0 if equal else not one.no_signal
+    for key in ("step", "domain"):
+        rows = summary[f"{key}s"]
+        assert facts.labels(key) == [row[key] for row in rows]
+        assert facts.by(key, "counted", "count") == [row["responses"] for row in rows]
+        assert spreads(facts, key, "reward") == [row["reward"] for row in rows]
+        assert [x or 0.0 for x in facts.by(key, "passed")] == [row["pass_rate"] for row in rows]
+        equal = [row["signal"]["groups"]["equal_rewards"] for row in rows]
+        assert facts.by(key, "equal_rewards", "total") == equal
     for name in parts:
-        found, wanted = facts.components[name], summary["components"][name]
-        assert found.no_signal == wanted["no_signal"]
-        assert found.spread.count == wanted["scored"]
+        wanted = summary["components"][name]
+        assert facts.components[name]["no_signal"] == wanted["no_signal"]
+        assert facts.whole(f"component:{name}")["count"] == wanted["scored"]
         want = {part: wanted[part] for part in ("mean", "std", "min", "max")}
-        assert spread(found.spread) == want
+        assert spread(facts, f"component:{name}") == want
 
 
 def summary_of(table: pa.Table, recipe: Recipe) -> dict[str, Any] | None:
@@ -188,13 +187,13 @@ def summary_of(table: pa.Table, recipe: Recipe) -> dict[str, Any] | None:
 
 def check_policies(facts: Facts, summary: dict[str, Any]) -> None:
     """Compare what is of tokens, and which responses a limit cut off."""
-    gap, correction = facts.mismatch, summary["correction"]
-    assert facts.token_facts.kl.mean == summary["kl"]["mean"]
-    if facts.failures.treatment == "mask" and facts.failures.failed:
+    gap, correction = facts.whole("engine_k3"), summary["correction"]
+    assert facts.whole("kl")["mean"] == summary["kl"]["mean"]
+    if facts.failures.treatment == "mask" and facts.whole("failed")["total"]:
         return  # weights and truncation are of the responses that train, failed ones do not
-    assert gap.tokens == correction["tokens"]
-    assert gap.k3 == pytest.approx(correction["kl"]["k3"], rel=1e-9)
-    assert facts.truncated.responses == summary["truncation"]["responses"]
+    assert gap["count"] == correction["tokens"]
+    assert gap["mean"] == pytest.approx(correction["kl"]["k3"], rel=1e-9)
+    assert facts.whole("truncated")["total"] == summary["truncation"]["responses"]
 
 
 ROWS = {
@@ -246,7 +245,11 @@ def test_the_mask_of_a_run_leaves_nothing_out(tmp_path):
     recipe = Recipe(drop_difficulty=(0.5, 2.0), emit=["advantages", "sample_mask"])
     rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
     facts = inspect(tmp_path / "out.parquet")
-    assert (facts.left_out, facts.uncounted, facts.rewards.spread.count) == (3, {}, 6)
+    assert (facts.left_out, facts.whole("counted")["total"], facts.whole("reward")["count"]) == (
+        3,
+        6,
+        6,
+    )
 
 
 def counted_rows(**columns: Any) -> pa.Table:
@@ -262,7 +265,7 @@ def counted_rows(**columns: Any) -> pa.Table:
 def test_an_input_of_which_nothing_counts_is_inspected_and_reported(columns):
     facts = rlpost.inspect(counted_rows(**columns))
     assert facts.responses == 8
-    assert facts.lengths.spread.max is None
+    assert facts.whole("policy_tokens")["max"] is None
     assert rlpost.report(counted_rows(**columns)).responses == 8
 
 
@@ -301,13 +304,15 @@ def test_failed_responses_have_no_part_in_statistics_of_policies(tmp_path):
     assert [token.row for token in facts.mismatch.largest] == [
         token.row for token in counted.mismatch.largest
     ]
-    assert facts.mismatch.k3 == pytest.approx(2e-4, rel=0.1)
+    assert facts.whole("engine_k3")["mean"] == pytest.approx(2e-4, rel=0.1)
     assert "engine_mismatch" not in {finding.check for finding in facts.findings}
-    assert facts.token_facts.kl == counted.token_facts.kl
-    assert facts.token_facts.kl.mean == pytest.approx(0.5)
+    assert facts.whole("kl")["mean"] == pytest.approx(0.5)
     assert facts.entropy == counted.entropy
-    assert facts.steps[:3] == counted.steps
-    assert (facts.steps[3].kl, facts.steps[3].mismatch) == (None, None)
+    for name in ("kl", "engine_k3", "engine_gap", "ess", "entropy", "reward", "policy_tokens"):
+        assert facts.whole(name) == counted.whole(name), name
+        for part in facts.facts[name]["step"]:
+            assert facts.by("step", name, part)[:3] == counted.by("step", name, part)
+    assert [facts.by("step", name)[3] for name in ("kl", "engine_k3")] == [None, None]
     assert facts.token_facts.columns["old_log_probs"].tokens == 40 * 64
 
 

@@ -85,7 +85,8 @@ def near(value):
 
 def test_the_critic_equals_loops():
     columns = rollouts()
-    found = rlpost.inspect(table(columns)).critic
+    facts = rlpost.inspect(table(columns))
+    found, whole = facts.critic, facts.whole
     rows = [
         row
         for row in range(len(columns["reward"]))
@@ -96,69 +97,77 @@ def test_the_critic_equals_loops():
     both = {row: returns_of(columns, row) for row in rows}
     returns = {row: both[row][1] for row in rows}
     flat = [(v, r) for row in rows for v, r in zip(values[row], returns[row], strict=True)]
-    assert (found.tokens, found.responses) == (len(flat), len(rows))
-    assert found.value == near(fmean(v for v, _ in flat))
+    assert whole("value")["count"] == len(flat)
+    assert whole("value")["mean"] == near(fmean(v for v, _ in flat))
+    assert whole("value")["std"] == near(math.sqrt(variance(v for v, _ in flat)))
     explained = 1 - pvariance([r - v for v, r in flat]) / pvariance([r for _, r in flat])
-    assert found.explained_variance == near(explained)
-    assert found.rmse == near(math.sqrt(fmean((r - v) ** 2 for v, r in flat)))
-    for end, at in ((found.first, 0), (found.last, -1)):
-        pairs = [(values[row][at], returns[row][at]) for row in rows]
-        assert (end.value, end.returns) == near(tuple(map(fmean, zip(*pairs, strict=True))))
-        assert end.rmse == near(math.sqrt(fmean((v - r) ** 2 for v, r in pairs)))
-    for one, (clip, delta) in zip(found.losses, LOSSES, strict=True):
+    assert whole("explained_variance")["value"] == near(explained)
+    squares = fmean((r - v) ** 2 for v, r in flat)
+    assert whole("squared_value_error")["mean"] == near(squares)
+    names = ("verl 0.9.1, areal 1.0.4", "areal 1.0.4, huber", "xtuner")
+    for name, (clip, delta) in zip(names, LOSSES, strict=True):
         losses = [
             loss_of(*three, clip, delta)
             for row in rows
             for three in zip(new[row], values[row], returns[row], strict=True)
         ]
-        plain, clipped, share = map(fmean, zip(*losses, strict=True))
-        assert (one.plain, one.clipped, one.clipped_share) == near((plain, clipped, share))
+        kinds = ("value_loss", "clipped_value_loss", "value_clipped")
+        got = [whole(f"{kind}:{name}")["mean"] for kind in kinds]
+        assert got == near([*map(fmean, zip(*losses, strict=True))])
     flat.sort()
-    assert sum(one.tokens for one in found.calibration) == len(flat)
-    assert len(found.calibration) == 10
-    for one in found.calibration:  # bins of 1/32 are whole, so a decile has not exactly a tenth
-        part, flat = flat[: one.tokens], flat[one.tokens :]
-        means = tuple(map(fmean, zip(*part, strict=True)))
-        assert (one.value, one.returns) == pytest.approx(means, abs=0.05)
-    for one in found.by_position:
+    parts = found["calibration"]
+    assert sum(parts["count"]) == len(flat)
+    assert len(parts["count"]) == 10
+    for count, *got in zip(*parts.values(), strict=True):
+        part, flat = flat[:count], flat[count:]  # bins of 1/32 are whole: not exactly a tenth
+        assert got == pytest.approx([*map(fmean, zip(*part, strict=True))], abs=0.05)
+    places = found["by_position"]
+    spans = [(0, 1), (1, 4), (4, 16), (16, 64)]
+    assert places["label"] == ["0", "1 to 3", "4 to 15", "16 to 63", "last"]
+    for place, (first, end) in enumerate([*spans, (-1, None)]):
         part = [
             (v, r)
             for row in rows
-            for at, (v, r) in enumerate(zip(values[row], returns[row], strict=True))
-            if one.first <= at < one.end
+            for v, r in zip(values[row][first:end], returns[row][first:end], strict=True)
         ]
-        assert one.tokens == len(part)
-        assert one.rmse == near(math.sqrt(fmean((v - r) ** 2 for v, r in part)))
+        assert places["count"][place] == len(part)
+        assert places["value"][place] == near(fmean(v for v, _ in part))
+        assert places["return"][place] == near(fmean(r for _, r in part))
+        squares = fmean((v - r) ** 2 for v, r in part)
+        assert places["squared_value_error"][place] == near(squares)
     groups = defaultdict(list)
     for row in rows:
         groups[columns["step"][row], columns["prompt_id"][row]].append(row)
     groups = [own for own in groups.values() if len(own) > 1]
-    assert found.groups == len(groups)
-    for one in found.lambdas:
+    assert found["groups"] == len(groups)
+    for lam, bias, std, error in zip(*found["lambdas"].values(), strict=True):
         squares, spreads = [], []
         for own in groups:
-            targets = [target_of(both[row][0], values[row], one.lam) for row in own]
+            targets = [target_of(both[row][0], values[row], lam) for row in own]
             leads = [x - returns[row][0] for x, row in zip(targets, own, strict=True)]
             squares.append(fmean(leads) ** 2 - variance(leads) / len(own))
             spreads.append(variance(targets))
-        assert one.bias == pytest.approx(math.sqrt(max(fmean(squares), 0)), abs=1e-7)
-        assert one.std == near(math.sqrt(fmean(spreads)))
-    for one in found.steps:
+        assert bias == pytest.approx(math.sqrt(max(fmean(squares), 0)), abs=1e-7)
+        assert (std, error) == near((math.sqrt(fmean(spreads)), math.hypot(bias, std)))
+    for step, square in zip(
+        facts.labels("step"), facts.by("step", "squared_value_error"), strict=True
+    ):
         part = [
             (v, r)
             for row in rows
-            if columns["step"][row] == one.label
+            if columns["step"][row] == step
             for v, r in zip(values[row], returns[row], strict=True)
         ]
-        assert one.rmse == near(math.sqrt(fmean((v - r) ** 2 for v, r in part)))
+        assert square == near(fmean((v - r) ** 2 for v, r in part))
 
 
 @pytest.mark.parametrize("without", ["", "entropy", "advantages"])
 def test_the_entropy_equals_loops(without):
     columns = rollouts(1)
     columns.pop(without, None)
-    found = rlpost.inspect(table(columns)).entropy
-    assert (found.sampled, found.column) == (
+    facts = rlpost.inspect(table(columns))
+    found, whole = facts.entropy, facts.whole("entropy")
+    assert (found["sampled"], found["column"]) == (
         (True, "old_log_probs") if without == "entropy" else (False, "entropy")
     )
     log_probs = {row: policy(columns, "old_log_probs", row) for row in range(120)}
@@ -167,15 +176,17 @@ def test_the_entropy_equals_loops(without):
     else:
         own = {row: policy(columns, "entropy", row) for row in range(120) if row != 11}
     flat = [x for one in own.values() for x in one]
-    assert found.tokens == len(flat)
-    assert found.mean == near(fmean(flat))
+    assert whole["count"] == len(flat)
+    assert (whole["mean"], whole["std"]) == near((fmean(flat), math.sqrt(variance(flat))))
+    assert (whole["min"], whole["max"]) == (min(flat), max(flat))
     highest = sorted(flat, reverse=True)[: len(flat) // 5]
-    assert found.top_share == pytest.approx(math.fsum(highest) / math.fsum(flat), rel=0.01)
-    assert found.top_least == pytest.approx(highest[-1], rel=1 / 32)
-    for slices, name in ((found.steps, "step"), (found.domains, "domain")):
-        for one in slices:
-            part = [x for row in own if columns[name][row] == one.label for x in own[row]]
-            assert (one.tokens, one.mean) == (len(part), near(fmean(part)))
+    assert found["top_share"] == pytest.approx(math.fsum(highest) / math.fsum(flat), rel=0.01)
+    assert found["top_least"] == pytest.approx(highest[-1], rel=1 / 32)
+    for key in ("step", "domain"):
+        numbers = [facts.by(key, "entropy", part) for part in ("label", "count", "mean")]
+        for label, count, mean in zip(*numbers, strict=True):
+            part = [x for row in own if columns[key][row] == label for x in own[row]]
+            assert (count, mean) == (len(part), near(fmean(part)))
     rewards = columns["reward"]
 
     def advantages(row):
@@ -191,18 +202,20 @@ def test_the_entropy_equals_loops(without):
 
     kept = [row for row in range(120) if without != "advantages" or math.isfinite(rewards[row])]
     total = 0.0
-    for one in found.covariance[1:]:
+    numbers = [facts.by("step", "covariance", part) for part in ("label", "count", "value")]
+    for label, count, value in zip(*numbers, strict=True):
         pairs = [
             pair
             for row in kept
-            if columns["step"][row] == one.label
+            if columns["step"][row] == label
             for pair in zip(log_probs[row], advantages(row), strict=True)
         ]
         log, advantage = map(fmean, zip(*pairs, strict=True))
-        assert one.tokens == len(pairs)
-        assert one.value == near(fmean((x - log) * (a - advantage) for x, a in pairs))
-        total += one.value * one.tokens
-    assert found.covariance[0].value == near(total / found.covariance[0].tokens)
+        assert count == len(pairs)
+        assert value == near(fmean((x - log) * (a - advantage) for x, a in pairs))
+        total += value * count
+    covariance = facts.whole("covariance")
+    assert covariance["value"] == near(total / covariance["count"])
 
 
 def test_layout_and_order_change_no_bit(tmp_path, monkeypatch):
@@ -214,7 +227,7 @@ def test_layout_and_order_change_no_bit(tmp_path, monkeypatch):
     once = rlpost.inspect(whole).as_json()
     monkeypatch.setattr(reading, "CHUNK_TOKENS", 64)
     again = rlpost.inspect(tmp_path).as_json()
-    for name in ("critic", "entropy"):
+    for name in ("critic", "entropy", "facts"):
         assert json.dumps(again[name]) == json.dumps(once[name])
 
 
@@ -229,12 +242,12 @@ def test_the_screens_have_the_numbers_of_the_sample_file():
         assert done.exit_code == 0, done.output
         assert not [one for one in numbers if one not in done.output]
         assert len(done.output.splitlines()) <= 24
-    assert facts.critic.best.lam == 0.9
-    assert facts.critic.explained_variance == pytest.approx(0.2169, abs=1e-4)
-    assert not facts.entropy.sampled
-    sampled = rlpost.inspect(file, columns_map={"entropy": "none"}).entropy
-    assert sampled.sampled
-    assert sampled.mean == pytest.approx(facts.entropy.mean, abs=0.01)
+    assert facts.whole("explained_variance")["value"] == pytest.approx(0.2169, abs=1e-4)
+    assert not facts.entropy["sampled"]
+    sampled = rlpost.inspect(file, columns_map={"entropy": "none"})
+    assert sampled.entropy["sampled"]
+    means = [x.whole("entropy")["mean"] for x in (sampled, facts)]
+    assert means[0] == pytest.approx(means[1], abs=0.01)
 
 
 @pytest.mark.parametrize(

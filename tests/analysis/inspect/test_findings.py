@@ -682,9 +682,9 @@ def test_failures_move_baselines(tmp_path):
         "response_mask": [[1], [], [1], [1]],
     }
     path = write(tmp_path / "a.parquet", columns)
-    facts = inspect([path]).failures
-    assert (facts.failed, facts.reasons) == (1, {"crash": 1})
-    means = facts.baselines
+    facts = inspect([path])
+    assert (facts.whole("failed")["total"], facts.failures.reasons) == (1, {"crash": 1})
+    means = facts.failures.baselines
     assert (means.groups, means.moved, means.emptied) == (2, 1, 0)
     assert (means.mean_with, means.mean_without) == (0.75, 1.0)
     assert means.distance == means.farthest == 0.5
@@ -1104,16 +1104,18 @@ def test_advantages_have_statistics_overall_and_by_step(tmp_path):
     lists = [
         rng.normal(size=len(mask)).round(1).astype(np.float32) for mask in BASE["response_mask"]
     ]
-    found = inspect([write(tmp_path / "a.parquet", BASE | {"advantages": lists})]).advantages
-    for step, facts in [(None, found.whole), *enumerate(found.steps)]:
+    found = inspect([write(tmp_path / "a.parquet", BASE | {"advantages": lists})])
+    names, zeros = ("count", "mean", "std", "min", "max"), found.by("step", "advantage_zero")
+    columns = [found.by("step", "advantage", name) for name in names]
+    whole, share = found.whole("advantage"), found.whole("advantage_zero")["mean"]
+    slices = [([whole[name] for name in names], share), *zip(zip(*columns), zeros)]  # noqa: B905
+    for step, (numbers, zero) in zip([None, *found.labels("step")], slices, strict=True):
         rows = [row for row in range(ROWS) if step is None or BASE["step"][row] == step]
         own = np.concatenate([lists[row][BASE["response_mask"][row] == 1] for row in rows])
         own = own.astype(np.float64)
-        assert (facts.label, facts.count) == (step, len(own))
-        assert facts.mean == pytest.approx(own.mean())
-        assert facts.std == pytest.approx(own.std(ddof=1))
-        assert (facts.min, facts.max) == (own.min(), own.max())
-        assert facts.zero_share == pytest.approx((own == 0).mean())
+        want = [len(own), own.mean(), own.std(ddof=1), own.min(), own.max()]
+        assert [*numbers] == pytest.approx(want)
+        assert zero == pytest.approx((own == 0).mean())
     assert inspect([write(tmp_path / "b.parquet", BASE)]).advantages is None
 
 

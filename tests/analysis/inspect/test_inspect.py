@@ -25,28 +25,11 @@ def test_the_layout_of_files_changes_no_number(sample, facts, tmp_path):
     for one in (again, before):
         if gap := one["mismatch"]:  # these name files and rows
             gap["largest"] = [(token["position"], token["infer"]) for token in gap["largest"]]
-    for name in (
-        "groups",
-        "rewards",
-        "masks",
-        "steps",
-        "domains",
-        "responses",
-        "tokens",
-        "mismatch",
-    ):
-        assert _rounded(again[name]) == _rounded(before[name]), name
-    for name in ("columns", "kl", "identical"):
-        assert _rounded(again["token_facts"][name]) == _rounded(before["token_facts"][name]), name
-    assert again["lengths"]["spread"] == before["lengths"]["spread"]
-
-
-def _rounded(value):
-    if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    return float(f"{value:.9g}") if isinstance(value, float) else value
+    names = ("facts", "prompt_groups", "rewards", "masks", "responses", "tokens", "mismatch")
+    for name in (*names, "engine_gap", "critic"):
+        assert again[name] == before[name], name
+    for name in ("columns", "identical"):
+        assert again["token_facts"][name] == before["token_facts"][name], name
 
 
 # ---- inputs that are not as they should be ----
@@ -57,7 +40,7 @@ def test_an_empty_file_has_a_finding(tmp_path, sample):
     found = inspect([tmp_path / "a.parquet"])
     assert found.responses == 0
     assert [finding.check for finding in found.findings] == ["no_rows"]
-    assert found.rewards.spread.mean is None
+    assert found.whole("reward")["mean"] is None
     for how in ("table", "json", "markdown"):
         done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", how])
         assert done.exit_code == 0, done.output
@@ -69,8 +52,10 @@ def test_an_empty_file_has_a_finding(tmp_path, sample):
 def test_without_tokens_other_statistics_are_the_same(sample, facts):
     found = inspect([sample], tokens=False, unit="row")
     assert found.token_facts is None
-    for name in ("groups", "rewards", "lengths", "masks", "responses", "tokens"):
+    for name in ("prompt_groups", "rewards", "lengths", "masks", "responses", "tokens"):
         assert getattr(found, name) == getattr(facts, name)
+    assert found.facts == {name: facts.facts[name] for name in found.facts}
+    assert {"reward", "passed", "policy_tokens", "equal_rewards"} <= found.facts.keys()
 
 
 def test_footers_have_bytes_codecs_and_types(sample):

@@ -18,7 +18,7 @@ def test_hive_partitions_are_columns(tmp_path, sample):
         (tmp_path / f"step={step}").mkdir()
         pq.write_table(table, tmp_path / f"step={step}" / "a.parquet")
     found = inspect([tmp_path])
-    assert [one.label for one in found.steps] == [3, 10]
+    assert found.labels("step") == [3, 10]
     assert found.responses == 2 * len(table)
 
 
@@ -33,8 +33,8 @@ def test_missing_numbers_and_null_lists_are_counted(tmp_path):
     found = inspect([tmp_path / "a.parquet"])
     column = found.token_facts.columns["old_log_probs"]
     assert (column.null, column.nan, column.unequal_rows, column.tokens) == (1, 0, 1, 2)
-    assert (found.rewards.nonfinite, found.rewards.spread.count) == (1, 2)
-    assert found.groups.size["max"] == 2
+    assert (found.rewards.nonfinite, found.whole("reward")["count"]) == (1, 2)
+    assert found.prompt_groups.size["max"] == 2
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from runs import run
 from typer.testing import CliRunner
 
-from rlpost.analysis.inspect import reading
+from rlpost.analysis.inspect import tokens
 from rlpost.analysis.inspect.about import TOPICS
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.cli import completion
@@ -203,11 +203,13 @@ def test_a_threshold_that_no_reward_reaches_is_reported():
 
 def test_critic_and_entropy_are_computed_where_they_are_shown(monkeypatch):
     computed = []
-    for name in ("critic_rows", "entropy_rows"):
-        monkeypatch.setattr(reading, name, lambda *_, name=name: computed.append(name) or {})
+    for name in ("critic_tokens", "entropy_tokens"):
+        of = getattr(tokens, name)
+        computing = lambda *x, name=name, of=of: computed.append(name) or of(*x)  # noqa: E731
+        monkeypatch.setattr(tokens, name, computing)
     path = SAMPLES / "calculator.parquet"
     screen = run("inspect", path)
     assert "mismatch, entropy, critic, masks" in " ".join(screen.out.split())
     assert computed == []
     run("inspect", path, "--verbose")
-    assert {*computed} == {"critic_rows", "entropy_rows"}
+    assert {*computed} == {"critic_tokens", "entropy_tokens"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -14,14 +16,15 @@ from rlpost.analysis.inspect.facts import inspect
 
 def test_kl_and_mismatch_equal_those_of_the_summary(facts, summary):
     kl = {name: summary["kl"][name] for name in ("mean", "std", "min", "max")}
-    assert spread(facts.token_facts.kl) == pytest.approx(kl, rel=1e-9, abs=1e-15)
-    gap, want = facts.mismatch, summary["correction"]
-    assert gap.tokens == want["tokens"]
-    assert (gap.k1, gap.k3) == pytest.approx((want["kl"]["k1"], want["kl"]["k3"]), rel=1e-9)
-    assert gap.chi_square == pytest.approx(want["chi_square"]["token"], rel=1e-9)
-    assert gap.ess == pytest.approx(want["ess"], rel=1e-12)
-    assert gap.confident_disagreement == want["confident_disagreement"]
-    assert gap.identical == want["identical"]
+    assert spread(facts, "kl") == pytest.approx(kl, rel=1e-9, abs=1e-15)
+    want = summary["correction"]
+    assert facts.whole("engine_gap")["count"] == want["tokens"]
+    for name, value in (want["kl"] | {"chi2": want["chi_square"]["token"]}).items():
+        if f"engine_{name}" in facts.facts:
+            assert facts.whole(f"engine_{name}")["mean"] == pytest.approx(value, rel=1e-9)
+    assert facts.whole("ess")["value"] == pytest.approx(want["ess"], rel=1e-12)
+    assert facts.whole("confident_disagreement")["total"] == want["confident_disagreement"]
+    assert facts.whole("identical_log_probs")["total"] == want["identical"]
 
 
 def policy_tokens(sample):
@@ -39,19 +42,21 @@ def test_token_facts_equal_a_plain_computation(sample, facts):
     for name in ("old_log_probs", "infer_log_probs", "ref_log_probs", "values"):
         one, column = facts.token_facts.columns[name], tokens[name]
         assert one.tokens == len(column)
-        assert one.mean == pytest.approx(column.mean(), rel=1e-12)
+        assert facts.whole(name)["mean"] == pytest.approx(column.mean(), rel=1e-12)
+        assert facts.whole(name)["std"] == pytest.approx(column.std(), rel=1e-12)
         assert (one.min, one.max) == (column.min(), column.max())
         assert one.zero == (column == 0).sum()
     gap = (tokens["old_log_probs"] - tokens["infer_log_probs"]).to_numpy()
-    found = facts.mismatch
-    assert found.mean_abs == pytest.approx(np.abs(gap).mean(), rel=1e-12)
-    assert found.max_abs == np.abs(gap).max()
-    assert found.k3 == pytest.approx((np.exp(gap) - 1 - gap).mean(), rel=1e-6)
+    sizes = np.abs(gap)
+    want = {"mean": sizes.mean(), "std": sizes.std(ddof=1), "min": sizes.min(), "max": sizes.max()}
+    assert spread(facts, "engine_gap") == pytest.approx(want, rel=1e-12)
+    want = (np.exp(gap) - 1 - gap).mean()
+    assert facts.whole("engine_k3")["mean"] == pytest.approx(want, rel=1e-6)
 
 
 def test_long_responses_are_split_by_position(tmp_path):
     rng = np.random.default_rng(0)
-    lengths = [1, 127, 128, 129, 256, 257, 1000, 0]
+    lengths = [1, 3, 4, 17, 64, 65, 1000, 0]
     old = [-rng.exponential(1, n) for n in lengths]
     infer = [values - rng.exponential(0.1, len(values)) for values in old]
     columns = {"prompt_id": ["a"] * 8, "reward": [0.0, 1.0] * 4}
@@ -59,19 +64,16 @@ def test_long_responses_are_split_by_position(tmp_path):
         pa.table({**columns, "old_log_probs": old, "infer_log_probs": infer}),
         tmp_path / "a.parquet",
     )
-    found = inspect([tmp_path / "a.parquet"]).mismatch.by_position
-    bounds = [0, 128, 256, 512, 1000]
-    assert [(one.first, one.end) for one in found] == [
-        (0, 128),
-        (128, 256),
-        (256, 512),
-        (512, None),
-    ]
-    for one, low, high in zip(found, bounds[:-1], bounds[1:], strict=True):
-        gaps = np.concatenate([a[low:high] - b[low:high] for a, b in zip(old, infer, strict=True)])
-        assert one.tokens == len(gaps)
-        assert one.mean_abs == pytest.approx(np.abs(gaps).mean())
-        assert one.k3 == pytest.approx((np.expm1(gaps) - gaps).mean())
+    found = inspect([tmp_path / "a.parquet"]).engine_gap["by_position"]
+    bounds = [0, 1, 4, 16, 64, 256, 1024]
+    names = ["0", "1 to 3", "4 to 15", "16 to 63", "64 to 255", "256 to 1,023", "last"]
+    assert found["label"] == names
+    slices = [slice(low, high) for low, high in itertools.pairwise(bounds)]
+    for at, part in enumerate([*slices, slice(-1, None)]):
+        gaps = np.concatenate([a[part] - b[part] for a, b in zip(old, infer, strict=True)])
+        assert found["count"][at] == len(gaps)
+        assert found["engine_gap"][at] == pytest.approx(np.abs(gaps).mean())
+        assert found["engine_k3"][at] == pytest.approx((np.expm1(gaps) - gaps).mean())
 
 
 def test_nonfinite_tokens_and_rows_of_unequal_lists_are_left_out(tmp_path):
@@ -87,7 +89,7 @@ def test_nonfinite_tokens_and_rows_of_unequal_lists_are_left_out(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(columns | {"old_log_probs": old, "infer_log_probs": infer}), path)
     inspected = inspect([path])
-    facts, gaps = inspected.token_facts, inspected.mismatch
+    facts, gaps = inspected.token_facts, inspected.whole("engine_gap")
 
     rows = [row for row in range(40) if row != 20]
     chosen = np.concatenate([mask[row] for row in rows]) == 1
@@ -95,15 +97,16 @@ def test_nonfinite_tokens_and_rows_of_unequal_lists_are_left_out(tmp_path):
     right = np.concatenate([infer[row] for row in rows])[chosen]
     finite = left[np.isfinite(left)]
     assert facts.columns["old_log_probs"].tokens == len(finite)
-    assert facts.columns["old_log_probs"].mean == pytest.approx(finite.mean())
+    assert inspected.whole("old_log_probs")["mean"] == pytest.approx(finite.mean())
     assert facts.columns["infer_log_probs"].unequal_rows == 1
     both = np.isfinite(left) & np.isfinite(right)
     sizes = np.abs(left[both] - right[both])
     gap = (left[both] - right[both]).clip(-40, 40)
-    assert gaps.tokens == both.sum()
-    assert gaps.mean_abs == pytest.approx(sizes.mean())
-    assert (gaps.max_abs, gaps.clamped) == (sizes.max(), 1)
-    assert gaps.k3 == pytest.approx((np.expm1(gap) - gap).mean())
+    assert gaps["count"] == both.sum()
+    assert gaps["mean"] == pytest.approx(sizes.mean())
+    assert (gaps["max"], inspected.whole("engine_clamped")["total"]) == (sizes.max(), 1)
+    k3 = inspected.whole("engine_k3")["mean"]
+    assert k3 == pytest.approx((np.expm1(gap) - gap).mean())
     weights = np.exp(gap)
     ess = weights.sum() ** 2 / (len(gap) * (weights**2).sum())
-    assert gaps.ess == pytest.approx(ess)
+    assert inspected.whole("ess")["value"] == pytest.approx(ess)

@@ -52,8 +52,8 @@ def checked(table, tmp_path, **options):
 def test_those_of_the_groups_are_no_finding(tmp_path):
     facts, finding, not_run = checked(with_advantages(rollouts()), tmp_path)
     assert (finding, not_run) == (None, None)
-    assert (facts.advantages.column, facts.advantages.recorded) == ("dumped_advantages", True)
-    assert facts.advantages.whole.count == 240
+    assert (facts.advantages["column"], facts.advantages["recorded"]) == ("dumped_advantages", True)
+    assert facts.whole("advantage")["count"] == 240
     assert "recorded advantage" in RUN.invoke(app, [str(tmp_path / "in.parquet")]).output
 
 
@@ -138,7 +138,7 @@ def test_what_the_check_cannot_judge(tmp_path):
     assert ignored[2] == "no column for recorded advantages"
     rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", Recipe(replace=True))
     facts = inspect(tmp_path / "out.parquet", columns_map={"group": "prompt_id"})
-    assert (facts.advantages.column, facts.advantages.recorded) == ("advantages", False)
+    assert (facts.advantages["column"], facts.advantages["recorded"]) == ("advantages", False)
     nothing = table.append_column("failure", pa.array(["docker"] * ROWS))
     assert checked(nothing, tmp_path)[1:] == (
         None,

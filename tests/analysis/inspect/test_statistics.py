@@ -1,4 +1,4 @@
-"""Statistics: pass@k, exact sums, spreads and histograms that grow."""
+"""Statistics: pass@k, exact sums, standard deviations that lose no digits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpost.analysis.inspect.model import Spread
-from rlpost.analysis.inspect.responses import pass_at_k
-from rlpost.analysis.inspect.statistics import GrowingHistogram, exact_sum, pearson, spread_of
+from rlpost.analysis.inspect.measures import Measured, SliceCodes, added, described
+from rlpost.analysis.inspect.profiles import pearson
+from rlpost.analysis.inspect.responses import exact_total, pass_at_k
+from rlpost.pipeline.totals import ExactTotals
 
 
 def test_pass_at_k_is_the_probability_that_one_of_k_responses_passes():
@@ -47,41 +48,38 @@ def test_groups_smaller_than_k_do_not_count():
 @given(st.lists(st.floats(-1e300, 1e300), max_size=40))
 def test_sums_are_exact_in_any_order(values):
     numbers = np.array(values)
-    assert float(exact_sum(numbers)) == math.fsum(values) == float(exact_sum(numbers[::-1]))
+    assert float(exact_total(numbers)) == math.fsum(values) == float(exact_total(numbers[::-1]))
+
+
+X = Measured("x", "counted", "", None)
+
+
+def spread_of(values, offsets=None):
+    """The numbers of a measure of responses, or of their tokens."""
+    sums, spans = added("x", values, offsets)
+    sums["count"] = np.ones(len(values)) if offsets is None else np.diff(offsets)
+    totals = ExactTotals.of(np.zeros(len(sums["count"]), np.int64), sums, spans)
+    return described([X], totals, SliceCodes(), {})["x"]["all"]
 
 
 def test_spread_of_one_number_and_of_no_number():
-    assert spread_of(np.array([2.0])) == Spread(1, 2.0, 0.0, 2.0, 2.0)
-    assert spread_of(np.array([])).mean is None
+    assert spread_of(np.array([2.0])) == {
+        "count": 1, "mean": 2.0, "std": 0.0, "min": 2.0, "max": 2.0,
+    }  # fmt: skip
+    assert spread_of(np.array([]))["mean"] is None
+
+
+@pytest.mark.parametrize("lengths", [None, [1000] * 100, [1] * 99_999 + [1]])
+def test_a_small_deviation_of_large_numbers_is_not_lost(lengths):
+    """Σx² - (Σx)²/n in floats has no digit of it: x² has 16 digits, and the deviation is 1e-9 x."""
+    values = 1e6 + np.where(np.arange(100_000) % 2, 1e-3, -1e-3)
+    offsets = None if lengths is None else np.append(0, np.cumsum(lengths))
+    found = spread_of(values, offsets)
+    centred = values - 1e6  # exact
+    want = math.sqrt(math.fsum((centred - math.fsum(centred) / 1e5) ** 2) / (1e5 - 1))
+    assert found["std"] == pytest.approx(want, rel=1e-12)
+    assert found["std"] == pytest.approx(1e-3, rel=1e-4)
 
 
 def test_a_constant_with_rounding_errors_has_no_correlation():
     assert pearson(np.full(10, 0.1) + np.array([1e-17, 0] * 5), np.arange(10)) is None
-
-
-@given(st.lists(st.floats(-1e12, 1e12), max_size=60), st.integers(1, 59))
-def test_a_growing_histogram_does_not_depend_on_the_chunks(values, at):
-    whole, chunks = GrowingHistogram(), GrowingHistogram()
-    array = np.array(values, np.float64)
-    whole.add(array)
-    for chunk in (array[:at], array[at:]):
-        chunks.add(chunk)
-    bins = whole.bins(20)
-    assert bins == chunks.bins(20)
-    assert whole.count == chunks.count == len(values)
-    assert (bins is None) == (len(set(array.tolist())) <= 1)
-    if bins is not None:
-        assert len(bins.counts) <= 20
-        assert sum(bins.counts) >= 0.998 * len(values)
-        inside = np.histogram(array, [*bins.edges[:-1], np.nextafter(bins.edges[-1], -np.inf)])[0]
-        assert bins.counts == inside.tolist()
-
-
-def test_a_growing_histogram_leaves_out_distant_numbers_and_ones_that_are_not_finite():
-    histogram = GrowingHistogram()
-    histogram.add(np.concatenate([np.linspace(-1, 1, 9_999), [1000.0, np.nan, np.inf]]))
-    bins = histogram.bins(30)
-    assert histogram.count == 10_000
-    assert 1 <= histogram.count - sum(bins.counts) <= 20
-    assert -1.25 <= bins.edges[0] < -0.9
-    assert 0.9 < bins.edges[-1] <= 1.25

@@ -23,7 +23,6 @@ from rlpost.analysis.inspect.about import (  # noqa: F401 # isort: skip
     masks,
     failures,
     steps,
-    domains,
     checks,
     storage,
 )

@@ -9,7 +9,6 @@ from rlpost.analysis.inspect.about.base import title, topic
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
-from rlpost.display.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,15 +117,4 @@ def notices(facts: Facts) -> list[Notice]:
 
 def verdict(facts: Facts) -> Notice:
     """Return how many errors and warnings were found, and by how many checks."""
-    by = checks_ran(facts)
-    levels = [finding.level for finding in facts.findings]
-    if not levels:
-        return Notice("ok", f"No problems ({by})")
-    counts = [counted(levels.count(level), level) for level in dict.fromkeys(levels)]
-    return Notice(levels[0], f"Found {' and '.join(counts)} ({by})")
-
-
-def checks_ran(facts: Facts) -> str:
-    """Return `28 checks`, or `24 of 28 checks` if some did not run."""
-    ran, count = sum(one.not_run is None for one in facts.checks), len(facts.checks)
-    return f"{count} checks" if ran == count else f"{ran} of {count} checks"
+    return Notice(facts.verdict["level"], facts.verdict["text"])

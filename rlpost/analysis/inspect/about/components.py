@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts
     from rlpost.display.page import Page
 
-    Row = tuple[str, ...]
-
 
 COMPONENT_HEADINGS = ("component", "weight", "mean", "std", "no signal", "corr.", "share")
 
@@ -23,38 +22,40 @@ def components(facts: Facts) -> Page:
     """Reward components: mean, groups without signal, correlations, share of the advantage."""
     table = None
     if facts.components:
-        rows, notes = component_rows(facts), component_notes(facts)
+        rows, notes = _rows(facts), _notes(facts)
         table = TextTable(COMPONENT_HEADINGS, rows, "Reward components", notes=notes)
     otherwise = "The reward is one column; --reward-components A,B names those whose sum it is."
     return page_of(facts, "components", [table], otherwise)
 
 
-def component_rows(facts: Facts) -> list[Row]:
+def _rows(facts: Facts) -> list[tuple[str, ...]]:
     """Return the row of each reward component, of `COMPONENT_HEADINGS`."""
-    return [
-        (
-            name, number(one.weight), number(one.spread.mean), number(one.spread.std),
-            "–" if one.no_signal is None else f"{one.no_signal:,}",
-            _signed(one.reward_correlation), percent(one.advantage_share),
-        )
-        for name, one in facts.components.items()
-    ]  # fmt: skip
+    rows: list[tuple[str, ...]] = []
+    for name, profile in facts.components.items():
+        spread, equal = facts.whole(f"component:{name}"), profile["no_signal"]
+        rows.append(
+            (
+                name, number(profile["weight"]), number(spread["mean"]), number(spread["std"]),
+                "–" if equal is None else f"{equal:,}", _correlation(facts, name, "reward"),
+                percent(facts.whole(f"advantage_share:{name}")["value"]),
+            )
+        )  # fmt: skip
+    return rows
 
 
-def component_notes(facts: Facts) -> list[str]:
+def _notes(facts: Facts) -> list[str]:
     """Return what the columns mean, and the correlations between components."""
-    found = [*facts.components.items()]
     pairs = [
-        f"{name} and {other} {_signed(one.correlations[other])}"
-        for i, (name, one) in enumerate(found)
-        for other, _ in found[i + 1 :]
+        f"{name} and {other} {_correlation(facts, name, other)}"
+        for name, other in combinations(facts.components, 2)
     ]
-    of = next((one.share_of for _, one in found), "")
+    of = next(iter(facts.components.values()))["share_of"]
     return [
         f"no signal: groups with one value; corr.: with the reward; share: of {of}",
         *([f"correlation between components: {', '.join(pairs)}"] if pairs else []),
     ]
 
 
-def _signed(value: float | None) -> str:
+def _correlation(facts: Facts, name: str, other: str) -> str:
+    value = facts.whole(f"correlation:{name},{other}")["value"]
     return "–" if value is None else f"{value:+.2f}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
-from rlpost.analysis.inspect.positions import span_text
+from rlpost.analysis.inspect.measures import LOSSES
 from rlpost.display.page import Notice
 from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, number, percent
@@ -14,8 +15,7 @@ from rlpost.display.text import aligned, number, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.analysis.inspect.model import Facts
-    from rlpost.analysis.inspect.token_model import CriticFacts
+    from rlpost.analysis.inspect.model import Facts, Json
     from rlpost.display.page import Page
 
 
@@ -26,28 +26,41 @@ TURNS = "rows_are_turns"
 @topic
 def critic(facts: Facts) -> Page:
     """Values of the critic: losses, explained variance, calibration, bias and variance of λ."""
-    found = facts.critic
+    profile = facts.critic
     otherwise = without_column("values", "reward").replace(" or ", " and ")
-    if found is None:
+    if profile is None:
         return page_of(facts, "critic", [], otherwise)
-    tables = [_losses(found), _calibration(found), _positions(found), _lambdas(found)]
+    parts = profile["calibration"]
+    deciles = [str(at + 1) for at in range(len(parts["count"]))]
+    places = profile["by_position"]
+    labels = ["first token", *places["label"][1:-1], "last token"]
+    errors = [math.sqrt(square) for square in places["squared_value_error"]]
+    tables = [
+        _losses(facts),
+        _wide("calibration by decile", deciles, mean_value=parts["value"],
+              mean_return=parts["return"]),
+        _wide("by position", labels, mean_value=places["value"], mean_return=places["return"],
+              error=errors),
+        _lambdas(profile["lambdas"]),
+    ]  # fmt: skip
     page = page_of(facts, "critic", tables, otherwise)
-    return replace(page, lines=summary_lines(facts, found), verdict=verdict(found))
+    return replace(page, lines=summary_lines(facts), verdict=verdict(facts))
 
 
-def summary_lines(facts: Facts, found: CriticFacts) -> list[str]:
+def summary_lines(facts: Facts) -> list[str]:
     """Return the numbers of all tokens, and what the returns leave out."""
-    means = f"mean value {number(found.value)}, mean return {number(found.returns)}"
-    error = f"error {number(found.rmse)} (root mean square)"
-    lines = [f"{found.tokens:,} policy tokens: {means}, {error}"]
-    if any(one.check == TURNS for one in facts.findings):
+    value, returns, square = (facts.whole(x) for x in ("value", "return", "squared_value_error"))
+    means = f"mean value {number(value['mean'])}, mean return {number(returns['mean'])}"
+    error = f"error {number(math.sqrt(square['mean']))} (root mean square)"
+    lines = [f"{value['count']:,} policy tokens: {means}, {error}"]
+    if any(finding.check == TURNS for finding in facts.findings):
         lines.append("rows are turns: a return has the rewards of its row, not of later turns")
     return lines
 
 
-def verdict(found: CriticFacts) -> Notice:
+def verdict(facts: Facts) -> Notice:
     """Return how much of the variance of returns the values explain."""
-    explained = found.explained_variance
+    explained = facts.whole("explained_variance")["value"]
     if explained is None:
         return Notice("warning", "all returns are equal: there is nothing to explain")
     returns = "the returns (sums of later rewards, γ = 1)"
@@ -57,21 +70,22 @@ def verdict(found: CriticFacts) -> Notice:
     return Notice("ok" if explained >= LEAST_EXPLAINED else "warning", text)
 
 
-def _losses(found: CriticFacts) -> TextTable:
-    clipped = any(one.clipped is not None for one in found.losses)
-    plain, after = (aligned([getattr(x, n) for x in found.losses]) for n in ("plain", "clipped"))
+def _losses(facts: Facts) -> TextTable:
+    names = ("value_loss", "clipped_value_loss", "value_clipped")
+    plain, after, shares = (
+        [facts.whole(f"{name}:{x.frameworks}")["mean"] for x in LOSSES] for name in names
+    )
+    cells = aligned(plain), aligned(after)
     rows = [
         (
-            one.frameworks, f"±{one.clip:g}", "d²/2" if one.delta is None else f"δ = {one.delta:g}",
-            plain[i], after[i], percent(one.clipped_share),
+            x.frameworks, f"±{x.clip:g}", "d²/2" if math.isinf(x.delta) else f"δ = {x.delta:g}",
+            cells[0][i], cells[1][i], percent(shares[i]),
         )
-        for i, one in enumerate(found.losses)
+        for i, x in enumerate(LOSSES)
     ]  # fmt: skip
     headings = ("value loss of", "clip", "loss", "plain", "clipped", "tokens clipped")
-    notes = (
-        [] if clipped else ["no clip without the values after an update (--map new_values=COLUMN)"]
-    )
-    return TextTable(headings, rows, notes=notes, text=(0, 2))
+    note = "no clip without the values after an update (--map new_values=COLUMN)"
+    return TextTable(headings, rows, notes=[note] if after[0] is None else [], text=(0, 2))
 
 
 def _wide(title: str, labels: Sequence[str], **numbers: Sequence[float]) -> TextTable:
@@ -83,34 +97,10 @@ def _wide(title: str, labels: Sequence[str], **numbers: Sequence[float]) -> Text
     return TextTable((title, *labels), rows)
 
 
-def _calibration(found: CriticFacts) -> TextTable:
-    parts = found.calibration
-    labels = [str(at + 1) for at in range(len(parts))]
-    value, returns = [one.value for one in parts], [one.returns for one in parts]
-    return _wide("calibration by decile", labels, mean_value=value, mean_return=returns)
-
-
-def _positions(found: CriticFacts) -> TextTable:
-    places = [found.first, *found.by_position[1:], found.last]
-    labels = [
-        "first token",
-        *(span_text(x.first, x.end) for x in found.by_position[1:]),
-        "last token",
-    ]
-    return _wide(
-        "by position", labels,
-        mean_value=[one.value for one in places], mean_return=[one.returns for one in places],
-        error=[one.rmse for one in places],
-    )  # fmt: skip
-
-
-def _lambdas(found: CriticFacts) -> TextTable | None:
-    best = found.best
-    if best is None:
+def _lambdas(targets: Json | None) -> TextTable | None:
+    if targets is None:
         return None
-    labels = [f"{one.lam:g}{'*' if one is best else ''}" for one in found.lambdas]
-    bias, std = [one.bias for one in found.lambdas], [one.std for one in found.lambdas]
-    return _wide(
-        "λ of the target (* least error)", labels,
-        bias=bias, std=std, error=[one.error for one in found.lambdas],
-    )  # fmt: skip
+    best = targets["error"].index(min(targets["error"]))
+    labels = [f"{lam:g}{'*' if at == best else ''}" for at, lam in enumerate(targets["lambda"])]
+    numbers = {name: targets[name] for name in ("bias", "std", "error")}
+    return _wide("λ of the target (* least error)", labels, **numbers)

@@ -20,6 +20,7 @@ TREATMENTS = {
     "zero": "--failures zero: they count with reward 0",
 }
 """What becomes of failed responses."""
+MOST_STEPS = 5
 
 
 @topic
@@ -28,16 +29,18 @@ def failures(facts: Facts) -> Page:
     found = facts.failures
     if found is None:
         return page_of(facts, "failures", [], without_column("failure"))
-    if not found.failed:
+    if not facts.whole("failed")["total"]:
         return page_of(facts, "failures", [], f"No {found.of} failed (`{found.column}`).")
     reasons = [(reason, f"{count:,}") for reason, count in found.reasons.items()]
-    steps = [(str(step), percent(part)) for step, part in found.by_step.items()]
+    shares = zip(facts.labels("step"), facts.by("step", "failed"), strict=True)
+    worst = sorted(((label, part) for label, part in shares if part), key=lambda x: -x[1])
+    steps = [(str(label), percent(part)) for label, part in worst[:MOST_STEPS]]
     step = facts.roles["batch"].column if "batch" in facts.roles else "step"
     tables = [
         TextTable(
             (f"`{found.column}`", plural(found.of)), reasons, "Failures", failure_lines(facts)
         ),
-        TextTable((step, "failed"), steps) if len(facts.steps) > 1 else None,
+        TextTable((step, "failed"), steps) if len(facts.labels("step")) > 1 else None,
         _table(found.baselines),
     ]
     return page_of(facts, "failures", tables, "")
@@ -46,10 +49,11 @@ def failures(facts: Facts) -> Page:
 def failure_lines(facts: Facts) -> list[str]:
     """Return the line on failed responses, if there are any."""
     found = facts.failures
-    if found is None or not found.failed:
+    failed = facts.whole("failed")
+    if found is None or not failed["total"]:
         return []
     text = (
-        f"{share(found.failed, found.count)} of {counted(found.count, found.of)} failed: "
+        f"{percent(failed['mean'])} of {counted(failed['count'], found.of)} failed: "
         f"{value_list(found.reasons)} ({TREATMENTS[found.treatment]})"
     )
     means = found.baselines

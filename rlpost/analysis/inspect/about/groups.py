@@ -21,7 +21,7 @@ SMALL = 17  # responses of the largest group, at most, for a pass rate as `3 of 
 @topic
 def groups(facts: Facts) -> Page:
     """Prompt groups: their sizes, those without signal, pass rates and pass@k."""
-    found = facts.groups
+    found = facts.prompt_groups
     if found is None or not found.size:
         return page_of(facts, "groups", [], without_column("group"))
     by, prompts = " and ".join(found.by), counted(found.prompts, "prompt")
@@ -58,10 +58,10 @@ def without_signal(found: PromptGroup) -> str:
 
 def threshold_lines(facts: Facts) -> list[str]:
     """Return the line on a threshold of passing that no reward reaches."""
-    highest = facts.rewards.spread.max if facts.rewards else None
-    if facts.groups is None or highest is None or highest >= facts.groups.pass_threshold:
+    highest, groups = facts.whole("reward")["max"], facts.prompt_groups
+    if groups is None or highest is None or highest >= groups.pass_threshold:
         return []
-    threshold = f"{facts.groups.pass_threshold:g} (--pass-threshold)"
+    threshold = f"{groups.pass_threshold:g} (--pass-threshold)"
     return [f"no reward reaches {threshold}, the highest is {number(highest)}"]
 
 

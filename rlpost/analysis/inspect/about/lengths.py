@@ -20,13 +20,14 @@ def lengths(facts: Facts) -> Page:
     if found is None:
         return page_of(facts, "lengths", [], "\n".join(without_tokens_lines(facts)))
     lines = []
-    if facts.truncated:
-        count, column = facts.truncated.responses, facts.truncated.column
-        of_all = percent(facts.truncated.share)
-        lines = [f"{counted(count, facts.unit)} truncated ({of_all}), according to `{column}`"]
+    if "truncated" in facts.facts:
+        cut, column = facts.whole("truncated"), facts.roles["truncated"].column
+        text = f"{counted(cut['total'], facts.unit)} truncated ({percent(cut['mean'] or 0.0)})"
+        lines = [f"{text}, according to `{column}`"]
     table = distribution(
-        f"Policy tokens of {facts.row_noun}s", found.spread, found.quantiles, found.histogram, lines
-    )
+        f"Policy tokens of {facts.row_noun}s", facts.whole("policy_tokens"), found.quantiles,
+        found.histogram, lines,
+    )  # fmt: skip
     return page_of(facts, "lengths", [table], "")
 
 

@@ -21,32 +21,27 @@ def log_probs(facts: Facts) -> Page:
     tokens = facts.token_facts
     if tokens is None or not tokens.columns:
         return page_of(facts, "log_probs", [], without_column("old_log_probs"))
-    rows = [_row(role, one) for role, one in tokens.columns.items()]
+    rows = [_row(role, one, facts) for role, one in tokens.columns.items()]
     headings = ("role", "mean", "min", "max", "= 0", "> 0", "not finite")
     table = TextTable(headings, rows, "Policy tokens")
-    return page_of(facts, "log_probs", [table, _kl(tokens, facts.row_noun)], "")
+    return page_of(facts, "log_probs", [table, _kl(facts, tokens)], "")
 
 
-def _row(role: str, one: TokenColumn) -> tuple[str, ...]:
+def _row(role: str, one: TokenColumn, facts: Facts) -> tuple[str, ...]:
     nonfinite = one.null + one.nan + one.minus_infinity + one.plus_infinity
     positive = f"{one.positive:,}" if role.endswith("log_probs") else "–"
     return (
-        role, number(one.mean), number(one.min), number(one.max), f"{one.zero:,}", positive,
-        f"{nonfinite:,}",
+        role, number(facts.whole(role)["mean"]), number(one.min), number(one.max),
+        f"{one.zero:,}", positive, f"{nonfinite:,}",
     )  # fmt: skip
 
 
-def _kl(tokens: TokenFacts, noun: str) -> TextTable | None:
-    if tokens.kl is None:
+def _kl(facts: Facts, tokens: TokenFacts) -> TextTable | None:
+    spread, lines = facts.whole("kl"), clamped_lines("KL", tokens.kl_clamped)
+    if not spread["count"]:
         return None
-    lines = clamped_lines("KL", tokens.kl_clamped)
-    return distribution(
-        f"KL per token (old ‖ ref) of {noun}s",
-        tokens.kl,
-        tokens.kl_quantiles,
-        None,
-        lines,
-    )
+    title = f"KL per token (old ‖ ref) of {facts.row_noun}s"
+    return distribution(title, spread, tokens.kl_quantiles, None, lines)
 
 
 def clamped_lines(names: str, tokens: int) -> list[str]:

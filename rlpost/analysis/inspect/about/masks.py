@@ -44,12 +44,12 @@ def left_out_lines(facts: Facts) -> list[str]:
     if facts.left_out:
         column, responses = facts.roles["sample_mask"].column, counted(facts.left_out, "response")
         where = "left out here, as of `rlpost advantages`"
-        if "sample_mask" not in facts.uncounted:
+        if "left_out:sample_mask" not in facts.facts:
             where = "count here, but are left out of training"
         empty = facts.masks is not None and facts.masks.empty
         both = "; some may have no policy token either" if empty else ""
         lines.append(f"{responses} with `{column}` 0 {where}{both}")
-    if replaced := facts.uncounted.get("superseded"):
+    if replaced := facts.whole("left_out:superseded")["total"]:
         column = facts.roles["run_attempt"].column
         rows = counted(replaced, "row")
         lines.append(f"{rows} that a later attempt wrote again (`{column}`) left out")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
 from rlpost.analysis.inspect.about.log_probs import clamped_lines
 from rlpost.analysis.inspect.causes import UNKNOWN, likeliest, unexplained
-from rlpost.analysis.inspect.positions import span_text
 from rlpost.display.charts import bar
 from rlpost.display.page import Notice
 from rlpost.display.tables import TextTable
@@ -31,8 +30,8 @@ def mismatch(facts: Facts) -> Page:
     otherwise = without_column("old_log_probs", "infer_log_probs").replace(" or ", " and ")
     if gap is None:
         return page_of(facts, "mismatch", [], otherwise)
-    causes = causes_table(gap)
-    parts = [causes if causes.rows else None, _table(gap), _largest(gap)]
+    causes = causes_table(gap, facts.whole("engine_gap")["count"])
+    parts = [causes if causes.rows else None, _table(facts), _largest(gap)]
     page = page_of(facts, "mismatch", parts, otherwise)
     advised = any(cause.advice for cause in gap.causes)
     agreement = "engine and trainer agree up to numerical noise"
@@ -41,7 +40,7 @@ def mismatch(facts: Facts) -> Page:
     return replace(page, verdict=Notice("warning" if advised else "ok", text))
 
 
-def causes_table(gap: Mismatch) -> TextTable:
+def causes_table(gap: Mismatch, tokens: int) -> TextTable:
     """Return the causes, and the share of the gap that none explains."""
     known = [cause for cause in gap.causes if cause.name != UNKNOWN]
     rows: list[tuple[str, ...]] = [
@@ -54,8 +53,8 @@ def causes_table(gap: Mismatch) -> TextTable:
         notes |= {len(rows): _note(cause) for cause in gap.causes if cause.name == UNKNOWN}
         rows.append(("unexplained", percent(left), "", ""))
     lines = []
-    if gap.sampled < gap.tokens:
-        lines = [f"estimated from {gap.sampled:,} of {gap.tokens:,} policy tokens"]
+    if gap.sampled < tokens:
+        lines = [f"estimated from {gap.sampled:,} of {tokens:,} policy tokens"]
     headings = ("cause", "of the gap", "sure", "change")
     either = any(cause.change == "either" for cause in gap.causes)
     below = ["either side: the data do not show which one to change; both are possible"] * either
@@ -79,26 +78,31 @@ def _largest(gap: Mismatch) -> TextTable | None:
     return TextTable(("file:row", "position", "engine", "trainer"), rows, "Tokens that differ most")
 
 
-def _table(gap: Mismatch) -> TextTable:
+def _table(facts: Facts) -> TextTable:
+    names = ("engine_gap", "engine_k1", "engine_k3", "confident_disagreement", "engine_clamped")
+    gap, k1, k3, sure, clamped = map(facts.whole, names)
+    ess = percent(facts.whole("ess")["value"])
     lines = [
-        f"mean |Δ log-prob| {number(gap.mean_abs)} nats, maximum {number(gap.max_abs)}",
-        *clamped_lines("KL and effective sample size", gap.clamped),
-        f"KL k1 {number(gap.k1)}, k3 {number(gap.k3)}; effective sample size {percent(gap.ess)}",
+        f"mean |Δ log-prob| {number(gap['mean'])} nats, maximum {number(gap['max'])}",
+        *clamped_lines("KL and effective sample size", clamped["total"]),
+        f"KL k1 {number(k1['mean'])}, k3 {number(k3['mean'])}; effective sample size {ess}",
     ]
-    if gap.confident_disagreement:
+    if sure["total"]:
         lines.append(
-            f"{counted(gap.confident_disagreement, 'token')} that the engine found likely (≥ 0.5) "
+            f"{counted(sure['total'], 'token')} that the engine found likely (≥ 0.5) "
             "are over 7 × less likely for the trainer"
         )
-    buckets = gap.by_position if len(gap.by_position) > 1 else []  # one repeats the lines above
-    largest = max((bucket.mean_abs for bucket in buckets), default=0.0)
-    sizes, k3 = (aligned([getattr(x, name) for x in buckets]) for name in ("mean_abs", "k3"))
+    places = facts.engine_gap["by_position"] if facts.engine_gap else {"label": []}
+    several = len(places["label"]) > 2  # noqa: PLR2004 - one repeats the lines above
+    means = [places[name] if several else [] for name in names[::2][:2]]
+    largest = max(means[0], default=0.0)
+    columns = aligned(means[0]), aligned(means[1])
     rows = [
         (
-            span_text(x.first, x.end or None), f"{x.tokens:,}", sizes[i], k3[i],
-            bar(x.mean_abs, largest, BAR),
+            places["label"][i], f"{places['count'][i]:,}", columns[0][i], columns[1][i],
+            bar(mean, largest, BAR),
         )
-        for i, x in enumerate(buckets)
+        for i, mean in enumerate(means[0])
     ]  # fmt: skip
     headings = ("position", "tokens", "mean |Δ|", "k3", "")
     return TextTable(headings, rows, "Engine ‖ trainer", lines, text=(0, 4))

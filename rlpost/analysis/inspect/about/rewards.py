@@ -12,7 +12,7 @@ from rlpost.display.text import aligned, number, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.analysis.inspect.model import Facts, Histogram, Spread
+    from rlpost.analysis.inspect.model import Facts, Histogram, Json
     from rlpost.display.page import Page
 
 
@@ -31,21 +31,22 @@ def rewards(facts: Facts) -> Page:
     if found.nonfinite:
         lines.append(f"{found.nonfinite:,} more are null, NaN or infinite")
     whole = distribution(
-        f"Raw rewards of {facts.unit}s", found.spread, found.quantiles, found.histogram, lines
-    )
+        f"Raw rewards of {facts.unit}s", facts.whole("reward"), found.quantiles, found.histogram,
+        lines,
+    )  # fmt: skip
     return page_of(facts, "rewards", [whole, _values(facts)], "")
 
 
 def distribution(
     name: str,
-    spread: Spread,
+    spread: Json,
     quantiles: dict[str, float],
     histogram: Histogram | None,
     lines: Sequence[str] = (),
 ) -> TextTable:
     """Return the table of a number per response: its histogram, mean, std and quantiles."""
     middle = [quantiles.get(part) for part in QUANTILES]
-    cells = aligned([spread.mean, spread.std, spread.min, *middle, spread.max])
+    cells = aligned([spread["mean"], spread["std"], spread["min"], *middle, spread["max"]])
     headings = ("mean", "std", "min", "5 %", "median", "95 %", "max")
     return TextTable(headings, [cells], name, [*chart(histogram), *lines], text=())
 
@@ -79,7 +80,7 @@ def _values(facts: Facts) -> TextTable | None:
     rewards = facts.rewards
     if rewards is None or not rewards.values:
         return None
-    largest, total = max(rewards.values.values()), rewards.spread.count
+    largest, total = max(rewards.values.values()), facts.whole("reward")["count"]
     rows = [
         (value, f"{count:,}", percent(count / total), bar(count, largest, BAR))
         for value, count in rewards.values.items()

@@ -21,17 +21,16 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.model import (
+        Facts,
         FailureFacts,
         InputFacts,
         Label,
         LengthFacts,
         MaskFacts,
-        Mismatch,
         PromptGroup,
-        RewardFacts,
         TokenFacts,
     )
-    from rlpost.analysis.inspect.selection import PassResult
+    from rlpost.analysis.inspect.reading import PassResult
     from rlpost.recipe.roles import Unit
 
 
@@ -160,23 +159,47 @@ class CheckInput:
 
     reading: PassResult
     table: CountedTable
-    input: InputFacts
+    facts: Facts
+    """Without findings."""
     group_rows: pl.DataFrame | None
-    groups: PromptGroup | None
-    rewards: RewardFacts | None
-    lengths: LengthFacts | None
-    masks: MaskFacts | None
-    tokens: TokenFacts | None
-    mismatch: Mismatch | None
     chosen_unit: Unit | None = None
     """What counts, as the user chose it; None: by the columns."""
-    failures: FailureFacts | None = None
     repeated: tuple[NDArray[np.int64], int] | None = None
     """The policy tokens of each row that another row of its rollout trains too, [n], and of all."""
     evidence: int = 5
     """Rows to list for each finding, at most."""
     partial: bool = False
     """The rows are those of a condition, so groups may lack some."""
+
+    @property
+    def input(self) -> InputFacts:
+        """The contents of footers."""
+        return self.facts.input
+
+    @property
+    def groups(self) -> PromptGroup | None:
+        """The prompt groups."""
+        return self.facts.prompt_groups
+
+    @property
+    def lengths(self) -> LengthFacts | None:
+        """The lengths of responses."""
+        return self.facts.lengths
+
+    @property
+    def masks(self) -> MaskFacts | None:
+        """The mask."""
+        return self.facts.masks
+
+    @property
+    def tokens(self) -> TokenFacts | None:
+        """The columns of tokens."""
+        return self.facts.token_facts
+
+    @property
+    def failures(self) -> FailureFacts | None:
+        """Responses that failed."""
+        return self.facts.failures
 
     @cached_property
     def turns(self) -> pl.Series:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from rlpost.analysis.inspect.alignment import step_lags
 from rlpost.analysis.inspect.failures import signs_of_failures
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.selection import LOG_PROBS
@@ -44,7 +43,7 @@ def shifted_lists(data: CheckInput) -> Result:
     rows, shifts = data.reading.rows, data.tokens.shifts
     pairs = [shift.columns for shift in shifts if shift.columns[0] != "mask"]
     by_step = {
-        pair: {x: y for x, y in step_lags(data.reading.totals, pair).items() if _is_shifted(y)}
+        pair: {x: y for x, y in data.reading.step_shifts(pair).items() if _is_shifted(y)}
         for pair in pairs
     }
     shifted = [shift for shift in shifts if _is_shifted(shift)]

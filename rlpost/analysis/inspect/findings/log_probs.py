@@ -155,36 +155,34 @@ def engine_mismatch(data: CheckInput) -> Result:
     Check weights, temperature, precision and chat template on both sides, or correct the difference
     with --is-weight.
     """
-    gap, rows = data.mismatch, data.reading.rows
-    if gap is None or gap.identical == gap.tokens:
+    facts, gap = data.facts, data.facts.mismatch
+    same, sure = (facts.whole(x) for x in ("identical_log_probs", "confident_disagreement"))
+    if gap is None or same["total"] == same["count"]:
         return NotRun("the log-probs are identical" if gap else NO_TOKENS)
-    steps = pl.DataFrame({"batch": [], "k3": []})
-    if "batch" in rows:
-        sums = rows.filter(pl.col("k3").is_finite()).drop_nulls("batch")
-        by_step = sums.group_by("batch", maintain_order=True).agg(
-            pl.col("k3").sum() / pl.col("compared").sum(), pl.col("compared").sum()
-        )
-        steps = by_step.filter(pl.col("k3") > MOST_K3, pl.col("compared") >= TOKENS_OF_STEP)
-    many_wrong = gap.confident_disagreement > CONFIDENT_DISAGREEMENT * gap.tokens
-    if gap.k3 < MOST_K3 and gap.ess > LEAST_ESS and not many_wrong and steps.is_empty():
+    counts = facts.by("step", "engine_k3", "count")
+    by_step = zip(facts.labels("step"), facts.by("step", "engine_k3"), counts, strict=True)
+    steps = {x: k3 for x, k3, n in by_step if n >= TOKENS_OF_STEP and k3 > MOST_K3}
+    whole, ess = facts.whole("engine_k3")["mean"], facts.whole("ess")["value"] or 0.0
+    many_wrong = sure["mean"] > CONFIDENT_DISAGREEMENT
+    if whole < MOST_K3 and ess > LEAST_ESS and not many_wrong and not steps:
         return None
     text = (
         f"`{data.column('infer_log_probs')}` and `{data.column('old_log_probs')}` differ by "
-        f"{gap.mean_abs:.3g} nats on average; k3 {gap.k3:.3g}, effective sample size "
-        f"{percent(gap.ess)}"
+        f"{facts.whole('engine_gap')['mean']:.3g} nats on average; k3 {whole:.3g}, effective "
+        f"sample size {percent(ess)}"
     )
-    if gap.clamped:
-        tokens = counted(gap.clamped, "token")
+    if clamped := facts.whole("engine_clamped")["total"]:
+        tokens = counted(clamped, "token")
         text += f" (both with differences clamped to ±{LOG_RATIO_CLAMP:g}, in {tokens})"
     parts = [text]
-    if gap.confident_disagreement:
-        tokens = counted(gap.confident_disagreement, "token")
+    if sure["total"]:
+        tokens = counted(sure["total"], "token")
         parts.append(f"{tokens} likely for the engine (≥ 0.5), but over 7 × less for the trainer")
-    if in_steps := data.in_steps(steps["batch"].to_list()):
-        k3s = [f"{k3:.3g}" for k3 in sorted(steps["k3"])]
+    if in_steps := data.in_steps(steps):
+        k3s = [f"{k3:.3g}" for k3 in sorted(steps.values())]
         parts.append(f"k3 is {' to '.join(dict.fromkeys([k3s[0], k3s[-1]]))}{in_steps}")
     parts += [cause] if (cause := likeliest(gap.causes)) else []
-    k3 = (rows["k3"] / rows["compared"]).fill_nan(-1)
+    k3 = data.reading.rows["k3"].fill_nan(-1)
     return Problem(
         "; ".join(parts),
         k3.arg_sort(descending=True)[: int((k3 > 0).sum())].to_list(),

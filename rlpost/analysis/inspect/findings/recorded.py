@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from rlpost.analysis.inspect.advantages import COUNT, HIGH, LOW
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.display.text import percent, share
 
@@ -38,8 +37,10 @@ def recorded_advantages(data: CheckInput) -> Result:
     Choose the key or the reward that the trainer had; --map advantages=none ignores the advantages.
     """
     rows, of = data.reading.rows.with_row_index("index"), data.reading.selection.advantages
-    rows = rows.filter(data.included & (pl.col(COUNT) > 0) & pl.col("reward").is_finite())
-    flat = rows.filter(pl.col(LOW) == pl.col(HIGH))
+    rows = rows.filter(
+        data.included & pl.col("advantage").is_finite() & pl.col("reward").is_finite()
+    )
+    flat = rows.filter("one_advantage")
     if 2 * len(flat) < max(len(rows), 1):
         return NotRun("advantages differ between the tokens of a response")
     own = [key for key in ("batch", "group") if key in flat]
@@ -93,7 +94,11 @@ def _order(
         Their `index`, the number of their groups, that of groups of several rows, and the share of
         differences of both that have opposite signs.
     """
-    keys, rewards, advantages = _keys(rows, by), rows[reward].to_numpy(), rows[HIGH].to_numpy()
+    keys, rewards, advantages = (
+        _keys(rows, by),
+        rows[reward].to_numpy(),
+        rows["advantage"].to_numpy(),
+    )
     order, slack = np.lexsort((advantages, rewards, keys)), SLACK * float(advantages.std())
     key, higher, rise = keys[order][1:], np.diff(rewards[order]) > 0, np.diff(advantages[order])
     same = key == keys[order][:-1]
@@ -112,7 +117,7 @@ def _order(
 def _fits(rows: pl.DataFrame, by: list[Any], reward: str = "reward") -> bool:
     """Return whether advantages follow the rewards of groups, and have the mean 0 in these."""
     _, broken, several, _ = _order(rows, by, reward)
-    advantages = rows[HIGH].to_numpy()
+    advantages = rows["advantage"].to_numpy()
     code, size = np.unique(_keys(rows, by), return_inverse=True, return_counts=True)[1:]
     means = (np.bincount(code, advantages) / size)[size > 1]
     centred = np.abs(means) <= SLACK * float(advantages.std())

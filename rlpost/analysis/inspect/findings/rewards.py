@@ -96,7 +96,7 @@ def no_signal(data: CheckInput) -> Result:
     )["batch"]
     if count >= HALF * len(several) or len(full):
         in_steps = data.in_steps(full.to_list())
-        highest = data.rewards.spread.max if data.rewards else None
+        highest = data.facts.whole("reward")["max"]
         low = highest is not None and highest < groups.pass_threshold
         texts.append(
             f"{count:,} of {counted(len(several), 'group')} of several {data.unit}s "

@@ -10,8 +10,8 @@ import polars as pl
 
 from rlpost.analysis.inspect.failures import signs_of_failures
 from rlpost.analysis.inspect.findings.base import MOST_NAMED, NotRun, Problem, check
+from rlpost.analysis.inspect.responses import LONG, LONG_TEXT, is_copy, is_long
 from rlpost.analysis.inspect.selection import LOG_PROBS
-from rlpost.analysis.inspect.tokens import LONG, LONG_TEXT, is_copy, is_long
 from rlpost.display.text import counted, percent, plural, share, value_list
 
 if TYPE_CHECKING:
@@ -138,19 +138,22 @@ def many_failures(data: CheckInput) -> Result:
     Repair the environment, and write the reason of each failure to a column (--map failure=COLUMN):
     `rlpost advantages` leaves failures out by --failures drop, its default.
     """
-    facts, rewards = data.failures, data.rewards
-    if facts is not None:
-        if not facts.count:
+    facts, reward = data.facts, data.facts.whole("reward")
+    if facts.failures is not None:
+        failed, shares = facts.whole("failed"), [x or 0.0 for x in facts.by("step", "failed")]
+        if not failed["count"]:
             return NotRun("no response counts")
-        step, worst = next(iter(facts.by_step.items()), (None, 0.0))
-        if facts.failed < FAILED * facts.count and worst < FAILED_STEP:
+        worst, at = max(shares, default=0.0), ""
+        if failed["mean"] < FAILED and worst < FAILED_STEP:
             return None
-        at = f", {percent(worst)} of those of {data.column('batch')} {step}" if worst else ""
-        text = f"{facts.failed:,} of {counted(facts.count, facts.of)} "
-        text += f"({share(facts.failed, facts.count)}) failed{at}: {value_list(facts.reasons)}"
+        if worst:
+            step = facts.labels("step")[shares.index(worst)]
+            at = f", {percent(worst)} of those of {data.column('batch')} {step}"
+        text = f"{failed['total']:,} of {counted(failed['count'], facts.unit)} "
+        text += f"({percent(failed['mean'])}) failed{at}: {value_list(facts.failures.reasons)}"
         return Problem(text, data.flags("failed"), ["failure"], "--failures drop")
     signs = {x: flags for x, flags in signs_of_failures(data.reading.rows).items() if flags.any()}
-    if not signs or rewards is None or rewards.spread.min == rewards.spread.max:
+    if not signs or reward["min"] == reward["max"]:
         return None
     either = reduce(or_, signs.values())
     text = f"{data.part(int(either.sum()))} with reward 0 look like failures, not like wrong "
@@ -191,17 +194,17 @@ def many_truncated(data: CheckInput) -> Result:
     Raise the length limit, or leave such responses out: --drop-truncated, --drop-longer,
     --overlong-penalty.
     """
-    rows, lengths, included = data.reading.rows, data.lengths, data.included
+    rows, included = data.reading.rows, data.included
     total = int(included.sum())
     if "truncated" in rows:
         flags = rows["truncated"] & included
         many = int(flags.sum()) >= TRUNCATED * total
         text = f"stopped at the length limit (`{data.column('truncated')}`)"
     else:
-        assert lengths is not None
-        longest = lengths.spread.max or 0
+        lengths = data.facts.whole("policy_tokens")
+        longest = lengths["max"] or 0
         flags = (rows["tokens"] == longest) & included
-        count, differ = int(flags.sum()), lengths.spread.min != longest
+        count, differ = int(flags.sum()), lengths["min"] != longest
         many = differ and count > 1 and count >= AT_LIMIT * total and longest >= LARGE
         text = f"have exactly the maximum of {longest:,.0f} tokens and may be truncated"
     if not many or not flags.any():

@@ -1,0 +1,175 @@
+"""Profiles of a critic and of the policy's entropy, which are no means over a population."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from rlpost.analysis.inspect.tokens import LAMBDAS, policy_role
+from rlpost.kernels.moments import exact_means, exact_sums, keyed_moments
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlpost.analysis.inspect.model import Facts, Json, Label
+    from rlpost.analysis.inspect.profiles import BinnedSums
+    from rlpost.analysis.inspect.reading import PassResult
+    from rlpost.kernels.moments import Floats, Integers
+
+
+DECILES = 10
+TOP = 0.2
+"""Share of tokens, those of the highest entropy (arXiv 2506.01939)."""
+_COVARIANCE = ("entropy:l_tokens", "entropy:l", "entropy:a", "entropy:la")
+
+
+def critic_profile(reading: PassResult) -> Json | None:
+    """Return calibration, means by position and the targets of each λ; None without tokens."""
+    positions, bins = reading.sums.by_position("critic"), reading.bins["value"]
+    if positions is None:
+        return None
+    parts = bins.parts(DECILES)
+    groups, lambdas = _lambdas(reading.rows)
+    return {
+        "calibration": {
+            "count": [int(bins.counts[part].sum()) for part in parts],
+            **{name: [bins.mean(name, part) for part in parts] for name in ("value", "return")},
+        },
+        "by_position": positions,
+        "groups": groups,
+        "lambdas": lambdas,
+    }
+
+
+def _lambdas(rows: pl.DataFrame) -> tuple[int, Json | None]:
+    """Return the number of groups of several responses, and the targets V + A by λ.
+
+    `bias` is of a group's mean target less its mean return, without what chance adds; `std` of one
+    target within groups. Both are root mean squares over groups; `error` is √(bias² + std²). Rows
+    of later turns have another first state than their prompt, and are left out.
+    """
+    keys = [key for key in ("batch", "group") if key in rows]
+    if "group" not in keys or "target:1.0" not in rows:
+        return 0, None
+    rows = rows.filter(pl.col("target:1.0").is_finite()).drop_nulls(keys)
+    if "turn" in rows:
+        rows = rows.filter(pl.col("turn") == pl.col("turn").min().over(keys))
+    rows = rows.filter(pl.len().over(keys) > 1)
+    if not len(rows):
+        return 0, None
+    codes = rows.select(pl.struct(keys).rank("dense") - 1).to_series().to_numpy().astype(np.int64)
+    count = int(codes.max()) + 1
+    returns, whole = rows["target:1.0"].to_numpy(), np.zeros(count, np.int64)
+    bias, std = list[float](), list[float]()
+    for lam in LAMBDAS:
+        targets = rows[f"target:{lam}"].to_numpy()
+        own, lead = (keyed_moments(x, codes, count) for x in (targets, targets - returns))
+        squares = lead.mean**2 - lead.std**2 / lead.number, own.std**2
+        means = [float(exact_sums(x, whole, 1)[0]) / count for x in squares]
+        bias.append(math.sqrt(max(means[0], 0.0)))
+        std.append(means[1] ** 0.5)
+    error = [*map(math.hypot, bias, std)]
+    return count, {"lambda": [*LAMBDAS], "bias": bias, "std": std, "error": error}
+
+
+def entropy_profile(reading: PassResult, facts: Facts) -> Json | None:
+    """Return what the entropy is of, its highest tokens, and means by position; None without it."""
+    positions, selection = reading.sums.by_position("policy"), reading.selection
+    if positions is None:
+        return None
+    role, whole = policy_role(selection.tokens), facts.whole("entropy")
+    log_probs = selection.columns.column(role) if role else None
+    total = whole["mean"] * whole["count"]
+    share, top, least = _top(reading.bins["entropy"], whole["count"], total)
+    return {
+        "column": selection.entropy or log_probs or "",
+        "sampled": selection.entropy is None,
+        "top_share": share,
+        "top_mean": top,
+        "top_least": least,
+        "by_position": positions,
+        "log_probs": log_probs,
+    }
+
+
+def _top(bins: BinnedSums, count: int, whole: float) -> tuple[float | None, float, float]:
+    """Return the share of the sum in the highest tokens, their mean, and the lowest of them.
+
+    Of the bin that has the last of them, tokens count with its mean.
+    """
+    wanted = max(TOP * count, 1.0)
+    above = bins.counts[::-1].cumsum()[::-1]
+    last = int(np.flatnonzero(above >= wanted)[-1])
+    higher = int(above[last + 1]) if last + 1 < len(bins.counts) else 0
+    parts = slice(last + 1, None), slice(last, last + 1)
+    most, edge = (bins.mean("entropy", part) for part in parts)
+    total = most * higher + edge * (wanted - higher)
+    return (total / whole if whole > 0 else None), total / wanted, edge
+
+
+def covariance(reading: PassResult, steps: Sequence[Label]) -> tuple[str | None, Json]:
+    """Return what the advantages are, and their covariance with log-probs; none if it is unknown.
+
+    That is the mean over policy tokens of (A - mean A)(log π - mean log π), with the means of a
+    step, as of a batch of `clip_cov`; of the whole input, the mean over the tokens of all steps.
+
+    Args:
+        reading: of the input.
+        steps: in order; none without the column.
+    """
+    rows, column = reading.counted_rows, reading.selection.advantages
+    if "entropy:l" not in rows:
+        return None, {}
+    if "entropy:a" in rows and rows["entropy:a"].is_finite().any():
+        advantages: str | None = column
+    elif column is not None and "advantage" in rows:
+        advantages, rows = column, _per_row(rows, pl.col("advantage"))
+    elif {"reward", "group"} <= {*rows.columns}:
+        keys = [key for key in ("batch", "group") if key in rows]
+        advantages = "reward minus the mean of its group"
+        rows = rows.filter(pl.col("reward").is_finite()).drop_nulls(keys)
+        rows = _per_row(rows, pl.col("reward") - _group_means(rows, keys))
+    else:
+        return None, {}
+    tokens, kept = pl.col("entropy:l_tokens"), pl.col("kept") if "kept" in rows else True
+    rows = rows.filter((tokens.fill_nan(0) > 0) & pl.col("entropy:a").is_finite() & kept)
+    codes = np.zeros(len(rows), np.int64)
+    if "batch" in rows:
+        rows = rows.drop_nulls("batch")
+        places = pl.Series(np.arange(len(steps)))
+        codes = rows["batch"].replace_strict(pl.Series([*steps]), places).to_numpy()
+    if not len(rows):
+        return None, {}
+    sums = (exact_sums(rows[name].to_numpy(), codes, max(len(steps), 1)) for name in _COVARIANCE)
+    counts, log, advantage, product = sums
+    number = counts.clip(1)
+    values = product / number - (log / number) * (advantage / number)
+    total = float(counts.sum())
+    mean = float(sum((values * counts).tolist()) / total)
+    entry: dict[str, Any] = {"of": "policy", "all": {"count": int(total), "value": mean}}
+    if "batch" in rows:
+        known = [value if n else None for value, n in zip(values.tolist(), counts, strict=True)]
+        entry["step"] = {"label": [*steps], "count": counts.astype(int).tolist(), "value": known}
+    return advantages, entry
+
+
+def _per_row(rows: pl.DataFrame, advantage: pl.Expr | pl.Series) -> pl.DataFrame:
+    """Return the rows with the sums of tokens that have the advantage of their response."""
+    rows = rows.with_columns(advantage.alias("own"))
+    return rows.with_columns(
+        (pl.col("own") * pl.col("entropy:l_tokens")).alias("entropy:a"),
+        (pl.col("own") * pl.col("entropy:l")).alias("entropy:la"),
+    )
+
+
+def _group_means(rows: pl.DataFrame, keys: list[str]) -> pl.Series:
+    if not len(rows):
+        return pl.Series([], dtype=pl.Float64)
+    codes: Integers = (
+        rows.select(pl.struct(keys).rank("dense") - 1).to_series().to_numpy().astype(np.int64)
+    )
+    means: Floats = exact_means(rows["reward"].to_numpy(), codes, np.bincount(codes))
+    return pl.Series(means[codes])

@@ -1,0 +1,512 @@
+"""The measures of an input: each number that `inspect` prints, declared once, with its population.
+
+A new number is one `Measured`. Sums of its population by step and domain are exact, so they do not
+depend on chunks, files or the order of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from rlpost.analysis.segments import segment_counts, segment_reduce, segment_sums
+from rlpost.kernels.divergence import effective_sample_size
+from rlpost.kernels.moments import exact_product
+from rlpost.kernels.values import huber, value_loss
+from rlpost.pipeline.totals import ExactTotals
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rlpost.kernels.moments import Floats, Integers, Mask
+    from rlpost.pipeline.totals import Totals
+
+Json = dict[str, Any]
+Label = str | int
+Kind = Literal["numbers", "share", "mean", "value"]
+
+POPULATIONS = {
+    "all": "{row}s",
+    "counted": "{row}s that count",
+    "units": "{unit}s that count",
+    "scored": "{unit}s that count, with a finite reward",
+    "tried": "{unit}s that nothing leaves out, or a failure alone",
+    "groups": "prompt groups",
+    "several": "prompt groups of several {unit}s",
+    "column": "policy tokens of all {row}s",
+    "compared": "policy tokens with both log-probs, of {row}s that count",
+    "policy": "policy tokens of {row}s that count, with finite entropies",
+    "critic": "policy tokens of {row}s that count, with finite values and rewards",
+    "trained": "policy tokens of kept {row}s",
+    "trained rows": "kept {row}s",
+}
+"""What a measure counts, in words."""
+TOKENS_OF_COLUMN = "column "
+"""What the population of a column of tokens begins with."""
+
+
+@dataclass(frozen=True)
+class PolicyTokens:
+    """Policy tokens of some responses of a chunk, with finite numbers."""
+
+    rows: Integers
+    """[n] places of the responses in the chunk, ascending."""
+    offsets: Integers
+    """[n + 1]"""
+    columns: Mapping[str, NDArray[Any]]
+    """[T] each."""
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def chosen(self, keep: Mask) -> PolicyTokens:
+        """Return the tokens of some responses, [n] bool."""
+        if keep.all():
+            return self
+        lengths = np.diff(self.offsets)
+        inside, offsets = np.repeat(keep, lengths), np.append(0, lengths[keep].cumsum())
+        columns = {name: values[inside] for name, values in self.columns.items()}
+        return PolicyTokens(self.rows[keep], offsets, columns)
+
+
+class Measured(NamedTuple):
+    """A number of each response, group or token of a population."""
+
+    name: str
+    of: str
+    """A key of POPULATIONS; of tokens of a column, `column ROLE`."""
+    about: str
+    """One sentence."""
+    compute: Callable[[Any], Any]
+    """Returns the numbers: of `PolicyTokens`, [T]; of a table, [n]. A value is of `Totals`."""
+    kind: Kind = "numbers"
+    """Numbers have a spread; a share is how many of the population are so; a mean has no spread."""
+    needs: tuple[str, ...] = ()
+    """Columns of the population without which there is no such number."""
+    placed: bool = False
+    """Whether it has means by position in the response, too."""
+
+
+class LossDefault(NamedTuple):
+    """A value loss of released frameworks, with their default."""
+
+    frameworks: str
+    clip: float
+    delta: float = math.inf
+
+
+LOSSES = (
+    LossDefault("verl 0.9.1, areal 1.0.4", 0.5),
+    LossDefault("areal 1.0.4, huber", 0.5, 10.0),
+    LossDefault("xtuner", 0.2),
+)
+
+
+def _plain(one: LossDefault) -> Callable[[PolicyTokens], Floats]:
+    return lambda t: huber(t["new" if "new" in t else "value"] - t["return"], one.delta)
+
+
+def _clipped(one: LossDefault, part: str) -> Callable[[PolicyTokens], Any]:
+    return lambda t: getattr(
+        value_loss(t["new"], t["value"], t["return"], clip=one.clip, delta=one.delta), part
+    )
+
+
+def _ess(totals: Totals) -> float | None:
+    """Return (Σw)² / (nΣw²) of w = exp(d): Σ(w - 1) is Σk3 - Σk1, and Σ(w² - 1) is Σchi2."""
+    number = totals.count("count")
+    k1, k3, chi2 = (totals.total(f"engine_{x}.total") for x in ("k1", "k3", "chi2"))
+    return effective_sample_size(number, number + k3 - k1, number + chi2)
+
+
+def _explained(totals: Totals) -> float | None:
+    """Return 1 - Var(R - V) / Var(R); None if returns do not vary."""
+    errors, returns = (_deviations(totals, name) for name in ("value_error", "return"))
+    return float(1 - errors / returns) if returns > 0 else None
+
+
+TOKEN_MEASURES = (
+    Measured("engine_gap", "compared", "|old - infer|, nats.", lambda t: t["size"], placed=True),
+    Measured("engine_k1", "compared", "KL(engine ‖ trainer), k1 = -d: d = old - infer, clamped.",
+            lambda t: -t["d"], "mean"),
+    Measured("engine_k3", "compared", "KL(engine ‖ trainer), k3 = exp(d) - 1 - d.",
+            lambda t: t["excess"] - t["d"], "mean", placed=True),
+    Measured("engine_chi2", "compared", "χ²(trainer ‖ engine), exp(2d) - 1.",
+            lambda t: t["excess"] * (t["excess"] + 2.0), "mean"),
+    Measured("ess", "compared", "Effective sample size of the weights exp(d), a share.", _ess,
+            "value"),
+    Measured("confident_disagreement", "compared",
+            "PolicyTokens over 0.5 for the engine, and 7 times less likely for the trainer.",
+            lambda t: t["sure"], "share"),
+    Measured("identical_log_probs", "compared", "PolicyTokens with one log-prob.",
+            lambda t: t["size"] == 0, "share"),
+    Measured("engine_clamped", "compared", "PolicyTokens whose |d| is beyond 40, which is clamped.",
+            lambda t: t["clamped"], "share"),
+    Measured("entropy", "policy", "Entropy of a token, nats; or -log p of the sampled one.",
+            lambda t: t["entropy"], placed=True),
+    Measured("value", "critic", "Value of the critic.", lambda t: t["value"], placed=True),
+    Measured("return", "critic", "Sum of the rewards from a token to the end of its row.",
+            lambda t: t["return"], placed=True),
+    Measured("value_error", "critic", "Return minus the value.",
+            lambda t: t["return"] - t["value"]),
+    Measured("squared_value_error", "critic", "Its square.",
+            lambda t: (t["return"] - t["value"]) ** 2, "mean", placed=True),
+    Measured("explained_variance", "critic", "1 - Var(return - value) / Var(return).", _explained,
+            "value"),
+    *(Measured(f"value_loss:{x.frameworks}", "critic", "Value loss without a clip.", _plain(x),
+              "mean") for x in LOSSES),
+    *(Measured(f"clipped_value_loss:{x.frameworks}", "critic", "Value loss.", _clipped(x, "loss"),
+              "mean", ("new",)) for x in LOSSES),
+    *(Measured(f"value_clipped:{x.frameworks}", "critic", "PolicyTokens whose value is clipped.",
+              _clipped(x, "clipped"), "share", ("new",)) for x in LOSSES),
+    Measured("advantage", "trained", "Advantage that the file has.", lambda t: t["advantage"]),
+    Measured("advantage_positive", "trained", "Advantages above 0.", lambda t: t["advantage"] > 0,
+            "share"),
+    Measured("advantage_negative", "trained", "Advantages below 0.", lambda t: t["advantage"] < 0,
+            "share"),
+    Measured("advantage_zero", "trained", "Advantages of exactly 0, which train nothing.",
+            lambda t: t["advantage"] == 0, "share"),
+)  # fmt: skip
+
+
+def words_of(population: str) -> str:
+    """Return a population in words."""
+    return POPULATIONS.get(population, POPULATIONS["column"])
+
+
+def of_column(role: str) -> Measured:
+    """Return the measure of a column of tokens."""
+    return Measured(role, f"{TOKENS_OF_COLUMN}{role}", "", lambda t: t["values"])
+
+
+def added(name: str, values: Any, offsets: Integers | None = None) -> tuple[Json, Json]:
+    """Return the sums and the span of numbers, as `ExactTotals.of` takes them.
+
+    Squares have two parts, whose sum is exact, so that a small standard deviation of large numbers
+    is right.
+
+    Args:
+        name: of the measure.
+        values: [T], or [n] without offsets.
+        offsets: [n + 1] of the numbers of each response.
+    """
+    if offsets is None:
+        total, low, high = values, values, values
+        squares, rest = exact_product(values, values)
+    else:
+        lengths = np.diff(offsets)
+        number, total = lengths.clip(1).astype(np.float64), segment_sums(values, offsets)
+        mean = total / number
+        deviations = np.repeat(mean, lengths)
+        deviations -= values
+        deviations *= deviations
+        # Σx² = Σ(x - m)² + n·m² with n·m = Σx; what rounding of m took is in the small part
+        squares, rest = exact_product(total, mean)
+        whole, lost = exact_product(mean, number)
+        rest += mean * ((total - whole) - lost) + segment_sums(deviations, offsets)
+        low = segment_reduce(np.minimum, values, offsets, np.inf)
+        high = segment_reduce(np.maximum, values, offsets, -np.inf)
+    sums = {f"{name}.total": total, f"{name}.squares": squares}
+    return (sums | {f"{name}.rest": rest} if rest.any() or offsets is not None else sums), {
+        name: (low, high)
+    }
+
+
+def _deviations(totals: Totals, name: str) -> Any:
+    """Return n Σx² - (Σx)², a fraction."""
+    parts = (totals.total(f"{name}.{part}") for part in ("squares", "rest"))
+    return sum(parts) * totals.count("count") - totals.total(f"{name}.total") ** 2
+
+
+def entry(measure: Measured, totals: Totals) -> Json:
+    """Return the numbers of a measure of a set of responses."""
+    name, kind, count = measure.name, measure.kind, totals.count("count")
+    if kind == "value":
+        return {"count": count, "value": measure.compute(totals) if count else None}
+    if kind == "share":
+        return {"count": count, "total": totals.count(name), "mean": totals.mean(name, count)}
+    mean = totals.mean(f"{name}.total", count)
+    if kind == "mean" or not count:
+        none = {} if kind == "mean" else dict.fromkeys(("std", "min", "max"))
+        return {"count": count, "mean": mean, **none}
+    deviations = _deviations(totals, name) / (count * max(count - 1, 1))
+    return {
+        "count": count,
+        "mean": mean,
+        "std": float(max(deviations, 0)) ** 0.5,
+        "min": totals.lows[name] + 0.0,  # -0 becomes 0, since their order is chance
+        "max": totals.highs[name] + 0.0,
+    }
+
+
+@dataclass
+class SliceCodes:
+    """Codes of steps and domains, which a pass extends; a cell of both is the key of sums."""
+
+    steps: dict[Any, int] = field(default_factory=dict)
+    domains: dict[Any, int] = field(default_factory=dict)
+
+    def keys(self, steps: Any | None, domains: Any | None, count: int) -> Integers:
+        """Return the cell of each row of a chunk, [n].
+
+        Args:
+            steps: [n] a series of polars; None without the column.
+            domains: likewise.
+            count: n.
+        """
+        keys = np.zeros(count, np.int64)
+        for codes, series in ((self.steps, steps), (self.domains, domains)):
+            keys <<= 32
+            if series is not None and count:
+                labels = series.unique(maintain_order=True)
+                for label in labels.to_list():
+                    codes.setdefault(label, len(codes))
+                places = [codes[label] for label in labels.to_list()]
+                keys += series.replace_strict(labels, places).to_numpy()
+        return keys
+
+
+Slices = Mapping[str, Sequence[Label]]
+"""Labels of `step` and of `domain`, in order; without those that the input lacks."""
+
+
+def described(
+    measures: Sequence[Measured], totals: ExactTotals, cells: SliceCodes, slices: Slices
+) -> dict[str, Json]:
+    """Return by measure its numbers of the whole input, `all`, and by step and domain.
+
+    Args:
+        measures: of one population.
+        totals: its sums by cell.
+        cells: the codes of the keys.
+        slices: the labels of each key.
+    """
+    keys = totals.keys
+    sets, begins = [keys], {}
+    for by, labels in slices.items():
+        codes, shift = (cells.steps, 32) if by == "step" else (cells.domains, 0)
+        of_code: dict[int, list[int]] = {}
+        for key in keys:
+            of_code.setdefault(key >> shift & 0xFFFFFFFF, []).append(key)
+        begins[by] = len(sets)
+        sets += [of_code.get(codes.get(label, -1), []) for label in labels]
+    each = totals.over_each(sets)
+    table: dict[str, Json] = {}
+    for measure in measures:
+        table[measure.name] = {"all": entry(measure, each[0])}
+        for by, labels in slices.items():
+            rows = [entry(measure, x) for x in each[begins[by] : begins[by] + len(labels)]]
+            names = rows[0] if rows else ()
+            arrays = {part: [row.get(part) for row in rows] for part in names}
+            table[measure.name][by] = {"label": [*labels], **arrays}
+    return table
+
+
+class TokenSums:
+    """Sums of the populations of tokens over the chunks of a pass, by cell and by position."""
+
+    def __init__(self) -> None:
+        self.cells = SliceCodes()
+        self._by_cell: dict[str, ExactTotals] = {}
+        self._by_position: dict[str, ExactTotals] = {}
+        self._measures: dict[str, list[Measured]] = {}
+
+    def add(self, of: str, tokens: PolicyTokens, keys: Integers, *, placed: bool = False) -> None:
+        """Add tokens of a chunk.
+
+        Args:
+            of: their population.
+            tokens: of some responses.
+            keys: [N] the cell of each row of the chunk.
+            placed: whether to add measures by position, too.
+        """
+        tokens = tokens.chosen(np.diff(tokens.offsets) > 0)
+        if not len(tokens.rows):
+            return
+        role = of.removeprefix(TOKENS_OF_COLUMN)
+        kind = of.removesuffix(" rows")
+        declared = [of_column(role)] if role != of else [x for x in TOKEN_MEASURES if x.of == kind]
+        measures = [x for x in declared if all(name in tokens for name in x.needs)]
+        self._measures[of] = measures
+        offsets = tokens.offsets
+        sums: Json = {"count": np.diff(offsets)}
+        spans: Json = {}
+        places = places_of(offsets) if placed else None
+        positions: Json = {} if places is None else {"count": np.diff(places[1])}
+        for measure in measures:
+            if measure.kind == "value":
+                continue
+            values, total = measure.compute(tokens), f"{measure.name}.total"
+            if measure.kind == "share":
+                sums[measure.name] = segment_counts(values, offsets)
+            elif measure.kind == "mean":
+                sums[total] = segment_sums(values, offsets)
+            else:
+                more, span = added(measure.name, values, offsets)
+                sums, spans = sums | more, spans | span
+            if places is not None and measure.placed:
+                ends = np.append(segment_sums(values, places[1]), values[offsets[1:] - 1])
+                positions[total] = ends
+        self._by_cell[of] = self._by_cell.get(of, ExactTotals()) + ExactTotals.of(
+            keys[tokens.rows], sums, spans
+        )
+        if places is not None:
+            last = np.ones(len(tokens.rows), np.int64)
+            positions["count"] = np.append(positions["count"], last)
+            buckets = np.append(places[0], LAST * last)
+            self._by_position[of] = self._by_position.get(of, ExactTotals()) + ExactTotals.of(
+                buckets, positions, {}
+            )
+
+    def facts(self, slices: Slices) -> dict[str, Json]:
+        """Return the measures of all populations that have tokens."""
+        table: dict[str, Json] = {}
+        for of, totals in self._by_cell.items():
+            table |= described(self._measures[of], totals, self.cells, slices)
+        return {
+            x.name: {"of": of, **table[x.name]}
+            for of, measures in self._measures.items()
+            for x in measures
+        }
+
+    def by_position(self, of: str) -> Json | None:
+        """Return means by position; the last row is of the last token of each response."""
+        totals = self._by_position.get(of)
+        if totals is None:
+            return None
+        places = [key for key in totals.keys if key != LAST]
+        each = totals.over_each([*([key] for key in places), [LAST]])
+        names = [x.name for x in self._measures[of] if x.placed]
+        counts = [x.count("count") for x in each]
+        means = {
+            name: [x.mean(f"{name}.total", n) for x, n in zip(each, counts, strict=True)]
+            for name in names
+        }
+        label = [*(span_text(4**at // 4, 4**at) for at in places), "last"]
+        return {"label": label, "count": counts, **means}
+
+
+LAST = 1 << 31
+"""The bucket of the last token of a response."""
+
+
+def places_of(offsets: Integers) -> tuple[Integers, Integers]:
+    """Return the bucket of each part of responses, [n·k], and the offsets of the parts.
+
+    Buckets are the positions 0, 1 to 3, 4 to 15, 16 to 63, ..., up to the longest response.
+    """
+    edges = [0, 1]
+    while edges[-1] < np.diff(offsets).max():
+        edges.append(edges[-1] * 4)
+    starts = np.minimum(offsets[:-1, None] + np.array(edges[:-1]), offsets[1:, None])
+    buckets = np.tile(np.arange(len(edges) - 1), len(offsets) - 1)
+    return buckets, np.append(starts.reshape(-1), offsets[-1])
+
+
+def span_text(first: int, end: int) -> str:
+    """Return `4 to 15` for the positions 4 <= position < 16."""
+    return f"{first:,}" if end == first + 1 else f"{first:,} to {end - 1:,}"
+
+
+# ---- of the table of responses, and of groups ----
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """The responses of an input as measures read them: arrays of numpy."""
+
+    rows: Mapping[str, NDArray[Any]]
+    """[N] `step`, `domain` (codes), `counted`, `left_out`, and `tokens`, `length`, `kl` if they are
+    known."""
+    units: Mapping[str, NDArray[Any]]
+    """[U] of responses or rollouts: `step`, `domain`, `scored`, `counted`, `tried`, `failed`,
+    `reward`, `truncated`, components."""
+    groups: Mapping[str, NDArray[Any]]
+    """[G] `step`, `domain`, `rows`; with rewards `passed`, `equal` and `passing`."""
+    pass_threshold: float = 1.0
+    components: Sequence[str] = ()
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """By reason why a row may be left out: its code in `left_out`."""
+
+    def table(self, of: str) -> Mapping[str, NDArray[Any]]:
+        """Return the table of a population."""
+        of_groups = of in ("groups", "several")
+        return self.rows if of in ("all", "counted") else self.groups if of_groups else self.units
+
+    def counted(self, of: str) -> Mask:
+        """Return which rows of its table a population has."""
+        if of in ("all", "groups"):
+            return np.ones(len(self.table(of)["step"]), np.bool_)
+        if of == "several":
+            return self.groups["rows"] > 1
+        return self.table(of)["counted" if of == "units" else of]
+
+
+TABLE_MEASURES = (
+    Measured("counted", "all", "Rows that no mask, failure or later attempt leaves out.",
+            lambda v: v.rows["counted"], "share"),
+    Measured("policy_tokens", "counted", "Policy tokens.", lambda v: v.rows["tokens"],
+            needs=("tokens",)),
+    Measured("tokens", "counted", "All tokens.", lambda v: v.rows["length"], needs=("length",)),
+    Measured("kl", "counted", "Mean of old - ref over policy tokens (k1), clamped to ±40.",
+            lambda v: v.rows["kl"], needs=("kl",)),
+    Measured("reward", "scored", "Raw reward.", lambda v: v.units["reward"], needs=("reward",)),
+    Measured("passed", "scored", "Raw rewards of at least --pass-threshold.",
+            lambda v: v.units["reward"] >= v.pass_threshold, "share", ("reward",)),
+    Measured("truncated", "units", "Responses that a limit cut off.",
+            lambda v: v.units["truncated"], "share", ("truncated",)),
+    Measured("failed", "tried", "Responses that are no answers.", lambda v: v.units["failed"],
+            "share", ("failed",)),
+    Measured("group_size", "groups", "Responses, or rollouts, of a prompt group.",
+            lambda v: v.groups["rows"], needs=("rows",)),
+    Measured("single", "groups", "Groups of one.", lambda v: v.groups["rows"] == 1, "share",
+            ("rows",)),
+    Measured("pass_rate", "groups", "Share of a group that passes.",
+            lambda v: v.groups["passed"] / v.groups["rows"], needs=("passed",)),
+    Measured("equal_rewards", "several", "Groups whose rewards are equal: no signal.",
+            lambda v: v.groups["equal"], "share", ("equal",)),
+    Measured("all_pass", "several", "Groups of equal rewards that pass.",
+            lambda v: v.groups["equal"] & v.groups["passing"], "share", ("passing",)),
+)  # fmt: skip
+COMPONENT, LEFT = "component:", "left_out:"
+"""What names of measures begin with of which there is one for each component or reason."""
+
+
+def _of_name(name: str, reason: int | None = None) -> Measured:
+    if reason is None:
+        key = f"{COMPONENT}{name}"
+        return Measured(key, "scored", "A reward component.", lambda v: v.units[key])
+    about = "Rows that no statistic counts, by reason."
+    return Measured(f"{LEFT}{name}", "all", about, lambda v: v.rows["left_out"] == reason, "share")
+
+
+def table_facts(view: MeasuredTable, cells: SliceCodes, slices: Slices) -> dict[str, Json]:
+    """Return the measures of responses and of groups."""
+    declared = [_of_name(name, code) for name, code in view.reasons.items()]
+    declared += [*TABLE_MEASURES, *map(_of_name, view.components)]
+    table: dict[str, Json] = {}
+    for measure in declared:
+        if all(name in view.table(measure.of) for name in measure.needs):
+            table[measure.name] = {"of": measure.of, **_described(measure, view, cells, slices)}
+    return table
+
+
+def _described(measure: Measured, view: MeasuredTable, cells: SliceCodes, slices: Slices) -> Json:
+    rows, values = view.table(measure.of), measure.compute(view)
+    keep, keys = view.counted(measure.of) & np.isfinite(values), (rows["step"] << 32)
+    keys += rows["domain"]
+    if not keep.all():
+        values, keys = values[keep], keys[keep]
+    sums: Json = {measure.name: values}
+    spans: Json = {}
+    if measure.kind != "share":
+        sums, spans = added(measure.name, values.astype(np.float64))
+    totals = ExactTotals.of(keys, {"count": np.ones(len(keys)), **sums}, spans)
+    return described([measure], totals, cells, slices)[measure.name]
