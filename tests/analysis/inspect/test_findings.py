@@ -341,6 +341,27 @@ CASES = {
         BASE,
     ),
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
+    "lost_ids": (
+        BASE | {"prompt_id": [2.0**62 + row // SIZE for row in range(ROWS)]},
+        BASE | {"prompt_id": [float(row // SIZE) for row in range(ROWS)]},
+    ),
+    "fractions_as_ids": (
+        BASE | {"prompt_id": [row // SIZE + 0.5 for row in range(ROWS)]},
+        BASE | {"prompt_id": [row // SIZE for row in range(ROWS)]},
+    ),
+    "inverted_mask": (
+        each(BASE, "response_mask", lambda mask: 1 - mask),
+        BASE,
+    ),
+    "one_prompt_for_all_steps": (BASE | {"prompt_id": [""] * ROWS}, BASE),
+    "rewards_that_differ_by_rounding": (
+        BASE
+        | {
+            "reward": [0.3 if row % SIZE else 0.1 + 0.2 for row in range(SIZE)]
+            + BASE["reward"].tolist()[SIZE:]
+        },
+        BASE,
+    ),
 }
 
 # The check that finds a fault of another name, and what its text says of it.
@@ -354,6 +375,11 @@ FOUND_BY = {
     "no_groups": ("missing_roles", "no column has the role group"),
     "wrong_types": ("column_types", "`values` is double; the role values needs a list of numbers"),
     "mixed_types": ("column_types", "`reward` is double, but string in 1.parquet"),
+    "lost_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses (100 %)"),
+    "fractions_as_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses"),
+    "inverted_mask": ("mask_values", "192 of 192 responses (100 %) begin and end with observa"),
+    "one_prompt_for_all_steps": ("group_key", "of one prompt: `prompt_id` is '' in all 2 steps"),
+    "rewards_that_differ_by_rounding": ("no_signal", "in 1 group, rewards differ by rounding"),
     "mask_not_binary": ("mask_values", "values other than 0 and 1, such as 2, in 1 of 192"),
     "null_keys": ("unusable_keys", "no `prompt_id` in 1 of 192 responses"),
     "single_row_groups": ("group_key", "192 of 192 groups have one response"),

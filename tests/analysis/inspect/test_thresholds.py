@@ -146,6 +146,11 @@ def jumps(here, later, count=64):
     return {"response_mask": [mask], "old_log_probs": [values]}
 
 
+def masks_of(*rows):
+    """Masks, each so many times."""
+    return {"response_mask": [mask for count, mask in rows for mask in [mask] * count]}
+
+
 # The threshold: the finding, then an input just below and one just above.
 PAIRS = {
     "FAILED": ("many_failures", failures(24), failures(25)),
@@ -265,6 +270,23 @@ PAIRS = {
     ),
     "BETTER jumps": (
         "shifted_lists", jumps((4.1 / 8, 1), (1, 1)), jumps((3.9 / 8, 1), (1, 1))
+    ),
+    "INVERTED": (
+        "mask_values",
+        masks_of((90, [0, 1, 0, 0]), (10, [1, 0])),
+        masks_of((91, [0, 1, 0, 0]), (9, [1, 0])),
+    ),
+    "HALF are observations": (
+        "mask_values",
+        masks_of((5, [0, 1, 1, 0]), (5, [0, 1, 1, 1, 0, 0])),
+        masks_of((5, [0, 1, 1, 0]), (5, [0, 1, 1, 0, 0, 0])),
+    ),
+    "EXACT": (
+        "unusable_keys", {"prompt_id": [2.0**53 - 1] * 2}, {"prompt_id": [2.0**53] * 2}
+    ),
+    "NEAR": (
+        "no_signal", {**groups([4]), "reward": [1, 1, 1, 1 - 6e-7]},
+        {**groups([4]), "reward": [1, 1, 1, 1 - 4e-7]},
     ),
     "HALF without tokens": (
         "empty_masks error",

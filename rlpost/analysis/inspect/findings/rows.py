@@ -69,12 +69,10 @@ def _repeated_rows(data: CheckInput) -> dict[str, list[int]]:
         parts = [name for name in ("rollout", "turn", "copy", "tokens", "reward") if name in rows]
         again = ~pl.struct([*by, *parts]).is_first_distinct() & (pl.col("copy") != 0)
         copies["rows of a rollout again"] = rows.filter(again)["index"].to_list()
-    if "sample" in rows and not (data.turns > 0).any() | ("turn" in rows):
-        again = ~pl.struct([*by, "sample"]).is_first_distinct()
+    if "sample" in rows and ("rollout" in rows or not ("turn" in rows or (data.turns > 0).any())):
+        unit = "rollout" if "rollout" in rows else "index"
+        again = pl.col(unit) != pl.first(unit).over([*by, "sample"])
         copies["a sample again"] = rows.filter(again)["index"].to_list()
-    elif {"sample", "rollout"} <= {*rows.columns}:
-        first = pl.first("rollout").over([*by, "sample"])
-        copies["a sample again"] = rows.filter(pl.col("rollout") != first)["index"].to_list()
     return copies
 
 
