@@ -157,7 +157,6 @@ FAULTS = (
     VERL_GAE.fault(
         "one-step-with-another-beta",
         {"betas": {2: 0.1}},
-        "some-steps",
         records=("kl", "token_level_rewards"),
         data={"seed": 112},
         trainer={"beta": 0.02},
@@ -216,7 +215,6 @@ FAULTS = (
     VERL_GAE.fault(
         "value-twice-in-returns",
         {"value_times": 2},
-        "column-added",
         records=("returns",),
         data={"seed": 125, "observations": False},
     ),
@@ -250,7 +248,6 @@ FAULTS = (
     VERL_GRPO.fault(
         "last-token-left-out",
         {"drops_last": True},
-        "last-tokens",
         data={"seed": 129},
     ),
     PRIME.fault(
@@ -390,7 +387,6 @@ FAULTS = (
     PRIME.fault(
         "minus-one-for-single-groups",
         {"single": "minus_one"},
-        "single-groups",
         data={"seed": 149},
     ),
 )

@@ -161,8 +161,7 @@ class Replayer:
         self.tolerance = tolerance
         used = {rollouts.columns.column(role) for role in rollouts.columns.columns}
         results = {*STAGE_COLUMNS, *rollouts.recorded.values()} - used
-        others = results | rollouts.unread
-        kept = [name for name in rollouts.table.schema.names if name not in others]
+        kept = [name for name in rollouts.table.schema.names if name not in results]
         self.inputs: pa.Table = rollouts.table.select(kept)
         self.part: RowSubset | None = None
         """The rows among those of whole steps; None: they are all there is."""

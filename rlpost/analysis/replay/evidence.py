@@ -179,12 +179,6 @@ class Evidence:
                 return Evidence(stage, self.recipe, replayer)
         return None
 
-    def among(self, rows: Codes) -> Evidence:
-        """Return the evidence of some rows, computed with the others."""
-        chosen = self.chosen & np.isin(self.rows, rows)
-        stage = replace(self.stage, difference=replace(self.difference, chosen=chosen))
-        return Evidence(stage, self.recipe, self.replayer)
-
     def numbers(self, recipe: Recipe, inputs: pa.Table | None = None) -> Numbers | None:
         """Return the stage by another recipe, or from other inputs; None if it does not fit."""
         replayer = self.replayer if inputs is None else self.replayer.reading(inputs)

@@ -1,4 +1,4 @@
-"""What a difference looks like: single changes that reproduce it, relations, parts."""
+"""What a difference looks like: single changes that reproduce it, and relations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 Json = dict[str, Any]
-Phase = Literal["change", "relation", "part", "note", "not compared"]
+Phase = Literal["change", "relation", "note", "not compared"]
 ENOUGH = 0.95
 """Share of the differing elements that a finding must explain; the others are outliers."""
 WHOLE = 0.999
@@ -52,17 +52,13 @@ _MOST = 5
 _REPRESENTABLE = 0.98
 _ROUNDED = 6
 """Distinct numbers that a rounding moves."""
-_OUTSIDE = 0.02
-"""Share of the differing elements that may lie outside of the part that a finding names."""
-_STEP = 0.2
-"""A set of responses differs if so many of its elements do."""
 _FEW = 3
 _ROUNDS = 6
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a check yields of a relation, a part or a note."""
+    """What a check yields of a relation or a note."""
 
     text: str
     explains: float
@@ -159,19 +155,16 @@ def findings(stages: Sequence[Replayed], recipe: Recipe, replayer: Replayer) -> 
 
     Returns:
         Numbers that are not compared; then at most five findings of the first stage that differs:
-        changes that reproduce it, relations, and parts that have all differences. If no stage
-        differs: notes about numbers that differ and count as equal.
+        changes that reproduce it, and relations. If no stage differs: notes about numbers that
+        differ and count as equal.
     """
     not_compared = [*_of_stages("not compared", stages, replayer)]
     first = next((stage for stage in stages if not stage.difference.equal), None)
     if first is None:
         return [*not_compared, *_of_stages("note", stages, replayer)]
-    seen = Evidence(first, recipe, replayer)
-    sample = seen.sample()
+    sample = Evidence(first, recipe, replayer).sample()
     explanations = [*_changes(sample), *_relations(sample)]
     explanations.sort(key=lambda x: (x.explains < WHOLE, bool(x.breaks)))
-    if not any(finding.explains >= WHOLE for finding in explanations):
-        explanations += _parts(seen)
     return [*not_compared, *explanations[:_MOST]]
 
 
@@ -207,18 +200,6 @@ def _relations(seen: Evidence) -> Iterator[ReplayFinding]:
         explanation = next(check.run(seen), None)
         if explanation is not None:
             yield _finding(check, explanation, seen.stage)
-
-
-def _parts(seen: Evidence) -> Iterator[ReplayFinding]:
-    for check in _of("part"):
-        for text, share, inside in check.run(seen):
-            details = [] if inside is None else [*_relations(inside)]
-            if inside is not None and inside.replayer is not seen.replayer:  # computed alone
-                details = [*_changes(inside), *details]
-            more = f": {details[0].text}" if details else ""
-            finding = _finding(check, Explanation(text + more, share), seen.stage)
-            yield replace(finding, option=details[0].option if details else "")
-            break
 
 
 # ---- changes ----
@@ -592,122 +573,6 @@ def shift(seen: Evidence) -> Iterator[Explanation]:
                 text = f"each recorded number is the computed one of the {which} {token}"
                 yield Explanation(text, share)
                 return
-
-
-@check("relation")
-def column_added(seen: Evidence) -> Iterator[Explanation]:
-    """The recorded numbers have a column of the input added, times a constant.
-
-    A term is there twice, or with another coefficient or sign, such as the value in a return. Check
-    where the trainer adds it.
-    """
-    differences = seen.recorded - seen.computed
-    roles = (*LOG_PROBS, "values") if seen.by_token else ()
-    columns, table = seen.rollouts.columns, seen.replayer.inputs
-    for name in [columns.column(role) for role in roles if role in columns]:
-        values = np.nan_to_num(NumberColumn.of(table.column(name)).values)
-        use = (
-            seen.wrong & (np.abs(values) > seen.tolerance)
-            if len(values) == len(seen.wrong)
-            else None
-        )
-        if use is None or len(np.unique(values[use])) <= _FEW:
-            continue
-        times = float(np.median(differences[use] / values[use]))
-        share = seen.explains(seen.computed + times * values)
-        if share >= ENOUGH:
-            size = "" if np.isclose(abs(times), 1.0, rtol=1e-3) else f"{abs(times):.5g} x "
-            plus = "-" if times < 0 else "+"
-            yield Explanation(f"recorded = computed {plus} {size}`{name}`", share)
-            return
-
-
-# ---- parts that have all differences ----
-
-Part = tuple[str, float, Evidence | None]
-"""What it is, its share of the differing elements, and its numbers."""
-
-
-@check("part")
-def single_groups(seen: Evidence) -> Iterator[Part]:
-    """Only prompt groups of one response differ.
-
-    Such a response has no other to be compared with, and frameworks set its advantage to 0, to its
-    reward, or to anything. `--set numerics.single=` has the usual choices.
-    """
-    if "group" in seen.rollouts.columns:
-        groups = seen.rollouts.groups
-        single = seen.on_elements(np.bincount(groups)[groups] == 1)
-        yield from _only(seen, "groups of one response", single)
-
-
-@check("part")
-def last_tokens(seen: Evidence) -> Iterator[Part]:
-    """Only the last tokens of responses differ.
-
-    The end-of-text token has the reward, or none, or the value after it is another one. Check which
-    tokens the mask has at the end, and where the reward is placed.
-    """
-    if seen.by_token:
-        yield from _only(seen, "the last policy tokens of responses", seen.last)
-        ends = np.diff(seen.rows, append=-1) != 0
-        yield from _only(seen, "the last tokens of responses", ends)
-
-
-def _only(seen: Evidence, title: str, inside: Mask) -> Iterator[Part]:
-    """Yield a part if it has all differences, and others have numbers other than 0."""
-    share = float((seen.wrong & inside).sum()) / int(seen.wrong.sum())
-    others = seen.chosen & ~inside
-    matter = np.abs(seen.recorded[others]) > seen.tolerance[others]
-    if share >= 1 - _OUTSIDE and matter.any():
-        yield f"only {title} differ", share, None
-
-
-@check("part")
-def some_steps(seen: Evidence) -> Iterator[Part]:
-    """Only some steps differ; what these look like follows.
-
-    A setting changed during the run, or a schedule has it. Compare the logs of these steps with
-    those of the others.
-    """
-    if "batch" in seen.rollouts.columns:
-        codes = seen.rollouts.codes("batch")
-        for rows, labels in _differing(seen, codes, seen.rollouts.columns.column("batch")):
-            inside = seen.of_rows(rows)
-            share = float(np.isin(seen.rows[seen.wrong], rows).mean())
-            yield f"only steps {labels} differ", share, inside.sample() if inside else None
-
-
-@check("part")
-def some_responses(seen: Evidence) -> Iterator[Part]:
-    """Only responses of some values of a column differ, such as a finish reason, domain or rank.
-
-    The trainer treats them differently, or one rank computes something else.
-    """
-    rollouts = seen.rollouts
-    roles = [role for role in ("truncated", "domain") if role in rollouts.columns]
-    sets = {rollouts.columns.column(role): rollouts.codes(role) for role in roles} | rollouts.sets
-    for name, codes in sets.items():
-        for rows, labels in _differing(seen, codes, name):
-            share = float(np.isin(seen.rows[seen.wrong], rows).mean())
-            yield f"only responses with `{name}` {labels} differ", share, seen.among(rows)
-
-
-def _differing(seen: Evidence, codes: Codes, column: str) -> Iterator[tuple[Codes, str]]:
-    """Yield the responses of the sets that differ, with their labels, if others are equal."""
-    count = int(codes.max()) + 1
-    total, wrong = (
-        np.bincount(codes[seen.rows[x]], minlength=count) for x in (seen.chosen, seen.wrong)
-    )
-    share = wrong / np.maximum(total, 1)
-    differ, equal = share >= _STEP, (share <= _OUTSIDE * _STEP) & (total > 0)
-    known = (differ | equal | (total == 0)).all()
-    if not (differ.any() and equal.any() and known) or int(seen.wrong.sum()) < _FEW:
-        return
-    first = [int(np.argmax(codes == code)) for code in np.flatnonzero(differ)]
-    values = seen.rollouts.table.column(column)
-    labels = ", ".join(str(values[row].as_py()) for row in first[:_FEW])
-    yield np.flatnonzero(differ[codes]), labels + ", ..." * (len(first) > _FEW)
 
 
 # ---- numbers that are not compared, or that count as equal ----

@@ -203,11 +203,7 @@ class InputColumns(NamedTuple):
             *dict.fromkeys([*self.used, *self.recorded.values(), *(needed or ()), *ids, *also])
         ]
         more = [n for n in schema.names if needed is None and _may_matter(schema, n)]
-        return [*dict.fromkeys([*names, *more, *self.whole_numbers(schema)])]
-
-    def whole_numbers(self, schema: pa.Schema) -> list[str]:
-        """Return columns of a whole number for each response."""
-        return [name for name in schema.names if pa.types.is_integer(schema.field(name).type)]
+        return [*dict.fromkeys([*names, *more])]
 
     def length_column(self, schema: pa.Schema) -> str | None:
         """Return a column of lists with a number for each token; None without tokens."""

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 Kept = TypeVar("Kept")
-_MOST_SETS = 256
-_LEAST_OF_SET = 4
 _ONE_STEP = 4
 """A single step may have so many times the tokens of a sample."""
 
@@ -94,8 +92,6 @@ class Rollouts:
     warnings: list[str] = field(default_factory=list)
     in_place: bool = False
     """Whether stages that frameworks record elsewhere are those of rlpost."""
-    unread: frozenset[str] = frozenset()
-    """Columns of whole numbers that no recipe reads, such as the rank of each response."""
     around: Rollouts | None = None
     """Whole steps that these groups are of, if recipes that couple a batch are computed on them."""
     _kept: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
@@ -167,19 +163,6 @@ class Rollouts:
         names = (self.columns.column(role) for role in roles if role in self.columns)
         keys = (KeyColumn.of(self.table.column(name).chunks).codes for name in names)
         return joint_codes(np.zeros(len(self), np.int64), *keys)
-
-    @cached_property
-    def sets(self) -> dict[str, Codes]:
-        """[N] codes of columns of few whole numbers, such as the rank of each response."""
-        sets = {}
-        used = {*self.columns.columns.values(), *self.recorded.values()}
-        most = min(_MOST_SETS, len(self) // _LEAST_OF_SET)
-        for column in self.table.schema:
-            if column.name not in used and pa.types.is_integer(column.type):
-                keys = KeyColumn.of(self.table.column(column.name).chunks)
-                if 1 < len(keys.labels) <= most:
-                    sets[column.name] = keys.codes
-        return sets
 
     @cached_property
     def groups(self) -> Codes:
@@ -278,8 +261,6 @@ class RolloutReader:
     columns: InputColumns
     names: tuple[str, ...]
     """The columns that are read."""
-    unread: frozenset[str]
-    """Of these, the ones of whole numbers that no recipe reads."""
     parts: tuple[NDArray[np.int64], ...]
     """The rows of each part."""
     scope: str
@@ -309,14 +290,10 @@ class RolloutReader:
         columns, schema = columns_of(source, named), common_schema(source)
         names = columns.read(schema, needed, also)
         check_types(source, names)
-        unread = frozenset[str]()
-        if needed is not None:
-            read = {*columns.used, *columns.recorded.values(), *needed}
-            unread = frozenset(columns.whole_numbers(schema)) - read
         parts, scope = parts_of(source, columns, most_tokens)
         warnings = lacking_warnings(source, columns.recorded)
         warnings += text_warnings(schema, columns)
-        return cls(source, columns, tuple(names), unread, parts, scope, warnings)
+        return cls(source, columns, tuple(names), parts, scope, warnings)
 
     def with_whole(self, unit: Literal["batch", "run"]) -> RolloutReader:
         """Return a reader whose parts are whole steps of any size, or the whole input."""
@@ -338,7 +315,6 @@ class RolloutReader:
             self.source.rows,
             self.scope,
             [*self.warnings],
-            unread=self.unread,
         )
 
 

@@ -40,7 +40,7 @@ def test_the_first_finding_names_a_planted_fault(fault):
     assert len(found) <= 5
 
 
-OF_OTHER_TESTS = {"factor", "not-finite", "some-responses"}
+OF_OTHER_TESTS = {"factor", "not-finite"}
 """Findings whose planted faults are in tests below, and in `test_replay`."""
 
 
@@ -132,22 +132,6 @@ def test_numbers_without_a_relation_have_no_finding():
     assert findings(replaced(made, "returns", noisy), recipe) == ([], False)
 
 
-def test_responses_of_a_finish_reason_that_differ_alone():
-    table, recipe = with_advantages(lambda values, rows: values * np.where(rows % 5 == 1, 0.5, 1))
-    reasons = ["length" if row % 5 == 1 else "stop" for row in range(len(table))]
-    found, _ = findings(table.append_column("finish_reason", pa.array(reasons)), recipe)
-    assert found[0]["check"] == "some-responses"
-    assert "`finish_reason` length differ: recorded = computed x 0.5" in found[0]["text"]
-
-
-def test_responses_of_a_rank_that_differ_alone_and_that_no_recipe_reads():
-    table, recipe = with_advantages(lambda values, rows: values * np.where(rows % 5 == 1, 0.5, 1))
-    ranks = pa.array([row % 5 for row in range(len(table))])
-    found = rlpost.replay(table.append_column("rank", ranks), recipe)["findings"]
-    assert found[0]["check"] == "some-responses"
-    assert "`rank` 1 differ" in found[0]["text"]
-
-
 def test_one_differing_response_has_no_relation():
     found, reproduced = findings(
         *with_advantages(lambda values, rows: np.where(rows == 7, 1.5 * values + 0.25, values))
@@ -164,13 +148,3 @@ def test_a_finding_names_the_first_stage_that_differs_and_what_it_reproduces():
     assert (found[0]["check"], found[0]["stage"]) == ("option:kl_coef", "returns")
     assert found[0]["option"] == "--set kl_coef=0.013"
     assert found[0]["text"].startswith("`returns` and `advantages`: reproduced by `--set kl_coef")
-
-
-def test_columns_of_ranks_in_a_clean_file_have_no_finding():
-    recipe = rlpost.preset(
-        "slime", estimator="reinforce_plus_plus_baseline", whiten_advantages=True
-    )
-    table = rollouts(303, responses=96)
-    ranks = pa.array(np.arange(len(table)) % 2)
-    whole = recorded(table, recipe, "advantages").append_column("dp_rank", ranks)
-    assert findings(whole, recipe) == ([], True)
