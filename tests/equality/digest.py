@@ -55,6 +55,8 @@ ADDED = {
     # the head and the statistics of measures that every command has in JSON
     *("responses", "rollouts", "groups", "groups_with_signal", "roles", "verdict", "findings"),
     *("facts", "rlpost_version"),
+    # of `replay`: an example is one number, of a response or of its token that differs the most
+    *("examples.token", "examples.recorded", "examples.computed"),
     # of `compare`: names alone, correlations, and how rows were matched
     *("sides", "pairs.pearson", "pairs.spearman", "matched_by", "by_order_within"),
 }
@@ -117,6 +119,9 @@ REMOVED = {
     *("rows.left_out", "warnings"),  # `findings`
     # of `replay`: quantiles, which do not add up part by part
     *("stages.median", "stages.largest_ulps", "stages.median_ulps"),
+    # of its examples: a strip of tokens
+    *(f"examples.{name}" for name in ("tokens", "first_token", "policy", "differs")),
+    *("examples.recorded", "examples.computed"),
     "mismatch.corrections",  # what usual corrections would touch: `advantages` has it of all tokens
     *("mismatch.ratio_edges", "mismatch.ratios"),  # histograms of log-ratios, by position and step
     "mismatch.unexplained",  # what the shares of causes leave

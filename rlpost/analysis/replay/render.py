@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 _STYLES = {"equal": "green", "follows": "yellow", "differs": "red"}
 _MOST_RECIPES = 5
-_WIDTH, _LABEL, _GAP = 80, 10, 2
-"""Columns of a table of tokens, of its labels with the gap after them, and of the other gaps."""
 _DIGITS = range(4, 10)
 
 
@@ -28,7 +26,7 @@ def page(result: Json, *, verbose: bool = False) -> Page:
 
     Args:
         result: of `replay`.
-        verbose: also stages that are equal, all recipes and examples, and times.
+        verbose: also stages that are equal, all recipes, and times.
     """
     return Page(
         f"rlpost replay · {result['input']}",
@@ -156,7 +154,7 @@ def _parts(result: Json, *, verbose: bool) -> Iterator[TextTable]:
         yield TextTable((), [("recipes", tried)], "Search", notes=[search["best"]["toml"]])
     if verbose or not result["reproduced"]:
         yield stage_table(result, verbose=verbose)
-    yield from _examples(result, verbose=verbose)
+    yield from _examples(result)
     if "whole_input" in result:
         yield _whole_input(result)
 
@@ -242,79 +240,28 @@ def _whole_input(result: Json) -> TextTable:
 # ---- examples ----
 
 
-def _examples(result: Json, *, verbose: bool) -> Iterator[TextTable]:
-    """Yield tables of responses that differ the most; of tokens the first alone, unless verbose."""
+def _examples(result: Json) -> Iterator[TextTable]:
+    """Yield the table of the responses, or tokens, that differ the most."""
     examples = result["examples"]
     if not examples:
         return
     title = next(x["title"] for x in result["stages"] if x["stage"] == result["first"])
-    title = f"Largest differences of {title}"
-    if examples[0]["first_token"] is None or all(map(_is_constant, examples)):
-        yield _of_responses(examples, title)
-        return
-    for i, example in enumerate(examples if verbose else examples[:1]):
-        yield _of_tokens(example, "" if i else f"{title}: ")
-
-
-def _is_constant(example: Json) -> bool:
-    """Return whether the tokens of an example have the same numbers."""
-    pairs = {*zip(example["recorded"], example["computed"], strict=True)}
-    return all(example["policy"]) and len(pairs) == 1
-
-
-def _of_responses(examples: Sequence[Json], title: str) -> TextTable:
-    """Return one table of responses with a number each."""
-    keys = {name: key for name, key in (("step", "step"), ("prompt", "group"))
-            if examples[0][key] is not None}  # fmt: skip
-    digits = digits_of([(x["recorded"][0], x["computed"][0]) for x in examples])
+    names = (("step", "step"), ("prompt", "group"), ("token", "token"))
+    keys = {name: key for name, key in names if examples[0][key] is not None}
+    sides = ("recorded", "computed")
+    digits = digits_of([(example["recorded"], example["computed"]) for example in examples])
     rows = [
         (
             str(example["row"]),
             *(str(example[key]) for key in keys.values()),
             number(example["reward"]),
-            shown(example["recorded"][0], digits),
-            shown(example["computed"][0], digits),
+            *(shown(example[side], digits) for side in sides),
         )
         for example in examples
     ]
-    headings = ("row", *keys, "reward", "recorded", "computed")
+    headings = ("row", *keys, "reward", *sides)
     text = [i for i, heading in enumerate(headings) if heading == "prompt"]
-    return TextTable(headings, rows, title=title, text=text)
-
-
-def _of_tokens(example: Json, before: str) -> TextTable:
-    """Return the tokens of a response from the first that differs, as many as 80 columns hold."""
-    pairs = list(zip(example["recorded"], example["computed"], strict=True))
-    differs, policy = example["differs"], example["policy"]
-    digits = digits_of([pair for pair, wrong in zip(pairs, differs, strict=True) if wrong])
-    names = [str(example["first_token"] + i) for i in range(len(pairs))]
-    names = [
-        name if by_policy else f"({name})" for name, by_policy in zip(names, policy, strict=True)
-    ]
-    cells = [[shown(pair[side], digits) for pair in pairs] for side in (0, 1)]
-    widest = max(len(text) for texts in (*cells, names) for text in texts)
-    count = max(1, (_WIDTH - _LABEL) // (widest + _GAP))
-    first = max(0, min(differs.index(True) - 1, len(pairs) - count))
-    part = range(first, min(first + count, len(pairs)))
-    styles = ["dim" if not by_policy else "bold red" if wrong else ""
-              for by_policy, wrong in zip(policy, differs, strict=True)]  # fmt: skip
-    rows: list[tuple[str | Text, ...]] = [
-        (label, *(Text(texts[i], styles[i]) for i in part))
-        for label, texts in zip(("recorded", "computed"), cells, strict=True)
-    ]
-    if not all(differs):
-        rows.append(("", *("≠" if differs[i] else "" for i in part)))
-    headings = ("token", *(names[i] for i in part))
-    return TextTable(headings, rows, title=f"{before}{_heading(example)}")
-
-
-def _heading(example: Json) -> str:
-    parts = [f"row {example['row']}"]
-    parts += [f"step {example['step']}"] if example["step"] is not None else []
-    parts += [str(example["group"])] if example["group"] is not None else []
-    parts += [f"reward {number(example['reward'])}", counted(example["tokens"], "token")]
-    observed = "" if all(example["policy"]) else "; observation tokens in parentheses"
-    return " · ".join(parts) + observed
+    yield TextTable(headings, rows, title=f"Largest differences of {title}", text=text)
 
 
 def digits_of(pairs: Sequence[tuple[float | None, float | None]]) -> int:

@@ -21,8 +21,6 @@ from rlpost.recipe.presets import toml_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from rlpost.analysis.replay.compute import Replayed
     from rlpost.analysis.replay.rollouts import RolloutReader, Rollouts
     from rlpost.display.reporter import Reporter
@@ -33,8 +31,6 @@ SCHEMA_VERSION = 1
 SAMPLE_TOKENS = 4_000_000
 """Tokens of a replay in memory, unless the user sets another number."""
 _EXAMPLES = 3
-_STRIP = 12
-"""Tokens of an example."""
 
 
 def replay_recipe(
@@ -232,47 +228,28 @@ def stage_facts(
 def examples(stage: Replayed, rollouts: Rollouts) -> list[Json]:
     """Return the responses that differ the most, of different prompt groups if there are several.
 
-    Both sides' numbers are side by side.
+    Of tokens, each has the one that differs the most.
     """
-    difference = stage.difference
+    difference, tokens = stage.difference, stage.by_token(rollouts)
     wrong = np.where(difference.wrong, np.nan_to_num(difference.distance, nan=np.inf), 0.0)
-    if not stage.by_token(rollouts):
-        order = _of_groups(np.argsort(-wrong, kind="stable"), wrong, rollouts)[:_EXAMPLES]
-        return [_example(stage, rollouts, int(row), slice(row, row + 1)) for row in order]
-    starts = rollouts.offsets
+    starts = rollouts.offsets if tokens else np.arange(len(rollouts) + 1)
     worst = segment_reduce(np.maximum, wrong, starts, 0.0)
-    order = _of_groups(np.argsort(-worst, kind="stable"), worst, rollouts)[:_EXAMPLES]
-    results = []
-    for row in map(int, order):
-        begin, end = int(starts[row]), int(starts[row + 1])
-        largest = begin + int(np.argmax(wrong[begin:end]))
-        first = max(begin, min(largest - _STRIP // 2, end - _STRIP))
-        results.append(_example(stage, rollouts, row, slice(first, min(end, first + _STRIP))))
-    return results
-
-
-def _of_groups(
-    order: NDArray[np.int64], wrong: NDArray[np.float64], rollouts: Rollouts
-) -> NDArray[np.int64]:
-    """Return rows in order, the first that differs of each prompt group before the others."""
-    order = order[wrong[order] > 0]
+    order = np.argsort(-worst, kind="stable")
+    order = order[worst[order] > 0]
     first = np.zeros(len(order), np.bool_)
     first[np.unique(rollouts.groups[order], return_index=True)[1]] = True
-    return np.concatenate([order[first], order[~first]])
-
-
-def _example(stage: Replayed, rollouts: Rollouts, row: int, part: slice) -> Json:
-    difference, tokens = stage.difference, stage.by_token(rollouts)
-    first = part.start - int(rollouts.offsets[row]) if tokens else 0
-    return {
-        "row": int(rollouts.rows[row]),
-        "step": rollouts.label("batch", row),
-        "group": rollouts.label("group", row),
-        "reward": finite(rollouts.reward[row]),
-        "tokens": int(rollouts.lengths[row]) if tokens else None,
-        "first_token": first if tokens else None,
-        "policy": rollouts.mask[part].tolist() if tokens else None,
-        "recorded": [*map(finite, difference.recorded[part])],
-        "computed": [*map(finite, difference.computed[part])],
-        "differs": difference.wrong[part].tolist(),
-    }
+    results = []
+    for row in map(int, np.concatenate([order[first], order[~first]])[:_EXAMPLES]):
+        token = int(np.argmax(wrong[starts[row] : starts[row + 1]]))
+        results.append(
+            {
+                "row": int(rollouts.rows[row]),
+                "step": rollouts.label("batch", row),
+                "group": rollouts.label("group", row),
+                "reward": finite(rollouts.reward[row]),
+                "token": token if tokens else None,
+                "recorded": finite(difference.recorded[starts[row] + token]),
+                "computed": finite(difference.computed[starts[row] + token]),
+            }
+        )
+    return results
