@@ -60,7 +60,6 @@ Json = dict[str, Any]
 SIGNS, FLAT, CLIPS = 4, 2, 5
 """A kind of token is the sign of its advantage (0, positive, negative, or masked out), whether its
 gradient is 0, and its clip state."""
-_SHAPE = SIGNS, FLAT, CLIPS
 KINDS = SIGNS * FLAT * CLIPS
 ZERO, POSITIVE, NEGATIVE, OUTSIDE = range(SIGNS)
 ALL, OF_SIGN, CLIPPED = slice(None), slice(POSITIVE, OUTSIDE), slice(1, None)
@@ -82,13 +81,13 @@ class LossSetting(NamedTuple):
 
 def policy_tokens(totals: Totals) -> int:
     """Return the number of policy tokens, which is the same for all losses."""
-    return int(totals.counts["kinds"][0, :OUTSIDE].sum()) if totals.counts else 0
+    return int(totals.counts["kinds"][0, :OUTSIDE].sum())
 
 
 def _numbers(totals: Totals, key: str, count: int, *, less: int = 0) -> Json:
     """Return the mean of numbers, each of which lacks `less` in the sums, and known extremes."""
     entry: Json = {"mean": totals.mean(f"{key}.total", count, less * count)}
-    if key in totals.lows or not totals.sums:
+    if key in totals.lows:
         ends = (totals.lows[key] + 0.0, totals.highs[key] + 0.0) if count else (None, None)
         entry |= zip(("min", "max"), ends, strict=True)
     return entry
@@ -119,6 +118,10 @@ def _ess(totals: Totals, key: str, count: int, *, less: int = 0) -> Json:
     return {"value": effective_sample_size(count, total, squares)}
 
 
+_OWN = "{at}.{name}"
+_ratios, _ess_of_ratios = partial(_numbers, less=1), partial(_ess, less=1)
+
+
 class LossMeasure(NamedTuple):
     """A number of each token or response, or of a set of tokens."""
 
@@ -142,12 +145,12 @@ class LossMeasure(NamedTuple):
     def entry(self, totals: Totals, setting: LossSetting) -> Json | None:
         """Return the statistics of a set of tokens; None if its totals lack the measure."""
         if self.kinds:
-            parts = totals.counts["kinds"][setting.at] if totals.counts else np.zeros(_SHAPE, int)
-            part, whole = (int(parts[:OUTSIDE][x].sum()) for x in (self.kinds, self.among))
+            parts = totals.counts["kinds"][setting.at, :OUTSIDE]
+            part, whole = (int(parts[kinds].sum()) for kinds in (self.kinds, self.among))
             return {"count": whole, **_share(part, whole)}
         config = setting.config
         key = self.key.format(name=self.name, at=setting.at, kl=config.kl_name, clamp=config.clamp)
-        if totals.sums and key not in totals.sums and f"{key}.total" not in totals.sums:
+        if key not in totals.sums and f"{key}.total" not in totals.sums:
             return None
         tokens = self.of not in RESPONSES
         count = policy_tokens(totals) if tokens else totals.count(RESPONSES[self.of])
@@ -314,7 +317,7 @@ class TokenBlock:
             for measure in OF_LOSS:
                 if measure.add is not None:
                     measure.add(self, setting, surrogate)
-        shape = (len(self.settings), self.cells, -1, *_SHAPE)
+        shape = (len(self.settings), self.cells, -1, SIGNS, FLAT, CLIPS)
         kinds = self.xp.stack(self.kinds).reshape(shape)
         for key, axis in ((BY_CELL, 2), (BY_POSITION, 1)):
             if key in self.numbers:
@@ -494,9 +497,9 @@ def _ratio(totals: Totals, key: str, count: int) -> Json:
 
     The log ratio of a quantile is within 1/64 of itself, and within the extremes.
     """
-    low, high = (_finite(ends.get("log_ratio", 0.0)) for ends in (totals.lows, totals.highs))
+    low, high = (_finite(ends["log_ratio"]) for ends in (totals.lows, totals.highs))
     ends = (math.exp(low), math.exp(high)) if count else (None, None)
-    entry = _numbers(totals, key, count, less=1) | dict(zip(("min", "max"), ends, strict=True))
+    entry = _ratios(totals, key, count) | dict(zip(("min", "max"), ends, strict=True))
     if totals.tallies is None:
         return entry
     pairs = zip(SHARES, quantiles(totals.tallies[0], count, SHARES), strict=True) if count else ()
@@ -526,30 +529,21 @@ OF_INPUT = (
         _add_sizes,
         _share_of_others,
         "valid",
-        "responses",
+        of="responses",
     ),
     LossMeasure("advantage", "Advantage.", _add_advantage, _spread),
     LossMeasure(
         "ratio",
-        "Ratio r of the policy in training to that of `behaviour`; of the whole input with "
+        "Ratio r, of the policy in training to that of `behaviour`. Of the whole input there are "
         "`quantiles`, whose logarithms are exact to 1/64 of themselves.",
         _add_ratio,
         _ratio,
     ),
-    LossMeasure(
-        "log_ratio",
-        "log r; the mean, of numbers within ±300, times -1 is k1 of KL(behaviour ‖ current).",
-        _add_kl,
-    ),
-    LossMeasure("policy_k3", "k3 of KL(behaviour ‖ current), nats."),
-    LossMeasure("engine_k1", "k1 of KL(rollout engine ‖ old), nats.", _add_engine_kl),
-    LossMeasure("engine_k3", "k3 of KL(rollout engine ‖ old), nats."),
-    LossMeasure(
-        "ess",
-        "Effective sample size of r, (Σr)²/(nΣr²).",
-        statistics=partial(_ess, less=1),
-        key="ratio",
-    ),
+    LossMeasure("log_ratio", "log r; the mean is of numbers within ±300.", _add_kl),
+    LossMeasure("policy_k3", "Estimate k3 of KL(behaviour ‖ current), nats; k1 is -log r."),
+    LossMeasure("engine_k1", "Estimate k1 of KL(rollout engine ‖ old), nats.", _add_engine_kl),
+    LossMeasure("engine_k3", "Estimate k3 of KL(rollout engine ‖ old), nats."),
+    LossMeasure("ess", "Effective sample size, (Σr)²/(nΣr²).", None, _ess_of_ratios, "ratio"),
 )
 
 
@@ -580,20 +574,19 @@ def _add_loss(block: TokenBlock, setting: LossSetting, surrogate: Surrogate) -> 
 
 def _add_beyond(block: TokenBlock, setting: LossSetting, _: Surrogate) -> None:
     """Add the log ratios beyond the clamp."""
-    distance, most = block.distance
     clamp = setting.config.clamp
-    block.add_rows(f"beyond {clamp}", block.count_above(clamp, distance, most), BY_CELL)
+    block.add_rows(f"{clamp}", block.count_above(clamp, *block.distance), BY_CELL)
 
 
 def _add_kl_loss(block: TokenBlock, setting: LossSetting, _: Surrogate) -> None:
     """Add the KL loss from the reference policy, and the tokens whose KL is clamped."""
-    config, key = setting.config, f"{setting.config.kl_name}.clamped"
-    if block.tokens.ref is None or key in block.numbers[BY_CELL].sums:
+    config, name = setting.config, setting.config.kl_name
+    if block.tokens.ref is None or name in block.numbers[BY_CELL].sums:
         return
     kl = block.kl_loss(config)
     total = block.of_responses(kl.values)
-    block.add_numerator(config.kl_name, kl.values, total, config.kl_aggregation)
-    block.add_rows(key, count_true(kl.clamped, block.tokens.offsets), BY_CELL)
+    block.add_numerator(name, kl.values, total, config.kl_aggregation)
+    block.add_rows(name, count_true(kl.clamped, block.tokens.offsets), BY_CELL)
 
 
 def _add_gradient(block: TokenBlock, setting: LossSetting, surrogate: Surrogate) -> None:
@@ -628,30 +621,28 @@ STATES = {
     "selected": (SELECTED, "Selected, by a loss that selects tokens."),
     "clipped": (CLIPPED, "Any of these."),
 }
-OF_SIGNS = {"": ("", ALL), "_positive": (", A > 0", POSITIVE), "_negative": (", A < 0", NEGATIVE)}
-STILL = {
-    "": ("Without a gradient.", ALL, ALL),
-    "_zero_advantage": ("Without a gradient: the advantage is 0.", ZERO, ALL),
-    "_clipped": ("Without a gradient: clipped, masked or selected.", OF_SIGN, CLIPPED),
-    "_other": ("Without a gradient for another reason.", OF_SIGN, 0),
-}
+OF_SIGNS = (
+    ("", TOKENS, ALL),
+    ("_positive", f"{TOKENS}, A > 0", POSITIVE),
+    ("_negative", f"{TOKENS}, A < 0", NEGATIVE),
+)
+STILL = (
+    ("", "Without a gradient.", ALL, ALL),
+    ("_zero_advantage", "Without a gradient: the advantage is 0.", ZERO, ALL),
+    ("_clipped", "Without a gradient: clipped, masked or selected.", OF_SIGN, CLIPPED),
+    ("_other", "Without a gradient for another reason.", OF_SIGN, 0),
+)
 OF_LOSS = (
-    LossMeasure(
-        "loss_ratio",
-        "Ratio of a loss that does not use the ratio of the token (`gspo`, `geo_mean`).",
-        _add_own_ratio,
-        partial(_numbers, less=1),
-        "{at}.loss_ratio",
-    ),
-    LossMeasure("token_loss", "Loss, without weights.", _add_loss, key="{at}.token_loss"),
+    LossMeasure("loss_ratio", "Ratio of the loss, if r is not.", _add_own_ratio, _ratios, _OWN),
+    LossMeasure("token_loss", "Loss, without weights.", _add_loss, key=_OWN),
     *(
-        LossMeasure(f"{name}{end}", about, of=TOKENS + of, kinds=(sign, ALL, state), among=sign)
-        for end, (of, sign) in OF_SIGNS.items()
+        LossMeasure(f"{name}{end}", about, of=of, kinds=(sign, ALL, state), among=sign)
+        for end, of, sign in OF_SIGNS
         for name, (state, about) in STATES.items()
     ),
     *(
         LossMeasure(f"no_gradient{end}", about, kinds=(sign, 1, state))
-        for end, (about, sign, state) in STILL.items()
+        for end, about, sign, state in STILL
     ),
     LossMeasure(
         "no_gradient_responses",
@@ -659,36 +650,12 @@ OF_LOSS = (
         None,
         _share_of_others,
         "{at}.live",
-        "responses with a token in the loss",
+        of="responses with a token in the loss",
     ),
-    LossMeasure(
-        "ratio_clamped",
-        "Whose log ratio `ratio_clamp` bounds.",
-        _add_beyond,
-        _share_of_sum,
-        "beyond {clamp}",
-    ),
-    LossMeasure(
-        "kl_clamped",
-        "Whose KL from the reference `kl_loss_clamp` bounds.",
-        _add_kl_loss,
-        _share_of_sum,
-        "{kl}.clamped",
-    ),
-    LossMeasure(
-        "gradient_norm",
-        "Of a sweep: √Σg² of the gradient g of the loss of a step by the log-prob of a token.",
-        _add_gradient,
-        _norm,
-        "{at}.gradient",
-    ),
-    LossMeasure(
-        "gradient_ess",
-        "Of a sweep: effective sample size of |g|, (Σ|g|)²/(nΣg²).",
-        None,
-        _ess,
-        "{at}.gradient",
-    ),
+    LossMeasure("ratio_clamped", "log r is clamped.", _add_beyond, _share_of_sum, "{clamp}"),
+    LossMeasure("kl_clamped", "The KL loss is clamped.", _add_kl_loss, _share_of_sum, "{kl}"),
+    LossMeasure("gradient_norm", "√Σg² of gradients.", _add_gradient, _norm, "{at}.gradient"),
+    LossMeasure("gradient_ess", "(Σ|g|)²/(nΣg²) of gradients.", None, _ess, "{at}.gradient"),
 )
 
 
@@ -712,18 +679,15 @@ def batch_facts(
         each: their totals.
         setting: the loss.
     """
-    rows = [batch_losses(totals, setting) for totals in each]
-    names = [name for name in OF_BATCHES if name != "kl_loss" or any(name in row for row in rows)]
-    facts = {}
-    for name in names:
+    rows, facts = [batch_losses(totals, setting) for totals in each], {}
+    for name in OF_BATCHES:
         losses = [row.get(name) for row in rows]
-        counts = [int(x is not None) for x in losses]
-        count, known = sum(counts), [x for x in losses if x is not None]
-        mean = math.fsum(known) / count if count else None
-        facts[name] = Json(
-            of="batches with a token in the loss", all={"count": count, "mean": mean}
-        )
-        if key and labels:
+        known = [loss for loss in losses if loss is not None]
+        if known or name != "kl_loss":
+            whole = {"count": len(known), "mean": math.fsum(known) / len(known) if known else None}
+            facts[name] = Json(of="batches with a token in the loss", all=whole)
+        if name in facts and key:
+            counts = [int(loss is not None) for loss in losses]
             facts[name][key] = {"label": [*labels], "count": counts, "mean": losses}
     return facts
 

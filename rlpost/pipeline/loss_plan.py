@@ -24,7 +24,9 @@ from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage, version_stage
 from rlpost.pipeline.stages.ages import VERSION
-from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
+from rlpost.pipeline.stages.loss import STORED, add_loss, stages_of_losses, use_final_mask
+from rlpost.pipeline.stages.responses import leave_out_nonfinite
+from rlpost.pipeline.stages.tokens import finite
 from rlpost.pipeline.totals import TotalsBy
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.input_columns import RESULTS, stored_components
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -53,67 +54,10 @@ def bind_losses(
     write: bool,
     gradient: bool = False,
 ) -> Plan:
-    """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
-    columns = columns_of_rows(source, recipe, results=True)
-    if "advantages" in columns:
-        recipe = _of_results(source, recipe)
-        columns = columns_of_rows(source, recipe, results=True)
-        _check_results(columns)
-    else:
-        _check_results(columns)
-        columns = columns_of_rows(source, recipe)
-    own: dict[str, str] = {}
-    for loss in {config.loss.name: config.loss for config in configs}.values():
-        parameters = dict.fromkeys(loss.columns)
-        flag = f"--loss {loss.name}"
-        own |= columns_by_name(source, recipe, flag, parameters, KNOWN)
-    how = columns.how | dict.fromkeys(own, "name")
-    columns = replace(columns, columns=columns.columns | own, how=how)
-    return loss_plan(source, columns, recipe, configs, write=write, gradient=gradient)
-
-
-def _of_results(source: Source | TableSource, recipe: Recipe) -> Recipe:
-    """Return a recipe that reads an input with advantages as the run that computed them read it.
-
-    The reward is the sum of that run's components, and its sample mask includes the one it read.
-    """
-    columns = dict(recipe.columns)
-    if mask_is_result(source) and columns.get("sample_mask", "none") != "none":
-        del columns["sample_mask"]
-    own: dict[str, Any] = {"columns": columns}
-    components = None if "reward" in columns else stored_components(source)
-    if components is not None and not recipe.reward_components:
-        numerics = recipe.numerics.model_copy(update={"missing_components": components.missing})
-        own |= {"reward_components": components.names, "component_weights": components.weights}
-        own["numerics"] = numerics
-    return recipe.model_copy(update=own)
-
-
-def _check_results(columns: ColumnMap) -> None:
-    """Raise DataError if only some files have a column that a run wrote."""
-    for role, (name, file) in columns.in_some_files.items():
-        if role in RESULTS and ("advantages" in columns or role == "advantages"):
-            raise DataError(
-                f"{file}: no column `{name}`, which other files have; a loss of advantages in the "
-                "input needs the same columns in all files: run rlpost advantages on all of them, "
-                f"or leave this file out, or ignore the column with --map {role}=none"
-            )
-
-
-def loss_plan(
-    source: Source | TableSource,
-    columns: ColumnMap,
-    recipe: Recipe,
-    configs: Sequence[LossConfig],
-    *,
-    write: bool,
-    gradient: bool = False,
-) -> Plan:
-    """Bind policy losses to an input; the recipe computes advantages if the input has none.
+    """Return the plan of policy losses; the recipe computes advantages if the input has none.
 
     Args:
-        source: the input.
-        columns: which column serves each role.
+        source: the open input.
         recipe: how advantages are computed. Of an input that has them, only `columns`, `nonfinite`
             and what the output keeps are used.
         configs: the losses.
@@ -122,40 +66,50 @@ def loss_plan(
 
     Raises:
         DataError: a role that is needed has no column, or one of another type.
+        UsageError: a sweep of corrections has no effect.
     """
-    variants = variants_of(configs)
-    if variants[1:] and "advantages" in columns:
+    columns, variants = columns_of_rows(source, recipe, results=True), variants_of(configs)
+    if read := "advantages" in columns:
+        recipe = _of_results(source, recipe)
+        columns = columns_of_rows(source, recipe, results=True)
+    _check_results(columns)
+    columns = columns if read else columns_of_rows(source, recipe)
+    if variants[1:] and read:
         name = columns.column("advantages")
         text = f"--sweep: corrections change nothing in an input that has advantages, `{name}`"
         raise UsageError(ErrorPart(text, tip="--map advantages=none computes them anew"))
+    named: dict[str, str] = {}
+    for loss in {config.loss.name: config.loss for config in configs}.values():
+        flag, parameters = f"--loss {loss.name}", dict.fromkeys(loss.columns)
+        named |= columns_by_name(source, recipe, flag, parameters, KNOWN)
+    how = columns.how | dict.fromkeys(named, "name")
+    columns = replace(columns, columns=columns.columns | named, how=how)
     components = tuple(f"component:{name}" for name in recipe.reward_components or ())
     rewarded = "reward" in columns or bool(components)
-    last = partial(
-        add_loss, config=configs[0] if write else None, rewarded=rewarded, gradient=gradient
-    )
-    weighted = gradient or len(configs) > 1
-    named = [role for role in columns.columns if is_read_by_name(role)]
-    of_tokens = frozenset(role for role in named if kind_of(role) == "tokens")
+    written = configs[0] if write else None
+    last = partial(add_loss, config=written, rewarded=rewarded, gradient=gradient)
+    by_name = [role for role in columns.columns if is_read_by_name(role)]
+    of_tokens = frozenset(role for role in by_name if kind_of(role) == "tokens")
     stages: list[Stage] = []
     before: list[_BeforeLosses] = []
     for variant in variants:
         chosen = [configs[index] for index in variant.indices]
-        own = _before_losses(source, columns, variant.recipe or recipe, chosen)
+        part = _before_losses(source, columns, variant.recipe or recipe, chosen)
         between = stages_of_losses(
-            own.reads,
-            own.resolved,
+            part.reads,
+            part.resolved,
             chosen,
             rewarded=rewarded,
-            rejects=own.rejects,
-            weighted=weighted,
+            rejects=part.rejects,
+            weighted=gradient or len(configs) > 1,
         )
-        loss = Stage("loss", own.reads | of_tokens, apply=last, uses=STORED)
-        stages += map(variant.stage, (*own.stages, *between, loss))
-        before.append(own)
-    units = [role for one in configs for role in one.units.values()]
+        loss_stage = Stage("loss", part.reads | of_tokens, apply=last, uses=STORED)
+        stages += map(variant.stage, (*part.stages, *between, loss_stage))
+        before.append(part)
+    units = [role for config in configs for role in config.units.values()]
     grouped = any(config.loss.grouped for config in configs)
     rows = [*before[0].rows, *components, *(["group"] if units or grouped else []), *units]
-    rows += [role for role in named if role not in of_tokens]
+    rows += [role for role in by_name if role not in of_tokens]
     return Plan(
         source,
         columns,
@@ -167,6 +121,34 @@ def loss_plan(
         whole_files=grouped,
         no_totals=TotalsBy(),
     )
+
+
+def _of_results(source: Source | TableSource, recipe: Recipe) -> Recipe:
+    """Return a recipe that reads an input with advantages as the run that computed them read it.
+
+    The reward is the sum of that run's components, and its sample mask includes the one it read.
+    """
+    columns = dict(recipe.columns)
+    if mask_is_result(source) and columns.get("sample_mask", "none") != "none":
+        del columns["sample_mask"]
+    fields: dict[str, Any] = {"columns": columns}
+    components = None if "reward" in columns else stored_components(source)
+    if components is not None and not recipe.reward_components:
+        numerics = recipe.numerics.model_copy(update={"missing_components": components.missing})
+        fields |= {"reward_components": components.names, "component_weights": components.weights}
+        fields["numerics"] = numerics
+    return recipe.model_copy(update=fields)
+
+
+def _check_results(columns: ColumnMap) -> None:
+    """Raise DataError if only some files have a column that a run wrote."""
+    for role, (name, file) in columns.in_some_files.items():
+        if role in RESULTS and ("advantages" in columns or role == "advantages"):
+            raise DataError(
+                f"{file}: no column `{name}`, which other files have; a loss of advantages in the "
+                "input needs the same columns in all files: run rlpost advantages on all of them, "
+                f"or leave this file out, or ignore the column with --map {role}=none"
+            )
 
 
 class _BeforeLosses(NamedTuple):
@@ -193,12 +175,20 @@ def _before_losses(
     resolved = resolve_recipe(recipe, columns)
     _check_loss_roles(source, columns, resolved, configs)
     reads = frozenset(role for role in LOG_PROBS if role in columns)
-    interpolates = any(one.options.behaviour in PROXIMAL for one in configs)
+    interpolates = any(config.options.behaviour in PROXIMAL for config in configs)
     reads |= {VERSION} if interpolates else set()
     if "advantages" in columns:
         reads |= {role for role in ("advantages", "is_weight") if role in columns}
-        final, masks = FINAL_MASK in columns, recipe.nonfinite == "mask"
-        stages = stages_before_loss(reads, mask_nonfinite=masks, final_mask=final)
+        final, stages = FINAL_MASK in columns, []
+        if recipe.nonfinite == "mask":
+            stages.append(
+                Stage("finite", reads, map=finite, in_first_pass=True, reduce=leave_out_nonfinite)
+            )
+        if final:
+            role = frozenset({FINAL_MASK})
+            stages.append(
+                Stage("final mask", role, apply=use_final_mask, makes=frozenset({"accepted"}))
+            )
         stages += [version_stage()] if interpolates else []
         length_role = "mask" if "mask" in columns else "log_probs"
         return _BeforeLosses(resolved, stages, reads, length_role, _LOSS_ROWS, final)
@@ -226,35 +216,28 @@ def _check_loss_roles(
         needed["advantages"] = (
             "the loss multiplies by them, and there is no reward to compute them from"
         )
-    components = resolved.recipe.reward_components
     for config in configs:
-        options, name = config.options, config.loss.name
-        for role, why, needs in (
-            ("infer_log_probs", f"--behaviour {options.behaviour}", options.behaviour != "old"),
-            *(
-                (role, f"--behaviour {options.behaviour}", options.behaviour in PROXIMAL)
-                for role in (VERSION, "batch")
-            ),
-            *_kl_ratio_roles(options),
-            *(
-                (role, f"--loss {name}", role in config.loss.needs)
-                for role in ("ref_log_probs", "infer_log_probs")
-            ),
-            ("group", f"--loss {name}", config.loss.grouped),
-            ("reward", f"--loss {name}", "reward" in config.loss.needs and not components),
-            ("ref_log_probs", f"--kl-loss-coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
-            *((role, f"--aggregation {how}", True) for how, role in config.units.items()),
-        ):
-            if needs:
-                needed.setdefault(role, why)
+        for why, roles in _needs_of(config, resolved).items():
+            needed |= {role: why for role in roles if role not in needed}
     missing = {role: why for role, why in needed.items() if role not in columns}
     if missing:
         raise absent(source, columns, missing, lacks_of(source))
     check_log_probs(source, columns, sorted(LOG_PROBS))
 
 
-def _kl_ratio_roles(options: LossOptions) -> list[tuple[str, str, bool]]:
-    """Return the role that the ratio of the KL loss divides by, why, and whether it is needed."""
-    policy = options.kl_loss_ratio_policy
-    needs = options.kl_loss_ratio and policy in ("old", "infer")
-    return [(f"{policy}_log_probs", f"--kl-loss-ratio-policy {policy}", needs)]
+def _needs_of(config: LossConfig, resolved: ResolvedRecipe) -> dict[str, list[str]]:
+    """Return the roles that a loss needs, by what needs them."""
+    options, needs, policy = config.options, config.loss.needs, config.options.kl_loss_ratio_policy
+    roles = ["ref_log_probs", "infer_log_probs"]
+    roles += [] if resolved.recipe.reward_components else ["reward"]
+    roles = [role for role in roles if role in needs] + ["group"] * config.loss.grouped
+    of_age = [VERSION, "batch"] if options.behaviour in PROXIMAL else []
+    engine = ["infer_log_probs"] if options.behaviour != "old" else []
+    divides = options.kl_loss_ratio and policy in ("old", "infer")
+    return {
+        f"--behaviour {options.behaviour}": engine + of_age,
+        f"--kl-loss-ratio-policy {policy}": [f"{policy}_log_probs"] if divides else [],
+        f"--loss {config.loss.name}": roles,
+        f"--kl-loss-coef {options.kl_loss_coef}": ["ref_log_probs"] * (options.kl_loss_coef > 0),
+        **{f"--aggregation {how}": [role] for how, role in config.units.items()},
+    }

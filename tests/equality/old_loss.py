@@ -18,6 +18,7 @@ SIDES = {
 ADDED = {
     *("findings.check", "findings.level", "findings.columns", "findings.rows", "findings.option"),
     *("verdict.level", "verdict.text"),
+    "seconds.summary",  # of a run with an output, too, now that no footer has the summary
     *(f"facts.{name}.of" for name in ("advantage", "ratio", "log_ratio", "policy_k3", "ess")),
     *(f"facts.engine_{name}.of" for name in ("k1", "k3")),
     *(f"facts.{name}.of" for name in ("without_tokens", "loss_ratio", "token_loss")),
@@ -47,12 +48,8 @@ ADDED = {
 
 
 def in_facts(data: Any) -> Any:
-    """A summary of `rlpost loss`, or an object that has one, with facts; other data as it is."""
-    if not isinstance(data, dict):
-        return data
-    if isinstance(data.get("rlpost.loss_summary"), dict):
-        return {**data, "rlpost.loss_summary": in_facts(data["rlpost.loss_summary"])}
-    if "advantages_from" not in data:
+    """A summary of `rlpost loss` with facts; other data as it is."""
+    if not isinstance(data, dict) or "advantages_from" not in data:
         return data
     if data["schema_version"] != 1:
         return _without_signs(data)

@@ -228,7 +228,7 @@ def _outcomes(setting: Json) -> TextTable:
 
 
 def _share(facts: Json, name: str) -> tuple[str, str]:
-    """Return the count of a share, and the share; the count is empty if it is 0 of none."""
+    """Return how many tokens or responses are so, and the share, 0 of none."""
     return f"{of_all(facts, name, 'total'):,}", percent(of_all(facts, name) or 0.0)
 
 
@@ -245,13 +245,15 @@ def branch_labels(setting: Json) -> dict[str, str]:
 
 
 def _ratios(summary: Json) -> TextTable:
-    rows, facts, settings = [], summary["facts"], settings_of(summary)
-    own = f"response ({settings[0]['options']['loss']})"
-    for label, name in (("token", "ratio"), (own, "loss_ratio")):
+    rows, facts = [], summary["facts"]
+    of_loss = f"response ({settings_of(summary)[0]['options']['loss']})"
+    for label, name in (("token", "ratio"), (of_loss, "loss_ratio")):
         if name in facts:
             entry = facts[name]["all"]
-            quantiles = entry.get("quantiles") or {}
-            shares = [number(quantiles.get(x)) if x else "" for x in ("0.01", "0.5", "0.99")]
+            shares = [""] * 3
+            if "quantiles" in entry:
+                quantiles = entry["quantiles"] or {}
+                shares = [number(quantiles.get(x)) for x in ("0.01", "0.5", "0.99")]
             ends = [number(entry[x]) for x in ("mean", "min", "max")]
             rows.append((label, *ends[:2], *shares, ends[2]))
     return TextTable(("ratio", "mean", "min", "1 %", "median", "99 %", "max"), rows)

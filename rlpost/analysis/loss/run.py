@@ -76,29 +76,20 @@ def loss(
     with closing(source), Outputs(targets) as outputs:
         write, gradient = bool(targets), "loss_gradient" in emit
         plan = bind_losses(source, recipe, configs, write=write, gradient=gradient)
-        computed = () if "advantages" in plan.columns else emitted(plan.resolved)
+        stored = "advantages" in plan.columns
+        computed = () if stored else emitted(plan.resolved)
         names = (*computed, *LOSS_COLUMNS, *emit) if targets else ()
         check_clash(plan, names)
         choice = choose_device(options.device, plan.token_bytes)
         engine = engine_for(plan, options, choice)
+        metadata = partial(_metadata, names=names, loss=configs[0])
         with single_threaded():
             responses = engine.responses(names)
-            summaries: list[Json] = []
-            metadata = partial(
-                _metadata,
-                configs=configs,
-                mask=mask_metadata(plan.resolved, names),
-                summaries=summaries,
-            )
             totals, rewritten = write_files(
                 engine, responses, outputs, names, metadata, purpose="loss"
             )
-        if len(summaries) == len(source.files) == 1:  # that of the only file is that of the run
-            summary = summaries[0]
-        else:
-            with engine.clock.summary():
-                summary = summarise_losses(plan, responses, totals, configs)
-        stored = "advantages" in plan.columns
+        with engine.clock.summary():
+            summary = summarise_losses(plan, responses, totals, configs)
         texts = semantics_warnings(source.files, source.footers) if stored else []
         rollouts = [] if stored else rollout_warnings(plan, response_facts(plan, responses))
         findings = [
@@ -108,18 +99,18 @@ def loss(
             *loss_findings(plan, summary, totals, configs),
             *(finding("stages", text) for text in responses.notes.get("warnings", [])),
         ]
-        files = [file.path for file in source.files]
+        files, clock = [file.path for file in source.files], engine.clock
         facts = run_summary(
             plan, files, choice, outputs.targets, rewritten, engine.devices.names, engine.splits
         )
-    clock = engine.clock
-    facts |= {"bytes": clock.bytes, "seconds": clock.seconds}
     result = {
         **summary,
         "verdict": verdict(summary),
         "findings": findings,
         "new_columns": [*names],
         **facts,
+        "bytes": clock.bytes,
+        "seconds": clock.seconds,
     }
     if log is None:
         return result
@@ -140,30 +131,17 @@ def _lost_mask(plan: Plan, source: Source) -> list[str]:
 
 
 def _metadata(
-    plan: Plan,
-    index: int,
-    responses: Responses,
-    totals: TotalsBy,
-    *,
-    configs: Sequence[LossConfig],
-    mask: dict[str, str],
-    summaries: list[Json],
+    plan: Plan, index: int, _: Responses, __: TotalsBy, *, names: tuple[str, ...], loss: LossConfig
 ) -> dict[str, str]:
-    """Return the metadata of a file; the same bytes for the same input and options.
-
-    Its summary is appended to `summaries`.
-    """
-    summary = summarise_losses(plan, responses, totals, configs)
-    summaries.append(summary)
-    recipe = {
+    """Return the metadata of a file; the same bytes for the same input and options."""
+    computed = {
         "rlpost.recipe": plan.resolved.recipe.model_dump_json(),
         SEMANTICS_KEY: str(SEMANTICS),
     }
     return {
         "rlpost.version": __version__,
-        **(recipe if summary["estimator"] else {}),  # else those of the input's advantages stay
+        **({} if "advantages" in plan.columns else computed),  # else those of the input stay
         "rlpost.input": in_utf8(plan.source.files[index].path.name),
-        **mask,
-        "rlpost.loss": json.dumps(configs[0].resolved()),
-        "rlpost.loss_summary": json.dumps(summary),
+        **mask_metadata(plan.resolved, names),
+        "rlpost.loss": json.dumps(loss.resolved()),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlpost.display.text import counted, percent
@@ -118,7 +119,7 @@ def _settings(
         for at, number in enumerate(variant.indices):
             setting, config = LossSetting(at, configs[number]), configs[number]
             facts = loss_facts(OF_LOSS, {**slices, "all": {"": whole}}, setting)
-            facts |= batch_facts("" if labels == ["all"] else scope, labels, each, setting)
+            facts |= batch_facts(scope if labels != ["all"] else "", labels, each, setting)
             if "gradient_norm" in facts:
                 norm = facts["gradient_norm"]["all"]["value"]
                 norm_of_first = norm_of_first if number else norm
@@ -175,8 +176,8 @@ def finding(check: str, text: str, level: str = "warning") -> Json:
     """Return a finding as plain data: its columns and its option are those that its text names."""
     option = re.search(r"--[a-z][-a-z]*", text)
     columns = [*dict.fromkeys(re.findall(r"`([^`]+)`", text))]
-    return {"check": check, "level": level, "text": text, "columns": columns, "rows": [],
-            "option": option and option[0]}  # fmt: skip
+    entry = {"check": check, "level": level, "text": text, "columns": columns, "rows": []}
+    return {**entry, "option": option and option[0]}
 
 
 def loss_findings(
@@ -244,7 +245,7 @@ def _clamped_ratios(
 ) -> Iterator[str]:
     """Yield a warning for each clamp that bounds log ratios."""
     for clamp in sorted({config.clamp for config in configs}):
-        count = sums.count(f"beyond {clamp}")
+        count = sums.count(f"{clamp}")
         if count and not math.isinf(clamp):
             most = max(-sums.lows["log_ratio"], sums.highs["log_ratio"])
             yield (
@@ -267,8 +268,7 @@ def unused_options(
         of_recipe: the fields of Recipe that the command line or its file sets.
         of_loss: likewise the fields of LossOptions, except those of a sweep.
     """
-    texts = []
-    column = summary["advantages_from"]
+    texts, column = [], summary["advantages_from"]
     known = {"correction", *Recipe.model_fields}
     fields = sorted(x for x in of_recipe if x in known and x not in _OF_EVERY_RUN)
     if summary["estimator"] is None and fields:
@@ -281,7 +281,6 @@ def unused_options(
             f"the input has {DUMPED}, which its framework computed: "
             f"--map advantages={DUMPED} uses them"
         )
-    reasons: dict[str, dict[str, None]] = {}
     for config in configs:
         typed, name = config.options.loss_options, config.loss.name
         texts += [
@@ -290,13 +289,13 @@ def unused_options(
             for option in config.loss.options
             if option in fields and option not in typed and option not in config.swept
         ]
+    reasons: dict[str, dict[str, None]] = defaultdict(dict)
+    for config in configs:
         swept = {name for name, value in config.swept.items() if value is not None}
-        asked = {*of_loss, *swept} - {"loss"}
-        for name, why in config.ignored(asked).items():
-            reasons.setdefault(name, {})[why] = None
+        for name, why in config.ignored({*of_loss, *swept} - {"loss"}).items():
+            reasons[name][why] = None
     if not any("kl_loss" in setting["facts"] for setting in settings_of(summary)):
-        for name in sorted(of_loss):
-            if name.startswith("kl_loss_"):
-                reasons[name] = {"this file, which has no ref_log_probs": None}
+        of_kl = sorted(name for name in of_loss if name.startswith("kl_loss_"))
+        reasons |= {name: {"this file, which has no ref_log_probs": None} for name in of_kl}
     texts += [f"{flag_of(x)}: without effect on {', '.join(whys)}" for x, whys in reasons.items()]
     return [finding("without_effect", text) for text in dict.fromkeys(texts)]

@@ -18,8 +18,7 @@ from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.ages import VERSION, ages
 from rlpost.pipeline.stages.loss_weights import rounded, step_gradient, weight_stages
-from rlpost.pipeline.stages.responses import leave_out_nonfinite
-from rlpost.pipeline.stages.tokens import finite, kept_mask
+from rlpost.pipeline.stages.tokens import kept_mask
 from rlpost.recipe.roles import is_read_by_name
 
 if TYPE_CHECKING:
@@ -36,23 +35,6 @@ STORED = frozenset({"advantages", "is_weight"})
 """Token columns that a loss reads from stages or from a file."""
 _PREFIX = "select:"  # of the columns and shared numbers of a selection
 _BLOCK = 1 << 16  # tokens whose intermediate results fit into the caches of a core
-
-
-def stages_before_loss(
-    reads: frozenset[str], *, mask_nonfinite: bool, final_mask: bool
-) -> list[Stage]:
-    """Return the stages before the loss of an input that has advantages.
-
-    Args:
-        reads: the token roles that losses read.
-        mask_nonfinite: leave out responses with numbers that are not finite.
-        final_mask: the input has the mask of the tokens that the run before accepted.
-    """
-    finite_only = Stage("finite", reads, map=finite, in_first_pass=True, reduce=leave_out_nonfinite)
-    accepted = Stage(
-        "final mask", frozenset({FINAL_MASK}), apply=use_final_mask, makes=frozenset({"accepted"})
-    )
-    return [*([finite_only] if mask_nonfinite else []), *([accepted] if final_mask else [])]
 
 
 def use_final_mask(batch: Batch) -> Batch:

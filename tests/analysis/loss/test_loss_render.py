@@ -11,7 +11,6 @@ from typing import get_args
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from loss_runs import of_all, of_measures, texts
 from rich.console import Console
@@ -63,18 +62,6 @@ def test_a_batch_costs_a_sweep_few_function_calls(tmp_path):
         taken[steps] = calls(path, configs)
     # the loss of a batch is rounded and reported; details of each step would take over a thousand
     assert (taken[102] - taken[2]) / (100 * len(configs)) < 100
-
-
-def test_the_summary_of_a_file_has_only_its_own_batches(tmp_path):
-    table = dump(30)
-    for step in range(3):
-        own = table.filter(pa.compute.equal(table.column("step"), step))
-        save(own, tmp_path / "in" / f"{step}.parquet")
-    assert run("loss", tmp_path / "in", tmp_path / "out").code == 0
-    for step in range(3):
-        metadata = pq.read_metadata(tmp_path / "out" / f"{step}.parquet").metadata
-        noted = json.loads(metadata[b"rlpost.loss_summary"])
-        assert noted["facts"]["policy_loss"]["step"]["label"] == [step]
 
 
 # Columns
