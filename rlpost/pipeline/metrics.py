@@ -370,18 +370,16 @@ def _add_signal(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> Non
 
 
 def _add_recorded(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
-    known, difference, counts = compared(batch, resolved)
-    if resolved.rows_only:
-        numbers.add_numbers("recorded_difference", difference, known)
-    else:
-        numbers.add_tokens("recorded_difference", difference, known, batch.offsets)
-    numbers.sums.update(counts)
+    counts = compared(batch, resolved)
+    difference = counts.pop("difference")
+    numbers.add_numbers("recorded_difference", difference, counts["compared"] > 0)
+    numbers.sums.update({f"recorded_{name}": count for name, count in counts.items()})
 
 
 def _report_recorded(totals: Totals, _: ResolvedRecipe) -> Json:
-    """Return how many numbers were compared and differ, and the absolute differences."""
-    names = {"compared": "difference.count", "differs": "differs", "sign_differs": "sign_differs"}
-    counts = {name: totals.count(f"recorded_{total}") for name, total in names.items()}
+    """Return how many numbers were compared and differ, and the largest difference of responses."""
+    names = ("compared", "differs", "sign_differs")
+    counts = {name: totals.count(f"recorded_{name}") for name in names}
     return {**counts, "difference": totals.statistic("recorded_difference")}
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rlpost.display.text import number, plural
-from rlpost.kernels.arrays import namespace
-from rlpost.kernels.segments import count_true
+from rlpost.kernels.arrays import is_tensor, namespace
+from rlpost.kernels.segments import count_true, segment_max
 from rlpost.pipeline.columns import content_of
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.reading import ADVANTAGES
@@ -38,32 +40,31 @@ def compared_column(
     return {"advantages": name} if name and content_of(source, name) in kinds else {}
 
 
-def compared(batch: Batch, resolved: ResolvedRecipe) -> tuple[Array, Array, dict[str, Array]]:
-    """Compare recorded and computed advantages, of policy tokens that are kept or of responses.
+def compared(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:
+    """Return what differs between recorded and computed advantages, in each response, [n] each.
 
-    Returns:
-        Which are compared, the absolute differences, and for each response how many differ, and how
-        many in sign.
+    Policy tokens of kept responses count: how many are `compared`, how many `differs`, how many
+    `sign_differs`; and the largest absolute `difference`. Without tokens, kept responses count.
     """
-    tokens = ADVANTAGES in batch
-    if tokens:
+    if not resolved.rows_only:
         recorded, computed = batch[ADVANTAGES], token_column(batch, resolved, "advantages")
-        mask = partial_mask(batch)
+        mask, offsets = partial_mask(batch), batch.offsets
     else:
-        recorded, computed = batch.table[ADVANTAGES], batch.table["credit"]
-        mask = batch.table["kept"]
+        recorded, computed, mask = (batch.table[name] for name in (ADVANTAGES, "credit", "kept"))
+        offsets = np.arange(len(mask) + 1)
     xp = namespace(recorded)
-    known = xp.isfinite(recorded) if mask is None else xp.isfinite(recorded) & mask
-    recorded = inside(recorded, known)
-    difference, sizes = abs(recorded - computed), (abs(recorded), abs(computed))
-    differs = known & (difference > RELATIVE * sizes[1] + ABSOLUTE)
-    zero = (xp.minimum(*sizes) <= ABSOLUTE) & (xp.maximum(*sizes) > LEAST_SIGN)
-    wrong = {"differs": differs, "sign_differs": differs & (zero | (recorded * computed < 0))}
-    counts = {
-        f"recorded_{name}": count_true(flags, batch.offsets) if tokens else flags
-        for name, flags in wrong.items()
-    }
-    return known, difference, counts
+    difference = abs(recorded - computed)
+    known = xp.isfinite(difference) if mask is None else xp.isfinite(difference) & mask
+    difference = inside(difference, known)
+    largest = segment_max(difference, offsets)
+    counts = dict.fromkeys(("differs", "sign_differs"), xp.zeros_like(largest))
+    if is_tensor(largest) or largest.max(initial=0.0) > ABSOLUTE:  # on the host one looks first
+        sizes = abs(inside(recorded, known)), abs(computed)
+        wrong = difference > RELATIVE * sizes[1] + ABSOLUTE
+        zero = (xp.minimum(*sizes) <= ABSOLUTE) & (xp.maximum(*sizes) > LEAST_SIGN)
+        flips = wrong & (zero | (recorded * computed < 0))
+        counts = {"differs": count_true(wrong, offsets), "sign_differs": count_true(flips, offsets)}
+    return {"compared": count_true(known, offsets), **counts, "difference": largest}
 
 
 def verdict(source: Source | TableSource, columns: ColumnMap, entry: Json) -> tuple[str, bool]:
