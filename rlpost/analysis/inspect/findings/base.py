@@ -20,16 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import CountedTable
-    from rlpost.analysis.inspect.model import (
-        Facts,
-        FailureFacts,
-        InputFacts,
-        Label,
-        LengthFacts,
-        MaskFacts,
-        PromptGroup,
-        TokenFacts,
-    )
+    from rlpost.analysis.inspect.model import Facts, Label
     from rlpost.analysis.inspect.reading import PassResult
     from rlpost.recipe.roles import Unit
 
@@ -135,7 +126,7 @@ def run_checks(
 
 
 def _finding(data: CheckInput, check: InputCheck, problem: Problem) -> Finding:
-    rows, files = problem.rows, [file.path for file in data.input.files]
+    rows, files = problem.rows, [file.path for file in data.facts.input.files]
     first = (rows.arg_true() if isinstance(rows, pl.Series) else pl.Series(rows)).to_list()
     places = data.reading.rows[first[: data.evidence]].select("file", "row").iter_rows()
     advice, option = problem.advice or check.remedy, problem.option
@@ -171,36 +162,6 @@ class CheckInput:
     partial: bool = False
     """The rows are those of a condition, so groups may lack some."""
 
-    @property
-    def input(self) -> InputFacts:
-        """The contents of footers."""
-        return self.facts.input
-
-    @property
-    def groups(self) -> PromptGroup | None:
-        """The prompt groups."""
-        return self.facts.prompt_groups
-
-    @property
-    def lengths(self) -> LengthFacts | None:
-        """The lengths of responses."""
-        return self.facts.lengths
-
-    @property
-    def masks(self) -> MaskFacts | None:
-        """The mask."""
-        return self.facts.masks
-
-    @property
-    def tokens(self) -> TokenFacts | None:
-        """The columns of tokens."""
-        return self.facts.token_facts
-
-    @property
-    def failures(self) -> FailureFacts | None:
-        """Responses that failed."""
-        return self.facts.failures
-
     @cached_property
     def turns(self) -> pl.Series:
         """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
@@ -231,11 +192,6 @@ class CheckInput:
     def count(self) -> int:
         """The number of responses."""
         return len(self.reading.rows)
-
-    @property
-    def unit(self) -> str:
-        """What sizes of groups count: `response` or `rollout`."""
-        return self.groups.of if self.groups else "response"
 
     def part(self, count: int) -> str:
         """Return `3 of 192 responses (1.6 %)`."""

@@ -45,7 +45,7 @@ def no_rows(data: CheckInput) -> Result:
     """
     if data.count:
         return None
-    files = [file.path for file in data.input.files]
+    files = [file.path for file in data.facts.input.files]
     return Problem(f"the input has no rows, in {counted(len(files), 'file')}", files=files)
 
 
@@ -60,7 +60,7 @@ def missing_roles(data: CheckInput) -> Result:
     """
     selection = data.reading.selection
     explained = {*selection.contents, *selection.unusable, *selection.columns.in_some_files}
-    recipes = [(file.rlpost or {}).get("recipe", {}) for file in data.input.files]
+    recipes = [(file.rlpost or {}).get("recipe", {}) for file in data.facts.input.files]
     if all(recipe.get("reward_components") for recipe in recipes):
         explained.add("reward")  # a run computed it
     lacking = [role for role in ("reward", "group") if role not in explained]
@@ -68,7 +68,7 @@ def missing_roles(data: CheckInput) -> Result:
         return None
     rewards = [
         column.name
-        for column in data.input.columns
+        for column in data.facts.input.columns
         if column.role is None
         and column.name not in {*WRITTEN, *EXTRA}
         and NUMBERS.match(column.type)
@@ -99,7 +99,7 @@ def column_types(data: CheckInput) -> Result:
     selection = data.reading.selection
     unread = {column: role for role, (column, _) in selection.unusable.items()}
     unread |= {column: role for role, (column, _) in selection.columns.in_some_files.items()}
-    wrong = [x for x in data.input.columns if x.name in unread or _has_other_types(x)]
+    wrong = [x for x in data.facts.input.columns if x.name in unread or _has_other_types(x)]
     if not wrong:
         return None
     served = [column for column in wrong if column.role or column.name in unread]
@@ -166,7 +166,7 @@ def unusable_keys(data: CheckInput) -> Result:
     rows, selection = data.reading.rows, data.reading.selection
     keys = [role for role in ("group", "batch", "domain") if role in rows]
     keys += ["rollout"] if selection.rollout_counts else []
-    types = {column.name: column.type for column in data.input.columns}
+    types = {column.name: column.type for column in data.facts.input.columns}
     flags, texts = {}, []
     for role in keys:
         column, null = data.column(role), rows[role].is_null()

@@ -33,13 +33,13 @@ def group_key(data: CheckInput) -> Result:
 
     Check whether the column is the prompt's id, and set another one with --map group=COLUMN.
     """
-    groups, rows, column = data.groups, data.group_rows, data.column("group")
+    groups, rows, column = data.facts.prompt_groups, data.group_rows, data.column("group")
     if groups is None or rows is None or not groups.size:
         return None
     steps = rows["batch"].n_unique() if "batch" in rows else 1
     same, most = groups.prompts == 1 < steps, 2 * groups.single > groups.count
     if most:
-        text = f"{groups.single:,} of {counted(groups.count, 'group')} have one {data.unit}"
+        text = f"{groups.single:,} of {counted(groups.count, 'group')} have one {data.facts.unit}"
         text += f" by `{column}`, so a group baseline makes their advantages 0"
         if groups.prompts < groups.count:
             step = data.column("batch")
@@ -48,7 +48,7 @@ def group_key(data: CheckInput) -> Result:
     elif same or (groups.count <= steps and groups.size["min"] >= LARGE):
         key = f"{rows['group'][0]!r} in all {steps:,} steps" if same else "the same in a step"
         text = f"all responses are of one prompt: `{column}` is {key}, and groups have at least "
-        text += counted(groups.size["min"], data.unit)
+        text += counted(groups.size["min"], data.facts.unit)
     else:
         return None
     shown = rows.filter((rows["rows"] == 1) == most)["first"].to_list()
@@ -96,7 +96,7 @@ def group_prompts(data: CheckInput) -> Result:
         return None
     pairs = pl.concat([keys.select("first", "other") for keys in shown])
     rows = [row for pair in pairs.iter_rows() for row in pair]
-    is_list = any(x.name == prompt and "list" in x.type for x in data.input.columns)
+    is_list = any(x.name == prompt and "list" in x.type for x in data.facts.input.columns)
     option = f"--map group={'COLUMN' if is_list else prompt}"  # no list is a key
     return Problem("; ".join(texts), rows, ["group", "prompt"], option, error=most)
 

@@ -1,7 +1,8 @@
-"""Findings about rows that are no answers, or not whole: failures, copies, truncated responses."""
+"""Findings about responses: rewards, signal, lengths, failures, copies, truncation."""
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
@@ -16,8 +17,21 @@ from rlpost.display.text import counted, percent, plural, share, value_list
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
+    from rlpost.analysis.inspect.model import Label
 
 
+HALF = 1 / 2  # of the groups
+STEP_EQUAL = 0.9  # of the groups of a step, if those of other steps differ
+GROUPS_OF_STEP = 4  # fewer may be equal by chance
+ROWS_OF_STEP = 16
+NEAR = 5e-7  # of rewards: four units in the last place of float32
+SATURATED = 0.95  # of the rewards have one value
+LEAST_STEPS = 5  # for a trend
+LAST = 5  # the last fifth of the steps is compared with those before
+MUCH = 1 / 2  # of the groups of the last steps
+SHARE_ERRORS = 3.0  # standard errors of a difference of two shares
+CORRELATED = 0.5
+CORRELATION_ERRORS = 4.0  # standard errors of a correlation of 0
 FAILED = 0.25  # of the rollouts, or of the rows
 FAILED_STEP = 0.5  # of those of one step
 FEW_RESPONSES = 4  # different ones in a step; fewer may be equal by chance
@@ -27,6 +41,163 @@ WITHOUT_COPY = 0.05  # of the responses, at most
 TRUNCATED = 0.25
 LARGE = 128  # tokens that are a length limit
 AT_LIMIT = 0.05  # of the responses have exactly the maximum length
+
+
+@check("error or warning", "reward")
+def equal_rewards(data: CheckInput) -> Result:
+    """All rewards of the input or of some steps are equal, or 95 % are the highest or the lowest.
+
+    A reward minus the mean of equal rewards is 0, so nothing is learnt: the prompts are too easy or
+    too hard, the grader does not work, or the column is not the reward. A step counts from 16
+    responses on; it is an error if all rewards of most responses are equal.
+
+    Check that the grader works and that the column is the reward; --map reward=COLUMN sets it.
+    """
+    table, rows = data.table, data.reading.rows
+    rewards = table.units["reward"][table.scored]
+    if len(rewards) < 2:  # noqa: PLR2004
+        return NotRun("fewer than 2 finite rewards")
+    steps, reward = pl.DataFrame({"batch": [], "rows": [], "low": []}), pl.col("reward")
+    if "batch" in rows:
+        finite = rows.filter(reward.is_finite() & data.included).drop_nulls("batch")
+        by_step = finite.group_by("batch", maintain_order=True)
+        steps = by_step.agg(rows=pl.len(), low=reward.min(), high=reward.max())
+        steps = steps.filter(pl.col("low") == pl.col("high"), pl.col("rows") >= ROWS_OF_STEP)
+    low, high, count = rewards.min(), rewards.max(), 0
+    why = "every baseline makes the advantages 0"
+    if low == high:
+        count, shown = data.count, pl.Series(table.rows["valid"])
+        text = f"all {len(rewards):,} rewards are {low:g}: {why}"
+    elif len(steps):
+        count, shown = int(steps["rows"].sum()), rows["batch"].is_in(steps["batch"].implode())
+        values = ", ".join(f"{x:g}" for x in steps["low"].unique(maintain_order=True)[:3])
+        text = f"all {count:,} rewards{data.in_steps(steps['batch'].to_list())} are {values}: {why}"
+    else:
+        at_ends = {"easy": (high, "highest"), "hard": (low, "lowest")}
+        shares = {x: float((rewards == end).mean()) for x, (end, _) in at_ends.items()}
+        difficulty = max(shares, key=lambda x: shares[x])
+        if shares[difficulty] < SATURATED:
+            return None
+        end, which = at_ends[difficulty]
+        shown = pl.Series(table.rows["valid"] & (table.rows["reward"] != end))
+        text = f"{percent(shares[difficulty])} of the rewards are {end:g}, the {which} value: the "
+        text += f"prompts are too {difficulty}, or the grader is wrong"
+    error = 2 * count > data.count
+    return Problem(text, shown, ["reward"], "--map reward=COLUMN", error=error)
+
+
+@check("warning", "group", "reward")
+def no_signal(data: CheckInput) -> Result:
+    """Most groups have equal rewards, in the input, in some steps, or in more and more of the last.
+
+    A reward minus the mean of equal rewards is 0: these groups cost as much to sample as others,
+    and train nothing. The last fifth of the steps is compared with those before, by 3 standard
+    errors. Rewards that are equal but for rounding are named, too: an estimator that divides by
+    their std trains on noise.
+
+    Sample other prompts (dynamic sampling; harder ones if all pass), or more responses per prompt,
+    round rewards, or leave such groups out with --drop-equal-rewards.
+    """
+    facts, groups, rows = data.facts, data.facts.prompt_groups, data.group_rows
+    assert groups is not None
+    assert rows is not None
+    equal, passing = facts.whole("equal_rewards"), facts.whole("all_pass")["total"]
+    if not equal["count"]:
+        return NotRun("no group has several responses")
+    counts, totals = (facts.by("step", "equal_rewards", part) for part in ("count", "total"))
+    steps = [x for x in zip(facts.labels("step"), counts, totals, strict=True) if x[1]]
+    full = [x for x, n, same in steps if same > STEP_EQUAL * n and n >= GROUPS_OF_STEP]
+    texts, shown = [], rows["equal"] & (rows["rows"] > 1)
+    if equal["mean"] >= HALF or full:
+        in_steps, highest = data.in_steps(full), facts.whole("reward")["max"]
+        low = highest is not None and highest < groups.pass_threshold
+        texts.append(
+            f"{equal['total']:,} of {counted(equal['count'], 'group')} of several {facts.unit}s "
+            f"({percent(equal['mean'])}) are without signal"
+            f"{f', most of them{in_steps}' if in_steps else ''}: {passing:,} all pass, "
+            f"{equal['total'] - passing:,} none pass"
+            f"{f' (no reward reaches {groups.pass_threshold:g}: --pass-threshold)' if low else ''}"
+        )
+        if in_steps:
+            shown &= rows["batch"].is_in(full)
+    last = -(-len(steps) // LAST)
+    if shares := _rise(steps, last):
+        names, column = [str(x) for x, _, _ in steps[-last:]], data.column("batch")
+        where = (
+            f"{plural(column)} {names[0]} to {names[-1]}" if names[1:] else f"{column} {names[0]}"
+        )
+        before, after = map(percent, shares)
+        texts.append(
+            f"{after} of the groups of {where} are without signal, {before} of those before"
+        )
+        if not texts[1:]:
+            shown &= rows["batch"].is_in([x for x, *_ in steps[-last:]])
+    first = rows.filter(shown)["first"].to_list() if texts else []
+    if near := _nearly_equal(data):
+        noise = f"rewards differ by rounding noise alone (less than {NEAR:g} of their size)"
+        texts.append(f"in {counted(len(near), 'group')}, {noise}")
+    if not texts:
+        return None
+    option = "--drop-equal-rewards"
+    return Problem("; ".join(texts), [*first, *near], ["reward", "group"], option)
+
+
+def _rise(steps: list[tuple[Label, int, int]], last: int) -> tuple[float, float] | None:
+    """Return the shares of groups without signal before the last steps and at them, if they rose.
+
+    Args:
+        steps: each with the number of its groups, and of those without signal.
+        last: how many count as the last.
+    """
+    if len(steps) < LEAST_STEPS:
+        return None
+    counts = [
+        (sum(n for _, n, _ in x), sum(same for *_, same in x))
+        for x in (steps[:-last], steps[-last:])
+    ]
+    before, after = (same / n for n, same in counts)
+    pooled = sum(same for _, same in counts) / sum(n for n, _ in counts)
+    error = math.sqrt(pooled * (1 - pooled) * sum(1 / n for n, _ in counts))
+    rose = after >= MUCH and after - before > SHARE_ERRORS * error
+    return (before, after) if rose else None
+
+
+def _nearly_equal(data: CheckInput) -> list[int]:
+    """Return the first row of each group whose rewards are almost equal."""
+    rows, reward = data.reading.rows, pl.col("reward")
+    by = [key for key in ("batch", "group") if key in rows]
+    finite = rows.with_row_index("index").filter(reward.is_finite() & data.included)
+    groups = finite.group_by(by, maintain_order=True).agg(
+        pl.first("index"), spread=reward.max() - reward.min(), most=reward.abs().max()
+    )
+    near = groups.filter(pl.col("spread") > 0, pl.col("spread") < NEAR * pl.col("most"))
+    return near["index"].to_list()
+
+
+@check("warning", "reward", "lengths")
+def length_follows_reward(data: CheckInput) -> Result:
+    """Reward and length correlate with 0.5 or more (within groups, if there are groups).
+
+    The policy learns lengths in place of answers.
+
+    Check the grader and truncation; --overlong-penalty and --length-weight act against it.
+    """
+    correlation = data.facts.lengths.reward_correlation if data.facts.lengths else None
+    if not correlation or correlation["pearson"] is None:
+        return NotRun("rewards or lengths are all equal, or fewer than 3")
+    within = correlation["within_groups"]
+    value = correlation["spearman"] if within is None else within
+    error = 1 / math.sqrt(correlation["rows"])
+    if value is None or abs(value) < max(CORRELATED, CORRELATION_ERRORS * error):
+        return None
+    longer = "longer" if value > 0 else "shorter"
+    tokens = data.reading.rows["tokens"].cast(pl.Float64).fill_nan(None)
+    text = f"{longer} responses score higher, correlation {value:+.2f}"
+    text += (
+        f"{'' if within is None else ' within groups'}: the policy learns to write {longer} ones"
+    )
+    rows = tokens.arg_sort(descending=True, nulls_last=True).to_list()
+    return Problem(text, rows, ["reward"], "--overlong-penalty")
 
 
 @check("error", "rollouts, samples or steps")
@@ -168,7 +339,10 @@ def copied_responses(data: CheckInput) -> Result:
 
     Check whether rows were written twice or sampling collapsed (temperature, seed); drop copies.
     """
-    duplicates, rows = data.tokens.duplicates if data.tokens else None, data.reading.rows
+    duplicates, rows = (
+        data.facts.token_facts.duplicates if data.facts.token_facts else None,
+        data.reading.rows,
+    )
     assert duplicates is not None
     # Short responses are equal by chance, but not all of them.
     nearly_all = duplicates["unique"] <= WITHOUT_COPY * data.count
@@ -240,7 +414,7 @@ def made_token_ids(data: CheckInput) -> Result:
 
     Dump token ids, or compare one response with the engine's tokens.
     """
-    files = {file.path: (file.rlpost or {}).get("tokenizer") for file in data.input.files}
+    files = {file.path: (file.rlpost or {}).get("tokenizer") for file in data.facts.input.files}
     names = ", ".join(sorted({name for name in files.values() if name}))
     if not names:
         return None
