@@ -27,10 +27,10 @@ class Level:
     """An opened listing and its cursor."""
 
     level: str
-    of: int | None
-    """The step of the groups, the group of the responses or the row of the tokens; None: all."""
     step: int | None
-    """The rank of its step; None: all steps."""
+    """The rank of the step that it is in; None: all steps."""
+    group: int | None
+    """The group that it is in; None: all groups."""
     listing: Listing
     cursor: int = 0
 
@@ -55,32 +55,36 @@ class Navigation:
         self.colour = colour
         self.listings = Listings(index, np.ones(len(index), dtype=np.bool_))
         self.response: Response | None = None
-        self.levels = [self._root()]
+        """Whose tokens are open."""
+        self._orders: dict[str, tuple[str | None, bool]] = {}
+        """By level, the column that orders it, and whether it descends."""
+        self.levels = [self._level(self._first_level())]
 
     @property
     def top(self) -> Level:
         """The current level."""
         return self.levels[-1]
 
-    def _root(self) -> Level:
-        steps = len(np.unique(self.index.step_rank))
-        if steps > 1:
-            return self._shelf("steps", None, None)
-        level = "groups" if "group" in self.index.keys else "responses"
-        return self._shelf(level, None, None)
+    def _first_level(self) -> str:
+        return "steps" if self.index.step_rank.any() else self._below_steps()
 
-    def _shelf(self, level: str, of: int | None, step: int | None) -> Level:
+    def _below_steps(self) -> str:
+        return "groups" if "group" in self.index.keys else "responses"
+
+    def _level(
+        self, level: str, step: int | None = None, group: int | None = None, row: int = 0
+    ) -> Level:
         if level == "steps":
             listing = self.listings.steps()
         elif level == "groups":
             listing = self.listings.groups(step)
         elif level == "responses":
-            listing = self.listings.responses(of, step)
+            listing = self.listings.responses(group, step)
         else:
-            assert of is not None
-            self.response = self.reader.read_whole(of)
+            self.response = self.reader.read_whole(row)
             listing = levels.tokens(self.response, self.colour)
-        return Level(level, of, step, listing)
+        name, descending = self._orders.get(level, (None, False))
+        return Level(level, step, group, listing.sorted_by(name, descending=descending))
 
     def open(self) -> bool:
         """Open the item under the cursor; return False if it cannot be opened."""
@@ -88,20 +92,15 @@ class Navigation:
         if item is None or level.level == "tokens":
             return False
         if level.level == "steps":
-            below = "groups" if "group" in self.index.keys else "responses"
-            self.levels.append(self._shelf(below, None, item))
+            below = self._level(self._below_steps(), item)
         elif level.level == "groups":
-            step = int(self.index.step_rank[self._rows_of_group(item)[0]])
-            self.levels.append(self._shelf("responses", item, step))
+            rows = np.flatnonzero(self.index.group == item)
+            below = self._level("responses", int(self.index.step_rank[rows[0]]), item)
         else:
-            tokens = self._shelf("tokens", item, level.step)
-            if not len(tokens.listing):
-                return False
-            self.levels.append(tokens)
-        return True
-
-    def _rows_of_group(self, group: int) -> NDArray[np.int64]:
-        return np.flatnonzero((self.index.group == group) & self.listings.kept)
+            below = self._level("tokens", level.step, level.group, item)
+        if len(below.listing):
+            self.levels.append(below)
+        return len(below.listing) > 0
 
     def back(self) -> bool:
         """Close the current level; return False at the top level."""
@@ -114,83 +113,74 @@ class Navigation:
         """List all responses."""
         del self.levels[1:]
         if self.top.level != "responses":
-            self.levels.append(self._shelf("responses", None, None))
+            self.levels.append(self._level("responses"))
 
     def sort(self, name: str | None, *, descending: bool) -> None:
-        """Sort the current listing; the cursor stays on its item."""
+        """Sort the listings of the current level; the cursor stays on its item."""
         level, item = self.top, self.top.id
+        self._orders[level.level] = (name, descending)
         level.listing = level.listing.sorted_by(name, descending=descending)
         level.cursor = 0 if item is None else level.listing.place_of(item) or 0
 
     def next_column(self) -> str | None:
         """Return the column to sort by after the current one; None: the original order."""
-        names = [c.name for c in self.top.listing.columns if c.name not in _UNSORTED]
-        if self.top.listing.by not in names:
-            return names[0]
-        place = names.index(str(self.top.listing.by)) + 1
-        return names[place] if place < len(names) else None
+        listing = self.top.listing
+        names = [None, *(x.name for x in listing.columns if x.name not in _UNSORTED), None]
+        return names[names.index(listing.by) + 1]
 
     def sibling(self, delta: int) -> bool:
         """Open the next or previous item of the level above; return False if there is none."""
-        if len(self.levels) == 1:
-            return False
-        above = self.levels[-2]
-        place = above.cursor + delta
-        if not 0 <= place < len(above.listing):
+        if len(self.levels) == 1 or not 0 <= (place := self.levels[-2].cursor + delta) < len(
+            self.levels[-2].listing
+        ):
             return False
         self.levels.pop()
-        above.cursor = place
+        self.top.cursor = place
         return self.open()
 
     def step(self, delta: int) -> bool:
         """Go to the next or previous step, of the same prompt if a group is open.
 
-        Tokens that are open become those of the response at the same position of the group.
+        What is open becomes that of the item at the same place.
         """
-        opened, steps = self.levels, self.levels[0]
-        if self.top is steps or self.top.step is None or steps.level != "steps":
+        opened, steps, rows = self.levels, self.levels[0], self.listings.rows
+        if steps.level != "steps" or self.top.step is None:
             place = steps.cursor + delta
-            possible = steps.level == "steps" and 0 <= place < len(steps.listing)
-            steps.cursor = place if possible and self.top is steps else steps.cursor
-            return possible and self.top is steps
-        rows, group = (
-            self.listings.rows,
-            next((x.of for x in opened if x.level == "responses"), None),
-        )
-        if group is not None and "group" in self.index.keys:
+            moves = self.top is steps and steps.level == "steps" and 0 <= place < len(steps.listing)
+            steps.cursor = place if moves else steps.cursor
+            return moves
+        if self.top.group is not None:
             prompt = self.index.keys["group"].codes
-            rows = rows[prompt[rows] == prompt[self._rows_of_group(group)[0]]]
+            rows = rows[prompt[rows] == prompt[self.index.group == self.top.group][0]]
         ranks = np.unique(self.index.step_rank[rows])
         later = ranks[ranks > self.top.step] if delta > 0 else ranks[ranks < self.top.step][::-1]
         if not len(later):
             return False
-        self.levels = [steps]
+        group = self.index.group[rows[self.index.step_rank[rows] == later[0]][0]]
         steps.cursor = steps.listing.place_of(int(later[0])) or 0
+        self.levels = [steps]
         for old in opened[1:]:
             if not self.open():
                 break
-            self.sort(old.listing.by, descending=old.listing.descending)
-            self.top.cursor = max(0, min(old.cursor, len(self.top.listing) - 1))
-            if old.level == "groups" and group is not None:
-                code = int(self.index.group[rows[self.index.step_rank[rows] == later[0]][0]])
-                self.top.cursor = self.top.listing.place_of(code) or 0
+            same = self.top.listing.place_of(int(group)) if old is not opened[-1] else None
+            place = same if old.level == "groups" and same is not None else old.cursor
+            self.top.cursor = min(place, len(self.top.listing) - 1)
         return True
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
         """List only these rows, at the same position as far as it still exists."""
         self.listings = Listings(self.index, kept)
-        old, self.levels = self.levels, []
-        for place, level in enumerate(old):
-            new = self._root() if place == 0 else self._shelf(level.level, level.of, level.step)
-            if place and not len(new.listing):
+        old = self.levels
+        self.levels = [self._level(old[0].level)]
+        for level, below in zip(old, [*old[1:], None], strict=True):
+            place = None if level.id is None else self.top.listing.place_of(level.id)
+            self.top.cursor = place or 0
+            if below is None or (place is None and below.group is not None):
                 return
-            self.levels.append(new)
-            self.sort(level.listing.by, descending=level.listing.descending)
-            if level.id is not None:
-                found = new.listing.place_of(level.id)
-                new.cursor = found or 0
-                if found is None:
-                    return
+            if below.level == "responses" and below.step is None and level.level != "groups":
+                self.flat()
+            elif place is None or not self.open():
+                return
 
     def where(self) -> list[str]:
         """Return the names of the opened items, from the input to the current listing."""
@@ -198,11 +188,11 @@ class Navigation:
 
     def _name(self, above: Level, level: Level) -> str:
         """Return the name of the item that was opened to reach a level."""
-        if level.level == "responses" and level.step is None and level.of is None:
+        if level.level == "responses" and level.step is None and level.group is None:
             return "all"
         if above.level == "steps":
-            return f"step {above.listing.cells(above.cursor)[0]}" if len(above.listing) else "step"
-        if above.level == "groups" and level.of is not None:
-            row = int(self._rows_of_group(level.of)[0])
+            return f"step {self.index.step_name(level.step or 0)}"
+        if above.level == "groups" and level.group is not None:
+            row = int(np.flatnonzero(self.index.group == level.group)[0])
             return " ".join(str(self.index.label("group", row)).split())
         return f"row {above.id}"

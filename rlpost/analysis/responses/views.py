@@ -134,8 +134,11 @@ def group_text(index: Index, rows: Codes) -> str:
 
     `4 rollouts (7 rows), 1 failed and left out; reward mean 0.3333, std 0.5774 of 3`.
     """
-    statistics = _reward_statistics(index, rows)
-    return "; ".join([index.counts_text(rows), *([statistics] if statistics else [])])
+    differ = index.table.rows.notes.get("rows_differ")
+    means = index.table.resolved.recipe.rollout_reward == "equal" and differ is not None
+    texts = [index.counts_text(rows), _reward_statistics(index, rows)]
+    texts += ["a rollout's is the mean of its rows"] if means and texts[1] else []
+    return "; ".join(filter(None, texts))
 
 
 def _reward_statistics(index: Index, rows: Codes) -> str:

@@ -42,6 +42,9 @@ def browse(
     paths: Annotated[list[str], argument("IN...", "Parquet files, directories or globs.")],
     roles: declared.Map = None,
     where: declared.Where = None,
+    rollout_reward: declared.RolloutReward = "equal",
+    failures: declared.Failures = "drop",
+    attempts: declared.Attempts = "all",
 ) -> None:
     """Browse responses in the terminal: steps, groups, responses, tokens.
 
@@ -64,7 +67,10 @@ def browse(
             if kept is not None and not {*COMPUTED}.isdisjoint(kept.names):
                 listed, kept = kept.text, None  # computed from the rows of the whole input
             opened = until_end.enter_context(open_inputs(paths, reporter=reporter, where=kept))
-            index = build_index(opened.paths, columns_map, reporter)
+            index = build_index(
+                opened.paths, columns_map, reporter,
+                rollout_reward=rollout_reward, failures=failures, attempts=attempts,
+            )  # fmt: skip
             if not len(index):
                 raise DataError(f"{index.source.name}: there are no responses to browse")
             for measure in ("kl", "advantage"):
