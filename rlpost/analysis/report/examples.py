@@ -7,8 +7,7 @@ findings.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,14 +15,11 @@ from rlpost.analysis.report.charts import plain
 from rlpost.analysis.responses.index import moments_by
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, visible_text
-from rlpost.analysis.responses.views import group_text, heading
+from rlpost.analysis.responses.views import field_texts, group_text, heading
 from rlpost.display.controls import printable as visible
-from rlpost.display.text import number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Mapping, Sequence
 
     from rlpost.analysis.inspect.model import Facts
     from rlpost.analysis.report.page import Json
@@ -42,25 +38,17 @@ _EVIDENCE = 2  # responses of each finding
 _MOST_FOUND = 12
 
 
-@dataclass
-class ShownResponses:
+class ShownResponses(NamedTuple):
     """The responses that are shown, with reasons."""
 
-    reasons: dict[int, list[str]] = field(default_factory=dict)
+    reasons: dict[int, list[str]]
     """By row, in order of choice."""
-    different: list[int] = field(default_factory=list)
+    different: list[int]
     """Codes of the groups whose rewards differ most."""
-
-    def add(self, rows: NDArray[np.int64] | list[int], reason: str) -> None:
-        """Choose these rows."""
-        for row in rows:
-            reasons = self.reasons.setdefault(int(row), [])
-            if reason not in reasons:
-                reasons.append(reason)
 
 
 def chosen(index: Index, facts: Facts, count: int, seed: int) -> ShownResponses:
-    """Choose the responses to show.
+    """Choose the responses to show, among those that count.
 
     Among responses with equal rewards the choice is random, and reproducible by the seed.
 
@@ -70,23 +58,27 @@ def chosen(index: Index, facts: Facts, count: int, seed: int) -> ShownResponses:
         count: number of the best, of the worst and of random responses; half as many groups.
         seed: of the random choice.
     """
-    choice = ShownResponses()
     chance = np.random.default_rng(seed).permutation(len(index))
     chance = chance[index.counts[chance]]
     finite = chance[np.isfinite(index.reward[chance])]
-    ranked = finite[np.argsort(index.reward[finite], kind="stable")]
+    ranked = finite[np.argsort(index.reward[finite], kind="stable")].tolist()
+    choices: list[tuple[list[int], str]] = []
     if len(ranked) and index.reward[ranked[0]] < index.reward[ranked[-1]]:
-        choice.add(ranked[::-1][:count], BEST)
-        choice.add(ranked[:count], WORST)
-    choice.different = _most_different(index, max(1, count // 2))
-    for code in choice.different:
-        rows = np.flatnonzero((index.group == code) & index.counts & np.isfinite(index.reward))
-        rows = rows[np.argsort(-index.reward[rows], kind="stable")]
-        half = _OF_DIFFERENT // 2
-        choice.add(rows if len(rows) <= _OF_DIFFERENT else [*rows[:half], *rows[-half:]], DIFFERENT)
-    choice.add(chance[:count], RANDOM)
-    choice.add(_evidence(index, facts), FOUND)
-    return choice
+        choices = [(ranked[::-1][:count], BEST), (ranked[:count], WORST)]
+    different, half = _most_different(index, max(1, count // 2)), _OF_DIFFERENT // 2
+    for code in different:
+        rows = np.sort(finite[index.group[finite] == code])
+        best = rows[np.argsort(-index.reward[rows], kind="stable")].tolist()
+        ends = best if len(best) <= _OF_DIFFERENT else best[:half] + best[-half:]
+        choices.append((ends, DIFFERENT))
+    evidence = [row for rows in evidence_rows(index, facts) for row in rows[:_EVIDENCE]]
+    found = [row for row in evidence if row is not None][:_MOST_FOUND]
+    choices += [(chance[:count].tolist(), RANDOM), ([*dict.fromkeys(found)], FOUND)]
+    reasons: dict[int, list[str]] = {}
+    for shown, reason in choices:
+        for row in shown:
+            reasons.setdefault(row, []).append(reason)
+    return ShownResponses(reasons, different)
 
 
 def _most_different(index: Index, count: int) -> list[int]:
@@ -113,13 +105,6 @@ def evidence_rows(index: Index, facts: Facts) -> list[list[int | None]]:
     ]
 
 
-def _evidence(index: Index, facts: Facts) -> list[int]:
-    shown = [
-        row for rows in evidence_rows(index, facts) for row in rows[:_EVIDENCE] if row is not None
-    ]
-    return shown[:_MOST_FOUND]
-
-
 def cut(text: str, most: int) -> str:
     """Return the first characters of a text, with the number of the others."""
     return text if len(text) <= most else f"{text[:most]} … {len(text) - most:,} characters more"
@@ -129,28 +114,11 @@ MOST_FIELDS = 40
 MOST_ID = 200  # characters of names and paths
 MOST_REWARDS = 64  # of a group, as bars
 _WHOLE = 36  # responses that may all have the full limits
+LIMITS = {"tokens": 800, "pieces": 8_000, "text": 4_000, "prompt": 2_000, "fields": 2_000}
+"""Of one response on the page, in tokens, or characters of tokens, texts and other columns.
 
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of one response on the page, in characters and tokens.
-
-    The defaults keep _WHOLE responses below 4 MB even if every character needs six bytes.
-    """
-
-    tokens: int = 800
-    pieces: int = 8_000
-    """Characters of all tokens."""
-    text: int = 4_000
-    prompt: int = 2_000
-    fields: int = 2_000
-    """Characters of all other columns."""
-
-    @classmethod
-    def for_rows(cls, rows: int) -> Limits:
-        """Return the limits for each of so many responses; more responses have lower limits."""
-        share = min(1.0, _WHOLE / max(rows, 1))
-        return cls(*(int(limit * share) for limit in astuple(cls())))
+_WHOLE responses stay below 4 MB even if every character needs six bytes.
+"""
 
 
 def scales() -> Json:
@@ -159,14 +127,7 @@ def scales() -> Json:
         measure: {
             "name": NAMES[measure],
             "size": measure == "kl",
-            "steps": [
-                {
-                    "above": None if step.above == -math.inf else step.above,
-                    "label": step.label,
-                    "colour": step.style.rpartition(" ")[2],
-                }
-                for step in SCALES[measure]
-            ],
+            "steps": [step._asdict() for step in SCALES[measure]],
         }
         for measure in COLOURS
     }
@@ -178,8 +139,11 @@ def examples(index: Index, choice: ShownResponses) -> list[Json]:
     Raises:
         ReadWriteError: the input can no longer be read.
     """
-    rows = sorted(choice.reasons, key=lambda row: (-_sortable(float(index.reward[row])), row))
-    reader, limits = ResponseReader(index, COLOURS), Limits.for_rows(len(rows))
+    by_row = np.sort(np.array([*choice.reasons], np.int64))
+    rows = by_row[np.argsort(-index.reward[by_row], kind="stable")].tolist()  # NaN is the last
+    share = min(1.0, _WHOLE / max(len(rows), 1))
+    limits = {name: int(limit * share) for name, limit in LIMITS.items()}
+    reader = ResponseReader(index, COLOURS)
     responses = dict(zip(rows, reader.read(rows), strict=True))
     groups = []
     for code in dict.fromkeys(
@@ -197,7 +161,7 @@ def examples(index: Index, choice: ShownResponses) -> list[Json]:
             {
                 "step": None if first.step is None else plain(cut(str(first.step), MOST_ID)),
                 "title": plain(cut(label, MOST_ID)),
-                "prompt": visible(cut(first.prompt, limits.prompt)),
+                "prompt": visible(cut(first.prompt, limits["prompt"])),
                 "line": group_text(index, members),
                 "rewards": [_short(reward) for reward in rewards[places.astype(int)].tolist()],
                 "responses": [
@@ -209,23 +173,23 @@ def examples(index: Index, choice: ShownResponses) -> list[Json]:
     return groups
 
 
-def _sortable(reward: float) -> float:
-    return -math.inf if math.isnan(reward) else reward
-
-
-def response_of(response: Response, reasons: Sequence[str], limits: Limits) -> Json:
+def response_of(response: Response, reasons: Sequence[str], limits: Mapping[str, int]) -> Json:
     """Return a response as plain data; a long one keeps its first and last tokens."""
-    kept, shared = _kept(response.token_texts, limits), response.shared
+    pieces, shared = response.token_texts, response.shared
+    kept = _kept(pieces, limits)
+    fields = [(plain(cut(name, MOST_ID)), plain(cut(text, MOST_ID)))
+              for name, text in [*field_texts(response).items()][:MOST_FIELDS]]  # fmt: skip
+    room = np.cumsum([len(name) + len(text) for name, text in fields])
     return {
         "row": response.row,
         "reasons": list(reasons),
         "location": f"{plain(cut(response.path, MOST_ID))}, row {response.file_row:,}",
         "line": heading(response),
-        "text": visible(cut(response.text, limits.text)),
+        "text": visible(cut(response.text, limits["text"])),
         "words": response.has_texts,
-        "pieces": [visible_text(response.token_texts[i]) for i in kept],
+        "pieces": [visible_text(pieces[i]) for i in kept],
         "gap": [i for i in range(1, len(kept)) if kept[i] != kept[i - 1] + 1],
-        "left_out": len(response.token_texts) - len(kept),
+        "left_out": len(pieces) - len(kept),
         "mask": "".join("1" if response.mask[i] else "0" for i in kept),
         "shared": [int(shared[i]) for i in kept] if shared is not None and response.shares else [],
         "rollout": None if response.rollout is None else _rollout(response.rollout),
@@ -233,7 +197,7 @@ def response_of(response: Response, reasons: Sequence[str], limits: Limits) -> J
             name: [_short(value) for value in values[kept].tolist()]
             for name, values in response.token_measures.items()
         },
-        "fields": _fields(response, limits),
+        "fields": fields[: int(np.searchsorted(room, limits["fields"], side="right"))],
     }
 
 
@@ -249,37 +213,13 @@ def _rollout(rollout: RolloutView) -> Json:
     }  # fmt: skip
 
 
-def _kept(pieces: Sequence[str], limits: Limits) -> list[int]:
+def _kept(pieces: Sequence[str], limits: Mapping[str, int]) -> list[int]:
     """Return the tokens to show: all, or as many as fit, three quarters of them from the start."""
-    indices = list(range(len(pieces)))
-    if len(indices) > limits.tokens:
-        last = limits.tokens // 4
-        indices = [*indices[: limits.tokens - last], *indices[len(indices) - last :]]
-    left, kept = limits.pieces, []
-    for i in indices:
-        left -= len(pieces[i])
-        if left < 0:
-            break
-        kept.append(i)
-    return kept
-
-
-def _fields(response: Response, limits: Limits) -> list[tuple[str, str]]:
-    """Return the other columns of the row, within the limits."""
-    left, pairs = limits.fields, []
-    for name, value in list(response.fields.items())[:MOST_FIELDS]:
-        pair = plain(cut(str(name), MOST_ID)), plain(cut(_field(value), MOST_ID))
-        left -= sum(map(len, pair))
-        if left < 0:
-            break
-        pairs.append(pair)
-    return pairs
-
-
-def _field(value: Any) -> str:
-    if isinstance(value, float) and math.isfinite(value):
-        return number(value)
-    return "null" if value is None else str(value)
+    indices, most = [*range(len(pieces))], limits["tokens"]
+    if len(indices) > most:
+        indices = [*indices[: most - most // 4], *indices[len(indices) - most // 4 :]]
+    room = np.cumsum([len(pieces[i]) for i in indices])
+    return indices[: int(np.searchsorted(room, limits["pieces"], side="right"))]
 
 
 def _short(value: float) -> float | None:

@@ -21,40 +21,38 @@ _CURSOR = "reverse bold"
 
 
 class ScaleStep(NamedTuple):
-    """The style of tokens from this number on."""
+    """The colour of tokens from this number on; of the lowest step, of all numbers below."""
 
-    above: float
+    above: float | None
     label: str
-    style: str
+    colour: str
 
 
 # Dark text on pastel is readable on dark and light terminals; usual values have no colour.
-_CALM, _PALE, _WARM, _HOT = ("black on " + c for c in ("#dfe8c8", "#f6e3a1", "#f3bd7e", "#e58a7b"))
-_UP = tuple("black on " + colour for colour in ("#d8e6f3", "#b0cfe8", "#86b4dc"))
-_DOWN = tuple("black on " + colour for colour in ("#f6dcd5", "#efb7aa", "#e58a7b"))
+_CALM, _PALE, _WARM, _HOT = "#dfe8c8", "#f6e3a1", "#f3bd7e", "#e58a7b"
 SCALES: dict[str, tuple[ScaleStep, ...]] = {
     "logprob": (
-        ScaleStep(-math.inf, "p<0.01", _HOT),
+        ScaleStep(None, "p<0.01", _HOT),
         ScaleStep(math.log(0.01), "p<0.1", _WARM),
         ScaleStep(math.log(0.1), "p<0.5", _PALE),
         ScaleStep(math.log(0.5), "p<0.9", _CALM),
         ScaleStep(math.log(0.9), "p≥0.9", ""),
     ),
     "kl": (  # of the log-ratio's size
-        ScaleStep(0.0, "|KL|<0.01", ""),
+        ScaleStep(None, "|KL|<0.01", ""),
         ScaleStep(0.01, "<0.1", _CALM),
         ScaleStep(0.1, "<0.5", _PALE),
         ScaleStep(0.5, "<1", _WARM),
         ScaleStep(1.0, "≥1", _HOT),
     ),
     "advantage": (
-        ScaleStep(-math.inf, "<-1", _DOWN[2]),
-        ScaleStep(-1.0, "-1 to -0.5", _DOWN[1]),
-        ScaleStep(-0.5, "-0.5 to 0", _DOWN[0]),
+        ScaleStep(None, "<-1", "#e58a7b"),
+        ScaleStep(-1.0, "-1 to -0.5", "#efb7aa"),
+        ScaleStep(-0.5, "-0.5 to 0", "#f6dcd5"),
         ScaleStep(0.0, "0", ""),
-        ScaleStep(5e-324, "0 to 0.5", _UP[0]),
-        ScaleStep(0.5, "0.5 to 1", _UP[1]),
-        ScaleStep(1.0, "≥1", _UP[2]),
+        ScaleStep(5e-324, "0 to 0.5", "#d8e6f3"),
+        ScaleStep(0.5, "0.5 to 1", "#b0cfe8"),
+        ScaleStep(1.0, "≥1", "#86b4dc"),
     ),
 }
 
@@ -67,14 +65,19 @@ def style_of(measure: str, value: float) -> str:
     if math.isnan(value):
         return ""
     at = abs(value) if measure == "kl" else value
-    return next(step.style for step in reversed(SCALES[measure]) if at >= step.above)
+    steps = reversed(SCALES[measure])
+    return _style(next(step for step in steps if step.above is None or at >= step.above))
+
+
+def _style(step: ScaleStep) -> str:
+    return f"black on {step.colour}" if step.colour else ""
 
 
 def legend(measure: str, *, shared: bool = False) -> Text:
     """Return the scale of a measure in its colours; with the mark of shared tokens if wanted."""
     line = Text().append(f"{NAMES[measure]} ", style="dim")
     for step in SCALES[measure]:
-        line.append(f" {step.label} ", style=step.style or "dim")
+        line.append(f" {step.label} ", style=_style(step) or "dim")
     line.append(" observation", style=_OBSERVED)
     return line.append("  ").append("shared", style=_SHARED) if shared else line
 

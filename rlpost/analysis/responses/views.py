@@ -330,7 +330,10 @@ def drawn(
             yield from (Text(), first.rollout.table())
             yield from [Text(first.rollout.shares)] if first.shares else []
         if whole:
-            yield from (Text(), Text(gap.join(field_lines(first)), style="dim"))
+            fields = [f"{printable_line(name)}={shortened(printable_line(text), 120)}"
+                      for name, text in field_texts(first).items()]  # fmt: skip
+            line = gap.join([f"{printable_line(first.path)}:{first.file_row}", *fields])
+            yield from (Text(), Text(line, style="dim"))
 
 
 def heading(*equal: Response, place: Callable[[Response], tuple[str, str]] = row_place) -> str:
@@ -405,12 +408,7 @@ def body(
     return tokens if response.has_texts or not text else Group(words, tokens)
 
 
-def field_lines(response: Response) -> list[str]:
-    """Return the row's file and its other columns, one line each, with visible control signs."""
-    texts = {name: number(x) if isinstance(x, float) else "null" if x is None else str(x)
-             for name, x in response.fields.items()}  # fmt: skip
-    values = [
-        f"{printable_line(name)}={shortened(printable_line(text), 120)}"
-        for name, text in texts.items()
-    ]
-    return [f"{printable_line(response.path)}:{response.file_row}", *values]
+def field_texts(response: Response) -> dict[str, str]:
+    """Return the row's other columns as texts, by name."""
+    return {name: number(x) if isinstance(x, float) else "null" if x is None else str(x)
+            for name, x in response.fields.items()}  # fmt: skip

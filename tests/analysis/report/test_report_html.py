@@ -24,8 +24,8 @@ from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import (
     BEST,
     FOUND,
+    LIMITS,
     WORST,
-    Limits,
     chosen,
 )
 from rlpost.analysis.responses.index import build_index
@@ -183,7 +183,7 @@ def test_a_page_of_long_responses_is_small(tmp_path):
     assert (tmp_path / "page.html").stat().st_size < MOST_BYTES
     found = data_in(tmp_path / "page.html")
     one = found["groups"][0]["responses"][0]
-    assert 0 < len(one["pieces"]) <= Limits.tokens
+    assert 0 < len(one["pieces"]) <= LIMITS["tokens"]
     assert len(one["pieces"]) + one["left_out"] == tokens
 
 

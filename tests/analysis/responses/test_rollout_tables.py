@@ -118,7 +118,7 @@ def test_the_report_has_the_rollout_and_its_shared_tokens(run, path):
     _, reader = opened(path)
     row = a_fork(run, path)
     response = reader.read_whole(row)
-    data = examples.response_of(response, [], examples.Limits())
+    data = examples.response_of(response, [], examples.LIMITS)
     assert sum(data["shared"]) == sum(response.shared)
     assert data["rollout"]["following"] == response.rollout.following
     marked = [cells for cells in data["rollout"]["table"]["rows"] if cells[0]]
