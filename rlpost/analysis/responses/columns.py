@@ -148,30 +148,27 @@ def mask_beside(mask: Flat | None, offsets: NDArray[np.int64]) -> NDArray[np.boo
     return result
 
 
-def token_numbers(table: pa.RecordBatch, columns: Sequence[str]) -> Flat | None:
-    """Return a column of lists, or the difference of two, clamped as a log-ratio.
-
-    None if the two have other lengths.
-    """
-    offsets, values = flat(table.column(columns[0]))
-    if len(columns) == 1:
-        return offsets, values
-    others, minus = flat(table.column(columns[1]))
-    same = np.array_equal(offsets, others)
-    return (offsets, np.clip(values - minus, -_CLAMP, _CLAMP)) if same else None
+def log_ratio(values: NDArray[np.float64], minus: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the difference of log-probs, clamped as `rlpost advantages` clamps it."""
+    return np.clip(values - minus, -_CLAMP, _CLAMP)
 
 
 def policy_means(
     table: pa.RecordBatch, columns: Sequence[str], mask: str | None
 ) -> NDArray[np.float64]:
-    """Return the means of `token_numbers` over policy tokens, or a column of numbers, [n]."""
+    """Return the means over policy tokens of a column, or of the `log_ratio` of two, [n].
+
+    A column of numbers is returned as it is.
+    """
     first = table.column(columns[0])
     if not is_list(first.type):
         return numbers(first)
-    tokens = token_numbers(table, columns)
-    if tokens is None:
-        return np.full(len(first), np.nan)
-    offsets, values = tokens
+    offsets, values = flat(first)
+    for name in columns[1:]:
+        others, minus = flat(table.column(name))
+        if not np.array_equal(offsets, others):
+            return np.full(len(first), np.nan)
+        values = log_ratio(values, minus)
     of_policy = None if mask is None else flat(table.column(mask))
     return row_means(values, offsets, mask_beside(of_policy, offsets))
 

@@ -202,7 +202,8 @@ class ResponseReader:
         elif not {*columns} <= {*response.tokens}:
             return
         else:
-            values = lists.token_numbers(cells, columns)[1]  # type: ignore[index]
+            first, *others = (response.tokens[name] for name in columns)
+            values = lists.log_ratio(first, *others) if others else first
             policy = values[response.mask]
             response.means[measure] = float(policy.mean()) if len(policy) else float("nan")
             nulls = [is_true(cells.column(name).flatten().is_null()) for name in columns]

@@ -108,6 +108,8 @@ def test_down_to_the_tokens_and_up_again():
                 "".join(token["text"] for token in cells(app))
                 == (frame["response"][int(row["row"])])
             )
+            assert "log-prob" in cells(app)[0]
+            assert "old_log_probs" not in cells(app)[0], "which has the same numbers"
             await press(app, pilot, "j")
             assert "token 1 of" in preview(app)
             await press(app, pilot, "h", "left", "escape")
