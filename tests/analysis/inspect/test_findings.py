@@ -382,7 +382,7 @@ FOUND_BY = {
     "rewards_that_differ_by_rounding": ("no_signal", "in 1 group, rewards differ by rounding"),
     "mask_not_binary": ("mask_values", "values other than 0 and 1, such as 2, in 1 of 192"),
     "null_keys": ("unusable_keys", "no `prompt_id` in 1 of 192 responses"),
-    "single_row_groups": ("group_key", "192 of 192 groups have one response"),
+    "single_row_groups": ("group_key", "192 of 192 groups by `prompt_id` have one response"),
     "one_group_per_step": ("group_key", "of one prompt: `prompt_id` is the same in a step"),
     "constant_rewards": ("equal_rewards", "all 192 rewards are 0.5"),
     "saturated_rewards": ("equal_rewards", "97.9 % of the rewards are 1, the highest value"),

@@ -204,14 +204,18 @@ class CheckInput:
         served = {**others, "reward": selection.reward_column, **selection.columns.columns}
         return served.get(role) or role
 
+    @property
+    def steps(self) -> int:
+        """The number of steps; 0 without a column of steps."""
+        rows = self.reading.rows
+        return rows["batch"].drop_nulls().n_unique() if "batch" in rows else 0
+
     def in_steps(self, steps: Collection[Label]) -> str:
         """Return ` in step 2 (1 of 3 steps)`; empty if these are all steps, or none."""
-        rows = self.reading.rows
-        count = rows["batch"].drop_nulls().n_unique() if "batch" in rows else 0
-        if not steps or len(steps) >= count:
+        if not steps or len(steps) >= self.steps:
             return ""
         names = ", ".join(str(step) for step in list(steps)[:MOST_NAMED])
         more = ", ..." if len(steps) > MOST_NAMED else ""
         column = self.column("batch")
         noun = column if len(steps) == 1 else plural(column)
-        return f" in {noun} {names}{more} ({len(steps):,} of {count:,} {plural(column)})"
+        return f" in {noun} {names}{more} ({len(steps):,} of {self.steps:,} {plural(column)})"

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 LARGE = 128  # responses that hardly belong to one prompt
 SPLIT = 0.05  # of the prompts of a step; data sets contain some prompts twice
 UNEQUAL = 0.01  # of the groups differ in size from most
-LEAST_TURNS = (
-    7  # events that show it. If the rows of a prompt in consecutive steps were independent,
-)
-# each next step had more rows as often as fewer, and 7 times fewer in a row had a chance of 2^-7
+LEAST_TURNS = 7
+"""Events that show turns. If the rows of a prompt in consecutive steps were independent, each next
+step had more rows as often as fewer, and 7 times fewer in a row had a chance of 2^-7."""
 TURNS = "rows are turns, and a later turn's prompt has the turns before"
 
 
@@ -39,8 +38,9 @@ def group_key(data: CheckInput) -> Result:
     steps = rows["batch"].n_unique() if "batch" in rows else 1
     same, most = groups.prompts == 1 < steps, 2 * groups.single > groups.count
     if most:
-        text = f"{groups.single:,} of {counted(groups.count, 'group')} have one {data.facts.unit}"
-        text += f" by `{column}`, so a group baseline makes their advantages 0"
+        text = f"{groups.single:,} of {counted(groups.count, 'group')} by `{column}` "
+        text += f"{'has' if groups.single == 1 else 'have'} one {data.facts.unit}, so a group "
+        text += "baseline makes their advantages 0"
         if groups.prompts < groups.count:
             step = data.column("batch")
             text += f"; it has {counted(groups.prompts, 'value')} over all `{step}`, and --map "

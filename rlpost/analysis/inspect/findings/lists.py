@@ -237,9 +237,8 @@ def empty_masks(data: CheckInput) -> Result:
     if nulls := int(rows["null_list"].sum()):
         reason += f", or null ({nulls:,})"
     text = f"{data.part(count)} {'has' if count == 1 else 'have'} no policy token: {reason}"
-    return Problem(
-        text, flags, ["mask"] if data.facts.masks else [], error=count > HALF * data.count
-    )
+    roles = ["mask"] if data.facts.masks else []
+    return Problem(text, flags, roles, error=count > HALF * data.count)
 
 
 @check("error", "numbers")
@@ -302,10 +301,11 @@ def not_log_probs(data: CheckInput) -> Result:
             all_tokens = f"all {column.tokens:,} policy tokens"
             texts.append(f"{name} is {column.min:g} in {all_tokens}: never computed")
         elif column.positive:
+            verb = "is" if column.positive == 1 else "are"
             flags[role] = rows[f"positive:{role}"].fill_nan(0) > 0
             texts.append(
                 f"{column.positive:,} of {column.tokens:,} {name} "
-                f"({share(column.positive, column.tokens)}) are above 0, up to "
+                f"({share(column.positive, column.tokens)}) {verb} above 0, up to "
                 f"{column.max:.4g}: {_likely_kind(column)}"
             )
     if not flags:
@@ -333,31 +333,27 @@ def same_log_probs(data: CheckInput) -> Result:
 
     Write the log-probs of each policy to a column of its own, or set it with --map ROLE=COLUMN.
     """
-    assert data.facts.token_facts is not None
+    facts, rows = data.facts.token_facts, data.reading.rows
+    assert facts is not None
     pairs = {
-        tuple(pair.split("/")): share for pair, share in data.facts.token_facts.identical.items()
+        tuple(pair.split("/")): part
+        for pair, part in facts.identical.items()
+        if facts.columns[pair.partition("/")[0]].tokens >= FEW_TOKENS
     }
-    few = [x for x, _ in pairs if data.facts.token_facts.columns[x].tokens < FEW_TOKENS]
-    rows = data.reading.rows
-    if "batch" not in rows or rows["batch"].drop_nulls().n_unique() == 1:
-        # Before the first update the policy equals its reference.
-        pairs = {pair: share for pair, share in pairs.items() if "ref_log_probs" not in pair}
-    if few or not pairs:
-        return NotRun(
-            f"fewer than {FEW_TOKENS} policy tokens"
-            if few or not data.facts.token_facts.identical
-            else "in the first step a policy equals its reference"
-        )
-    equal = [pair for pair, share in pairs.items() if share == 1]
+    if not pairs:
+        return NotRun(f"fewer than {FEW_TOKENS} policy tokens")
+    equal = [pair for pair, part in pairs.items() if part == 1]
+    if data.steps < 2:  # noqa: PLR2004 - before the first update the policy equals its reference
+        equal = [pair for pair in equal if "ref_log_probs" not in pair]
     if not equal:
         return None
     texts = []
-    for one_role, other in equal:
-        left, right = data.column(one_role), data.column(other)
+    for role, other in equal:
+        left, right = data.column(role), data.column(other)
         how = "are the same column" if left == right else "are equal in every policy token"
         zero = "KL to the reference"
         zero = zero if other == "ref_log_probs" else "difference between rollout engine and trainer"
-        texts.append(f"{one_role} (`{left}`) and {other} (`{right}`) {how}, so the {zero} is 0")
+        texts.append(f"{role} (`{left}`) and {other} (`{right}`) {how}, so the {zero} is 0")
     roles, option = [role for pair in equal for role in pair], f"--map {equal[0][1]}=COLUMN"
     return Problem("; ".join(texts), rows["tokens"] > 0, roles, option)
 
