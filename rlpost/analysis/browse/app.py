@@ -64,13 +64,10 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The table of keys."""
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column()
+        table = Table("Keys", "", box=None, padding=(0, 2, 0, 0), header_style="bold")
         for key, what in KEYS:
-            table.add_row(key, what)
+            table.add_row(Text(key, style="bold", no_wrap=True), what)
         with VerticalScroll(id="help"):
-            yield Static(Text("Keys\n", style="bold"))
             yield Static(table)
 
 
@@ -215,9 +212,8 @@ class Browser(App[None]):
 
     def action_sibling(self, delta: int) -> None:
         """Go to the next or previous item of the level above."""
-        self._moved(
-            self.navigation.sibling(delta), f"this is the {'last' if delta > 0 else 'first'} one"
-        )
+        which = "last" if delta > 0 else "first"
+        self._moved(self.navigation.sibling(delta), f"this is the {which} one")
 
     def _moved(self, moved: bool, otherwise: str) -> None:  # noqa: FBT001
         if moved:
@@ -246,15 +242,11 @@ class Browser(App[None]):
 
     def action_colour(self) -> None:
         """Colour tokens by the next of log-prob, KL and advantage."""
-        if self.index.sized_by is None:
-            self.notify("the file has no tokens to colour", timeout=2)
+        measures = [*self.reader.measures, None, *self.reader.measures]
+        if self.index.sized_by is None or measures == [None]:
+            self.notify("the file has no tokens with log-probs, KL or advantages", timeout=2)
             return
-        if len(measures := [*self.reader.measures, None]) == 1:
-            self.notify("the file has no log-probs, KL or advantages to colour by", timeout=2)
-            return
-        self.navigation.colour = measures[
-            (measures.index(self.navigation.colour) + 1) % len(measures)
-        ]
+        self.navigation.colour = measures[measures.index(self.navigation.colour) + 1]
         if self.navigation.top.level == "tokens":
             self.navigation.keep(self.navigation.listings.kept)
         self._refresh()

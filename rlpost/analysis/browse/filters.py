@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.analysis.responses.columns import is_text, text_of
+from rlpost.analysis.responses.columns import text_columns, text_of
 from rlpost.analysis.responses.index import moments_by, stream_chunks
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import without_dictionary
@@ -60,27 +60,20 @@ def computed_number(index: Index, name: str) -> NDArray[np.float64]:
     return index.number(name)
 
 
-def text_columns(index: Index) -> list[str]:
-    """Return the columns of prompts, responses and messages."""
-    schema = index.source.schemas[0]
-    names = [
-        index.names[what] for what in ("prompt", "response", "messages") if what in index.names
-    ]
-    return [name for name in names if name in schema.names and is_text(schema.field(name).type)]
-
-
 def search_rows(text: str, index: Index, reporter: Reporter | None = None) -> NDArray[np.bool_]:
-    """Return the rows whose texts contain this text, [N]; case does not matter."""
-    columns = text_columns(index)
+    """Return the rows whose prompts, responses or messages contain a text in any case, [N].
+
+    Raises:
+        DataError: the input has no text.
+    """
+    columns = [*text_columns(index.source.schemas[0], index.names).values()]
     if not columns:
-        return np.zeros(len(index), dtype=np.bool_)
-    parts = []
+        raise DataError(f"{index.source.name}: there is no text column to search")
+    rows = [np.zeros(0, dtype=np.bool_)]
     for chunk in stream_chunks(index.source, columns, columns[0], reporter, "search"):
-        rows = np.zeros(chunk.table.num_rows, dtype=np.bool_)
-        for name in columns:
-            rows |= _matches(chunk.table.column(name), text)
-        parts.append(rows)
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.bool_)
+        found = [_matches(chunk.table.column(name), text) for name in columns]
+        rows.append(np.logical_or.reduce(found))
+    return np.concatenate(rows)
 
 
 def _matches(array: pa.Array, text: str) -> NDArray[np.bool_]:
@@ -103,13 +96,17 @@ class RowFilter:
 
     def __init__(self, index: Index) -> None:
         self.index = index
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the condition and the search."""
         self.texts: dict[FilterKind, str] = {"search": "", "where": ""}
         self._kept: dict[FilterKind, NDArray[np.bool_]] = {}
 
     @property
     def kept(self) -> NDArray[np.bool_]:
         """[N] whether a row matches."""
-        kept = np.ones(len(self.index), dtype=np.bool_)
+        kept = np.ones(len(self.index), np.bool_)
         for rows in self._kept.values():
             kept &= rows
         return kept
@@ -121,21 +118,9 @@ class RowFilter:
             UsageError: the condition is wrong, or no row matches; the old one stays.
             DataError: the input has no text to search, or no column for a number.
         """
-        others = {name: kept for name, kept in self._kept.items() if name != kind}
+        kept = {name: rows for name, rows in self._kept.items() if name != kind}
         if text:
-            others[kind] = self._rows(kind, text)
-            if not np.logical_and.reduce([*others.values()]).any():
+            kept[kind] = (rows_where if kind == "where" else search_rows)(text, self.index)
+            if not np.logical_and.reduce([*kept.values()]).any():
                 raise UsageError(f"{'--where ' * (kind == 'where')}{text}: no response matches")
-        self.texts[kind], self._kept = text, others
-
-    def _rows(self, kind: FilterKind, text: str) -> NDArray[np.bool_]:
-        if kind == "where":
-            return rows_where(text, self.index)
-        if not text_columns(self.index):
-            raise DataError(f"{self.index.source.name}: there is no text column to search")
-        return search_rows(text, self.index)
-
-    def clear(self) -> None:
-        """Remove the condition and the search."""
-        self.texts = {"search": "", "where": ""}
-        self._kept = {}
+        self.texts[kind], self._kept = text, kept

@@ -131,7 +131,7 @@ class Listings:
             rows = rows[index.step_rank[rows] == step]
         if index.order is not None:
             rows = rows[np.argsort(index.order.places()[rows])]
-        columns = [ListingColumn("row", rows.astype(np.float64), lambda row: str(int(row)))]
+        columns = [ListingColumn("row", rows.astype(np.float64), index.row_name)]
         columns += self._names(rows, with_step=step is None) if group is None else []
         if "rollout" in index.keys:
             columns.append(_label_column("rollout", index.keys["rollout"], rows, _MOST_ID))

@@ -195,4 +195,4 @@ class Navigation:
         if above.level == "groups" and level.group is not None:
             row = int(np.flatnonzero(self.index.group == level.group)[0])
             return " ".join(str(self.index.label("group", row)).split())
-        return f"row {above.id}"
+        return f"row {self.index.row_name(above.id or 0)}"

@@ -18,7 +18,7 @@ from rlpost.io.arrow import fill_nulls, is_list, is_number, is_string
 from rlpost.recipe.numerics import Numerics
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -75,6 +75,15 @@ def is_text(kind: pa.DataType) -> bool:
         or pa.types.is_struct(kind)
         or (pa.types.is_dictionary(kind) and is_text(kind.value_type))
     )
+
+
+def text_columns(schema: pa.Schema, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns of prompts, responses and messages that are texts, by these names."""
+    return {
+        what: names[what]
+        for what in ("prompt", "response", "messages")
+        if names.get(what) in schema.names and is_text(schema.field(names[what]).type)
+    }
 
 
 def text_of(value: Any) -> str:

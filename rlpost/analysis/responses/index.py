@@ -260,6 +260,10 @@ class Index:
         path = str(self.source.files[file].path)
         return self.made_of.named(path), self.made_of.row(path, file_row)
 
+    def row_name(self, row: float) -> str:
+        """Return the number of a row in the only file, otherwise over all files."""
+        return str(self.shown_place(int(row))[1] if len(self.source.files) == 1 else int(row))
+
 
 def moments_by(values: Numbers, keys: Codes, count: int) -> Moments:
     """Return number, mean and standard deviation (Bessel) by key, [count] each, without NaN.

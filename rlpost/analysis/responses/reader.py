@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.analysis.responses import columns as lists
-from rlpost.analysis.responses.columns import WRITTEN, is_text, text_of, vocabulary_of
+from rlpost.analysis.responses.columns import WRITTEN, text_columns, text_of, vocabulary_of
 from rlpost.analysis.responses.rollouts import RolloutView
+from rlpost.display.controls import printable_line
 from rlpost.io.arrow import is_list, is_true
 from rlpost.kernels.prefixes import (
     prefixes_of,
@@ -48,6 +49,8 @@ class Response:
     path: str
     file_row: int
     """Counted from 0 in its file."""
+    place: str
+    """The same as text: of several files, `FILE:ROW`."""
     step: Label
     prompt_id: Label
     reward: float
@@ -166,10 +169,12 @@ class ResponseReader:
         token_texts, has_texts = self._token_texts(cells, values, count)
         text = texts.get("response") or texts.get("messages")
         length = index.length[row]
+        file = f"{printable_line(path)}:" if len(index.source.files) > 1 else ""
         response = Response(
             row=row,
             path=path,
             file_row=file_row,
+            place=f"{file}{file_row}",
             step=index.label("batch", row),
             prompt_id=index.label("group", row),
             reward=float(index.reward[row]),
@@ -245,11 +250,7 @@ def _select_columns(
     """Return the columns of texts by what they are, and all columns to decode."""
     schema, names, roles = index.source.schemas[0], index.names, index.columns.columns
     kinds = {name: schema.field(name).type for name in schema.names}
-    texts = {
-        what: names[what]
-        for what in ("prompt", "response", "messages")
-        if names.get(what) in kinds and is_text(kinds[names[what]])
-    }
+    texts = text_columns(schema, names)
     if "response" in texts and "prompt" in texts:
         texts.pop("messages", None)  # which repeat them
     read = {*texts.values(), names.get("tokens"), roles.get("mask")}

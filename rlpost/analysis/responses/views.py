@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from rich.console import Group
 from rich.text import Text
 
-from rlpost.analysis.responses.index import MEASURES, build_index, moments_by
+from rlpost.analysis.responses.index import build_index, moments_by
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, coloured_tokens, legend
 from rlpost.display.console import console
@@ -27,7 +27,7 @@ from rlpost.io.arrow import string_array
 from rlpost.io.input_paths import InputPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -66,24 +66,18 @@ def show(
         prompt: the id of a group: its responses in every step, highest reward first.
         row: one row of the input: its number from 0, or `FILE:NUMBER` with the number in its file;
             of several files only the latter.
-        top: `reward`, `kl`, `length` or `advantage`: the rows with the highest values.
+        top: one of MEASURES: the rows with the highest values.
         worst: the rows with the lowest values, of `reward` if `top` is None.
         count: the number of rows for `top` and `worst`.
-        colour: the measure for token colours, `logprob`, `kl` or `advantage`; None: plain text.
+        colour: the measure for token colours, one of COLOURS; None: plain text.
         format: `table`, `json` or `markdown`.
         counting: as of `build_index`.
 
     Raises:
-        UsageError: none or several selections, or an unknown measure or colour.
+        UsageError: none or several selections.
         DataError: no such prompt or row, or the columns of the measure or colour are missing.
         ReadWriteError: an input cannot be read.
     """
-    if top is not None and top not in MEASURES:
-        measures = f"the measures are {', '.join(MEASURES)}"
-        raise UsageError(no_such(f"--top {top}: no such measure", top, MEASURES, measures))
-    if colour is not None and colour not in COLOURS:
-        measures = f"the measures are {', '.join(COLOURS)}"
-        raise UsageError(no_such(f"--colour {colour}: no such measure", colour, COLOURS, measures))
     if (prompt is not None) + (row is not None) + (top is not None or worst) != 1:
         raise UsageError("use exactly one of --prompt, --row, and --top or --worst")
     index = replace(build_index(inputs, columns_map, **counting), made_of=made_of or InputPaths(()))
@@ -99,8 +93,7 @@ def show(
         title, rows = _extremes(index, top or "reward", count, lowest=worst)
     reader = ResponseReader(index, COLOURS)
     responses = reader.read(rows) if row is None else [reader.read_whole(*rows)]
-    several = len(index.source.files) > 1
-    show_responses(title, responses, colour, format, several_files=several)
+    show_responses(title, responses, colour, format)
 
 
 def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
@@ -186,8 +179,6 @@ def show_responses(
     responses: Sequence[Response],
     colour: str | None,
     how: str,
-    *,
-    several_files: bool = False,
 ) -> None:
     """Responses on stdout.
 
@@ -197,14 +188,8 @@ def show_responses(
         colour: what colours the tokens, one of COLOURS; None: log-probs on a terminal that has
             colours and a file that has them, else plain text.
         how: `table`, `json` or `markdown`.
-        several_files: the input has several files, so rows have the name of theirs.
     """
     rollout = responses[0].rollout if responses else None
-
-    def place(response: Response) -> str:
-        name = f"{printable_line(response.path)}:" if several_files else ""
-        return f"{name}{response.file_row}"
-
     if how == "json":
         answer = {"schema_version": SCHEMA_VERSION, "title": title}
         answer |= {"rollout": rollout.as_json()} if rollout else {}
@@ -212,11 +197,10 @@ def show_responses(
         sys.stdout.write(json.dumps(answer, indent=1) + "\n")
     elif how == "markdown":
         measures = [name for name in COLOURS if any(name in x.means for x in responses)]
-        heading = "file:row" if several_files else "row"
-        headings = (heading, "step", "prompt", "reward", "tokens", *measures, "response")
+        headings = ("row", "step", "prompt", "reward", "tokens", *measures, "response")
         rows = [
             (
-                place(response),
+                response.place,
                 str(response.step),
                 str(response.prompt_id),
                 _number(response.reward),
@@ -234,15 +218,12 @@ def show_responses(
         coloured = out.is_terminal and out.color_system is not None and not out.no_color
         if colour is None and coloured and any("logprob" in x.token_measures for x in responses):
             colour = "logprob"
-        noun = "" if several_files else "row"
         out.print(Text(printable_line(f"rlpost inspect · {title}"), style="bold"))
-        for part in drawn(
-            responses, colour, lambda x: (noun, place(x)), numbers=not coloured, most=_MOST_TOKENS
-        ):
+        for part in drawn(responses, colour, numbers=not coloured, most=_MOST_TOKENS):
             out.print(part, soft_wrap=not out.is_terminal and not isinstance(part, TextTable))
         if rollout is not None and rollout.following is not None:
             path, row = rollout.index.shown_place(rollout.following)
-            name = f"{path}:{row}" if several_files else str(row)
+            name = f"{path}:{row}" if len(rollout.index.source.files) > 1 else str(row)
             line = Text(f"  next: rlpost inspect {printable_line(path)} --row {name}", style="dim")
             out.print(line, soft_wrap=True)
 
@@ -283,15 +264,9 @@ def _number(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else number(value)
 
 
-def row_place(response: Response) -> tuple[str, str]:
-    """Return how a response is named: by its row over all files."""
-    return "row", str(response.row)
-
-
 def drawn(
     responses: Sequence[Response],
     colour: str | None,
-    place: Callable[[Response], tuple[str, str]] = row_place,
     *,
     numbers: bool = False,
     most: int | None = None,
@@ -303,7 +278,6 @@ def drawn(
     Args:
         responses: in the order to show them; one alone is shown whole.
         colour: what colours the tokens, one of COLOURS; None: nothing.
-        place: what a response is called, a noun and a name.
         numbers: write each token's number, for output without colours.
         most: tokens of a response among others; None: all.
         mark: a text to highlight.
@@ -323,7 +297,7 @@ def drawn(
         yield _marked(_prompt_line(first, whole=whole), mark)
         for several in equal.values():
             yield Text()
-            yield Text(heading(*several, place=place), style="bold")
+            yield Text(heading(*several), style="bold")
             limit = None if whole else most
             yield body(several[0], colour, numbers=numbers, limit=limit, mark=mark)
         if whole and first.rollout is not None:
@@ -336,16 +310,15 @@ def drawn(
             yield from (Text(), Text(line, style="dim"))
 
 
-def heading(*equal: Response, place: Callable[[Response], tuple[str, str]] = row_place) -> str:
+def heading(*equal: Response) -> str:
     """Return rows of equal responses, reward, length, means over policy tokens, finish reason.
 
     `rows 0, 1, 2 (3 equal responses) · reward 1 · 20 tokens · KL 0.1 to 0.2`: of several the lowest
     and the highest mean.
     """
-    response, noun = equal[0], place(equal[0])[0]
-    rows = ", ".join(place(x)[1] for x in equal)
+    response, rows = equal[0], ", ".join(x.place for x in equal)
     count = "" if len(equal) == 1 else f" ({len(equal):,} equal responses)"
-    noun = f"{noun}{'s' * (len(equal) > 1)} " if noun else ""
+    noun = f"row{'s' * (len(equal) > 1)} " if response.place.isdecimal() else ""
     parts = [f"{noun}{rows}{count}", f"reward {_number(response.reward)}"]
     parts += [] if response.length is None else [counted(response.length, "token")]
     for name, short in {"logprob": "log-prob", "kl": "KL", "advantage": "A"}.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -78,13 +78,8 @@ def inspect(
         option("--row", "[FILE:]INT", "Show the response of a row, from 0.", panel=SINGLE),
     ] = None,
     top: Annotated[
-        str | None,
-        option(
-            "--top",
-            "reward|kl|length|advantage",
-            "Show the responses with the highest values.",
-            panel=SINGLE,
-        ),
+        Literal["reward", "kl", "length", "advantage"] | None,
+        option("--top", "", "Show the responses with the highest values.", panel=SINGLE),
     ] = None,
     worst: Annotated[
         bool,
@@ -96,8 +91,8 @@ def inspect(
         int, option("--count -n", "INT", "Number of responses to show.", min=1, panel=SINGLE)
     ] = 5,
     colour: Annotated[
-        str | None,
-        option("--colour", "logprob|kl|advantage", "Colour tokens by this value.", panel=SINGLE),
+        Literal["logprob", "kl", "advantage"] | None,
+        option("--colour", "", "Colour tokens by this value.", panel=SINGLE),
     ] = None,
     verbose: declared.Verbose = False,
     quiet: declared.Quiet = False,

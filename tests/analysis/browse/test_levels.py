@@ -64,19 +64,20 @@ def test_steps_count_what_inspect_counts(options, tmp_path):
         table = table.append_column("sample_mask", pa.array(np.arange(len(table)) % 5 > 0))
     options = {name: how for name, how in options.items() if name != "mask"}
     pq.write_table(table, tmp_path / "run.parquet")
-    facts = rlpost.inspect(tmp_path / "run.parquet", **options)
+    facts = rlpost.inspect(tmp_path / "run.parquet", **options).facts
     index = index_of(tmp_path / "run.parquet", **options)
     listing = Listings(index, np.ones(len(index), np.bool_)).steps()
     listed = {column.name: column.values for column in listing.columns}
-    assert [listing.cells(x)[0] for x in range(3)] == [str(step.label) for step in facts.steps]
+    steps = [str(label) for label in facts["reward"]["step"]["label"]]
+    assert [listing.cells(place)[0] for place in range(3)] == steps
     listed["no signal"] = listed["no signal"] / listed["groups"]
-    for name, values in {
-        "reward": [step.reward.mean for step in facts.steps],
-        "std": [step.reward.std for step in facts.steps],
-        "truncated": [step.truncated for step in facts.steps],
-        "no signal": [step.no_signal for step in facts.steps],
+    for name, (measure, statistic) in {
+        "reward": ("reward", "mean"),
+        "std": ("reward", "std"),
+        "truncated": ("truncated", "mean"),
+        "no signal": ("equal_rewards", "mean"),
     }.items():
-        np.testing.assert_allclose(listed[name], values, rtol=1e-12)
+        np.testing.assert_allclose(listed[name], facts[measure]["step"][statistic], rtol=1e-12)
 
 
 def test_names_sort_as_names_and_nan_last():

@@ -161,8 +161,6 @@ def test_equal_responses_are_printed_once_with_their_rows(capsys, files):
     [
         ({}, UsageError, "one of --prompt, --row"),
         ({"row": 1, "worst": True}, UsageError, "exactly one"),
-        ({"top": "rewards"}, UsageError, "did you mean reward"),
-        ({"row": 1, "colour": "klx"}, UsageError, "did you mean kl"),
         ({"row": 512}, DataError, "512 rows"),
         ({"row": -1}, UsageError, "--row -1"),
         ({"prompt": "arithmetic-99"}, DataError, "did you mean arithmetic-"),
