@@ -67,6 +67,7 @@ BY_CELL, BY_POSITION, BY_BATCH = "cell", "position", "batch"
 """What numbers are added by. A sweep has only one cell, which is the whole input, and no positions.
 """
 SHARES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
+FIRST = "gradient of the first setting"
 TOKENS = "policy tokens in the loss"
 RESPONSES = {"responses": "rows", "responses with a token in the loss": "valid"}
 """Populations of responses, with the sums that count them."""
@@ -597,21 +598,27 @@ def _add_gradient(block: TokenBlock, setting: LossSetting, surrogate: Surrogate)
     """
     if block.first_of is None:
         return
-    config, kl_loss = setting.config, block.kl_loss(setting.config)
-    gradient = step_gradient(
-        config, block.tokens, surrogate, block.rows, kl_loss, block.token_weights
-    )
-    first = block.first_of(gradient)
-    sums = {"total": abs(gradient), "squares": gradient * gradient}
-    if gradient is not first:
-        sums["product"] = gradient * first
+    config, tokens, kl_loss = setting.config, block.tokens, block.kl_loss(setting.config)
+    gradient = step_gradient(config, tokens, surrogate, block.rows, kl_loss, block.token_weights)
+    first, key = block.first_of(gradient), f"{setting.at}.gradient"
+    sums = {f"{key}.total": abs(gradient), f"{key}.squares": gradient * gradient}
+    sums[f"{key}.product"] = gradient * first
+    if FIRST not in block.numbers[BY_CELL].sums:
+        sums[FIRST] = first * first
     for name, values in sums.items():
-        sizes = segment_sum(values, block.tokens.offsets)
-        block.add_rows(f"{setting.at}.gradient.{name}", sizes, BY_CELL)
+        block.add_rows(name, segment_sum(values, tokens.offsets), BY_CELL)
 
 
 def _norm(totals: Totals, key: str, _: int) -> Json:
     return {"value": math.sqrt(totals.total(f"{key}.squares"))}
+
+
+def _cosine(totals: Totals, key: str, _: int) -> Json:
+    product, *squares = map(totals.total, (f"{key}.product", f"{key}.squares", FIRST))
+    if not all(squares):
+        return {"value": None}
+    cosine = float(product) / math.sqrt(squares[0]) / math.sqrt(squares[1])
+    return {"value": 1.0 if [product] * 2 == squares else max(-1.0, min(1.0, cosine))}
 
 
 STATES = {
@@ -656,6 +663,7 @@ OF_LOSS = (
     LossMeasure("kl_clamped", "The KL loss is clamped.", _add_kl_loss, _share_of_sum, "{kl}"),
     LossMeasure("gradient_norm", "√Σg² of gradients.", _add_gradient, _norm, "{at}.gradient"),
     LossMeasure("gradient_ess", "(Σ|g|)²/(nΣg²) of gradients.", None, _ess, "{at}.gradient"),
+    LossMeasure("gradient_cosine", "To that of the first setting.", None, _cosine, "{at}.gradient"),
 )
 
 

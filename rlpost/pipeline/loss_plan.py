@@ -99,7 +99,6 @@ def bind_losses(
             part.reads,
             part.resolved,
             chosen,
-            rewarded=rewarded,
             rejects=part.rejects,
             weighted=gradient or len(configs) > 1,
         )

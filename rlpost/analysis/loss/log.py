@@ -10,6 +10,7 @@ import io
 import json
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -208,16 +209,14 @@ def add_log(
     steps = [step for step in computed if step in log.steps]
     if not steps:
         ends = [", ".join([*labels][:3]) for labels in (log.steps, computed)]
-        text = (
-            f"--log {log.path}: none of its steps, {ends[0]}, ..., is in the input: {ends[1]}, ..."
-        )
-        findings.append(finding("log", text))
+        text = f"--log {log.path}: none of its steps, {ends[0]}, ..., is in the input: "
+        findings.append(finding("log", f"{text}{ends[1]}, ..."))
     metrics = []
     for column, name in log.columns.items():
         texts = {step: log.steps[step][column] for step in steps if column in log.steps[step]}
         metric = {"metric": name, "column": column, **_nearest(name, texts, computed)}
         metrics.append(metric)
-        if metric["equal"] < len(metric["steps"]):
+        if not all(metric["step"]["equal"]):
             how, option = _relation(metric, computed, log.given, options)
             if not how and name == "pg_loss" and "aggregation" in log.given:
                 how, option = _aggregation(metric, options, rerun)
@@ -229,27 +228,24 @@ def add_log(
 
 def _nearest(metric: str, texts: Mapping[str, str], computed: Mapping[str, Numbers]) -> Json:
     """Return the numbers of a column by step beside the computed ones that are the nearest."""
-    slack, nearest = _rounding([*texts.values()]), Json(computed_as=None, steps=[], equal=0)
-    logged = {step: x for step, text in texts.items() if math.isfinite(x := _number(text))}
+    nearest: Json = {"computed_as": None, "rounding": _rounding([*texts.values()])}
+    nearest["step"] = {"label": [], "logged": [], "computed": [], "equal": []}
+    logged = {step: number for step, text in texts.items() for number in _numbers(text)}
     for name in METRICS[metric][1].split():
-        rows: list[Json] = [
-            {"step": step, "logged": x, "computed": computed[step][name]}
-            for step, x in logged.items()
-            if name in computed[step]
-        ]
-        for row in rows:
-            row["equal"] = _equal(row["logged"], row["computed"], slack)
-        equal = sum(row["equal"] for row in rows)
-        if rows and (nearest["computed_as"] is None or equal > nearest["equal"]):
-            nearest |= {"computed_as": name, "steps": rows, "equal": equal}
-    return nearest | {"rounding": slack}
+        labels = [step for step in logged if name in computed[step]]
+        numbers = [logged[step] for step in labels], [computed[step][name] for step in labels]
+        equal = [_equal(x, y, nearest["rounding"]) for x, y in zip(*numbers, strict=True)]
+        if labels and sum(equal) >= sum(nearest["step"]["equal"]) + bool(nearest["computed_as"]):
+            columns = zip(nearest["step"], (labels, *numbers, equal), strict=True)
+            nearest |= {"computed_as": name, "step": dict(columns)}
+    return nearest
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+def _numbers(text: str) -> list[float]:
+    """Return the finite number of a text, if it is one."""
+    with suppress(ValueError):
+        return [float(text)] if math.isfinite(float(text)) else []
+    return []
 
 
 def _rounding(texts: Sequence[str]) -> float:
@@ -265,24 +261,22 @@ def _equal(logged: float, computed: float, slack: float) -> bool:
 
 def _are_logged(metric: Json, numbers: Sequence[float]) -> bool:
     """Return whether numbers of at least two steps are those of the log."""
-    pairs = [*zip(metric["steps"], numbers, strict=True)]
-    equal = (_equal(row["logged"], x, metric["rounding"]) for row, x in pairs)
-    return len(pairs) > 1 and all(equal)
+    pairs = [*zip(metric["step"]["logged"], numbers, strict=True)]
+    return len(pairs) > 1 and all(_equal(x, y, metric["rounding"]) for x, y in pairs)
 
 
 def _relation(
     metric: Json, computed: Mapping[str, Numbers], given: frozenset[str], options: LossOptions
 ) -> tuple[str, str]:
     """Return the relation that holds at every step, and the option that it contradicts."""
-    rows, name = metric["steps"], metric["metric"]
-    values = [row["computed"] for row in rows]
-    times = median([row["logged"] / row["computed"] for row in rows if row["computed"]] or [1.0])
+    (steps, logged, values, _), name = metric["step"].values(), metric["metric"]
+    times = median([x / y for x, y in zip(logged, values, strict=True) if y] or [1.0])
     if _are_logged(metric, [times * x for x in values]):
         return f"logged = {times:.4g} x computed at every step", ""
-    kl = [computed[row["step"]].get("kl_loss", 0.0) for row in rows]
+    kl = [computed[step].get("kl_loss", 0.0) for step in steps]
     if name in ("pg_loss", "loss") and any(kl):
-        gaps = (x * (row["logged"] - row["computed"]) for x, row in zip(kl, rows, strict=True))
-        coef = math.fsum(gaps) / math.fsum(x * x for x in kl)
+        gaps = math.fsum(z * (x - y) for x, y, z in zip(logged, values, kl, strict=True))
+        coef = gaps / math.fsum(x * x for x in kl)
         if _are_logged(metric, [x + coef * y for x, y in zip(values, kl, strict=True)]):
             contradicts = name == "loss" and "kl_loss_coef" in given
             option = f"{flag_of('kl_loss_coef')} {options.kl_loss_coef + coef:.4g}"
@@ -300,7 +294,7 @@ def _aggregation(
     configs = [LossConfig(LossOptions(**fields | {"aggregation": name})) for name in others]
     for name, setting in zip(others, settings_of(rerun(configs)), strict=True):
         steps = computed_steps(setting["facts"])
-        if _are_logged(metric, [steps[row["step"]]["policy_loss"] for row in metric["steps"]]):
+        if _are_logged(metric, [steps[step]["policy_loss"] for step in metric["step"]["label"]]):
             option = f"{flag_of('aggregation')} {name}"
             return f"logged = computed with `{option}` at every step", option
     return "", ""
@@ -308,14 +302,15 @@ def _aggregation(
 
 def _finding(metric: Json, how: str, option: str) -> Json:
     """Return how a metric differs as plain data."""
-    wrong = [row for row in metric["steps"] if not row["equal"]]
-    worst = max(wrong, key=lambda row: abs(row["logged"] - row["computed"]))
-    sides = sorted({"higher" if x["logged"] > x["computed"] else "lower" for x in wrong})
+    rows = [*zip(*metric["step"].values(), strict=True)]
+    wrong = [row[:3] for row in rows if not row[3]]
+    step, logged, computed = max(wrong, key=lambda row: abs(row[1] - row[2]))
+    sides = sorted({"higher" if x > y else "lower" for _, x, y in wrong})
     how = how or f"the logged one is {' or '.join(sides)}"
     text = (
         f"{metric['metric']} (`{metric['column']}`) differs at {len(wrong)} of "
-        f"{counted(len(metric['steps']), 'step')}: {how}; at step {worst['step']} "
-        f"{number(worst['logged'])} logged, {number(worst['computed'])} computed"
+        f"{counted(len(rows), 'step')}: {how}; at "
+        f"step {step} {number(logged)} logged, {number(computed)} computed"
         f"{f'; {option} gives the logged numbers' if option else ''}"
     )
     names = {"metric": metric["metric"], "columns": [metric["column"]], "option": option or None}
@@ -326,8 +321,9 @@ def log_tables(log: Json, *, verbose: bool) -> Iterator[TextTable]:
     """Yield the logged metrics beside the computed ones; by step if verbose."""
     rows = []
     for metric in log["metrics"]:
+        equal = metric["step"]["equal"]
         names = (metric["metric"], metric["column"], metric["computed_as"] or "not computed")
-        rows.append((*names, f"{metric['equal']} of {len(metric['steps'])}"))
+        rows.append((*names, f"{sum(equal)} of {len(equal)}"))
     notes = ["A trainer's means over micro-batches, and after a step's first update, are others."]
     for side in ("log", "input"):
         count = log[f"only_in_{side}"]
@@ -336,9 +332,8 @@ def log_tables(log: Json, *, verbose: bool) -> Iterator[TextTable]:
     yield TextTable(
         ("metric", "column", "computed as", "equal steps"), rows, title, notes=notes, text=(0, 1, 2)
     )
-    for metric in [x for x in log["metrics"] if verbose and x["steps"]]:
-        by_step = [
-            (row["step"], number(row["logged"]), number(row["computed"]), "≠"[row["equal"] :])
-            for row in metric["steps"]
-        ]
-        yield TextTable(("step", "logged", "computed", ""), by_step, metric["metric"])
+    for metric in log["metrics"] if verbose else ():
+        steps = zip(*metric["step"].values(), strict=True)
+        lines = [(x, number(y), number(z), "≠"[equal:]) for x, y, z, equal in steps]
+        if lines:
+            yield TextTable(("step", "logged", "computed", ""), lines, metric["metric"])

@@ -109,7 +109,7 @@ def _settings(
     slices: Mapping[str, Mapping[Label, Totals]],
 ) -> list[Json]:
     """Return the losses; slices besides `all` are those of a single one."""
-    settings, norm_of_first = [Json() for _ in configs], 0.0
+    settings = [Json() for _ in configs]
     scope = {"step": "step", "step_domain": "batch"}.get(plan.resolved.recipe.numerics.batch, "")
     for variant in variants_of(configs):
         whole = totals[f"{variant.prefix}{BY_CELL}"].total()
@@ -120,12 +120,6 @@ def _settings(
             setting, config = LossSetting(at, configs[number]), configs[number]
             facts = loss_facts(OF_LOSS, {**slices, "all": {"": whole}}, setting)
             facts |= batch_facts(scope if labels != ["all"] else "", labels, each, setting)
-            if "gradient_norm" in facts:
-                norm = facts["gradient_norm"]["all"]["value"]
-                norm_of_first = norm_of_first if number else norm
-                cosine = _cosine(whole, at, norm, norm_of_first, first=number == 0)
-                numbers = {**facts["gradient_norm"]["all"], "value": cosine}
-                facts["gradient_cosine"] = {**facts["gradient_norm"], "all": numbers}
             settings[number] = {
                 "options": config.resolved(),
                 "formula": config.loss.formula,
@@ -134,16 +128,6 @@ def _settings(
                 "facts": facts,
             }
     return settings
-
-
-def _cosine(
-    totals: Totals, at: int, norm: float, norm_of_first: float, *, first: bool
-) -> float | None:
-    """Return the cosine between the gradient of a setting and that of the first one."""
-    if first or not norm:
-        return 1.0 if norm else None
-    product = float(totals.total(f"{at}.gradient.product")) / norm
-    return max(-1.0, min(1.0, product / norm_of_first)) if norm_of_first else None
 
 
 def _unused_advantages(plan: Plan) -> str | None:

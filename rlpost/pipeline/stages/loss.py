@@ -47,7 +47,6 @@ def stages_of_losses(
     resolved: ResolvedRecipe,
     configs: Sequence[LossConfig],
     *,
-    rewarded: bool,
     rejects: bool,
     weighted: bool = False,
 ) -> list[Stage]:
@@ -61,7 +60,6 @@ def stages_of_losses(
         reads: the token roles that losses read.
         resolved: the recipe that computes the advantages.
         configs: the losses.
-        rewarded: the input has rewards.
         rejects: single tokens of responses may be rejected.
         weighted: the gradients of losses are needed.
     """
@@ -71,26 +69,14 @@ def stages_of_losses(
     stages += weight_stages(configs, weighted=weighted, grouped=resolved.grouped, rejects=rejects)
     if any(config.loss.grouped for config in configs):
         stages.append(Stage("whole groups", reduce=count_groups, apply=check_groups))
-    named = {one.name: one for config in configs if (one := config.selection) is not None}
+    named = {x.name: x for config in configs if (x := config.selection) is not None}
     if named:
-        own = tuple(named.values())
         log_probs = frozenset({"log_probs", "old_log_probs", "infer_log_probs"}) & reads
-        of_batch = partial(map_selections, selections=own, rewarded=rewarded)
+        of_batch = partial(map_selections, selections=[*named.values()])
+        gather = partial(gather_selections, selections=[*named.values()])
         stages += [
-            Stage(
-                "batch means",
-                log_probs,
-                map=partial(map_sums, rewarded=rewarded),
-                reduce=batch_means,
-                uses=STORED,
-            ),
-            Stage(
-                "token selection",
-                log_probs,
-                map=of_batch,
-                gather=partial(gather_selections, selections=own),
-                uses=STORED,
-            ),
+            Stage("batch means", log_probs, map=map_sums, reduce=batch_means, uses=STORED),
+            Stage("token selection", log_probs, map=of_batch, gather=gather, uses=STORED),
         ]
     return stages
 
@@ -122,9 +108,9 @@ def check_groups(batch: Batch) -> Batch:
     return batch
 
 
-def map_sums(batch: Batch, *, rewarded: bool) -> dict[str, Array]:
+def map_sums(batch: Batch) -> dict[str, Array]:
     """Return `ResponseSums` of a batch."""
-    sums = ResponseSums.of(tokens_of(batch, rewarded=rewarded))
+    sums = ResponseSums.of(tokens_of(batch))
     return {f"{_PREFIX}{name}": column for name, column in sums._asdict().items()}
 
 
@@ -139,19 +125,18 @@ def batch_means(responses: Responses) -> Responses:
     return responses.with_(**{f"{_PREFIX}key": key}).sharing(**shared)
 
 
-def map_selections(
-    batch: Batch, *, selections: Sequence[Selection], rewarded: bool
-) -> dict[str, Array]:
+def map_selections(batch: Batch, *, selections: Sequence[Selection]) -> dict[str, Array]:
     """Return the highest tokens of a batch, by selection."""
-    tokens, code = tokens_of(batch, rewarded=rewarded), batch.responses["batch"]
+    tokens, code = tokens_of(batch), batch.responses["batch"]
     of_batches = on_host(batch.shared[f"{_PREFIX}tokens"])
     size = lengths(on_host(batch.offsets))
     sizes = np.zeros_like(of_batches)
     np.add.at(sizes, batch.table["batch"], size)
     mapped: dict[str, Array] = {}
-    for one in selections:
-        highest = one.candidates(tokens, code).highest(one.counts(of_batches), sizes)
-        mapped |= {f"{_PREFIX}{one.name}:{field}": x for field, x in highest._asdict().items()}
+    for selection in selections:
+        counts, name = selection.counts(of_batches), f"{_PREFIX}{selection.name}"
+        highest = selection.candidates(tokens, code).highest(counts, sizes)
+        mapped |= {f"{name}:{field}": x for field, x in highest._asdict().items()}
     return mapped
 
 
@@ -160,7 +145,7 @@ def gather_selections(
 ) -> Responses:
     """Add the lowest token that is selected of each batch, by selection."""
     tokens, batches = responses.shared[f"{_PREFIX}tokens"], len(responses.labels["batch"])
-    totals = {f"{_PREFIX}{one.name}": HighestOf(one.counts(tokens)) for one in selections}
+    totals = {f"{_PREFIX}{x.name}": HighestOf(x.counts(tokens)) for x in selections}
     for part in parts:
         for name, total in totals.items():
             total.add(Ranked(*(part[f"{name}:{field}"] for field in Ranked._fields)))
@@ -194,7 +179,7 @@ def add_loss(
     return batch.with_(loss_gradient=gradient_of)
 
 
-def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
+def tokens_of(batch: Batch, *, rewarded: bool = False) -> Tokens:
     """Return the tokens of a batch; their mask is 0 for dropped responses and rejected tokens.
 
     Args:

@@ -133,25 +133,6 @@ def add_weights(
     return responses.with_(**columns)
 
 
-def token_weights(
-    columns: Mapping[str, Array], tokens: Tokens, config: LossConfig, *, kl: bool = False
-) -> Array:
-    """Return the weight of each token, that of its response included, [T]; 0 if masked out.
-
-    Args:
-        columns: [n] each, of responses, with the weights.
-        tokens: of these responses.
-        config: the loss.
-        kl: of its KL loss.
-    """
-    name, how = weight_name(config, kl=kl), aggregation_of(config, kl)
-    rows = [spread(columns[f"{name}{sign}"], tokens.offsets) for sign in signs_of(how)]
-    weights = rows[0] if len(rows) == 1 else tokens.xp.where(tokens.advantage_positive, *rows)
-    weights = tokens.xp.where(tokens.mask, weights, 0.0)
-    of_rows = columns.get("sample_weight")
-    return weights if of_rows is None else weights * spread(rounded(of_rows), tokens.offsets)
-
-
 def step_gradient(
     config: LossConfig,
     tokens: Tokens,
@@ -172,19 +153,22 @@ def step_gradient(
         kl_loss: the KL losses.
         weights: keeps those of tokens, by name, for other losses that have the same.
     """
-    weights = {} if weights is None else weights
-
-    def weight(*, kl: bool) -> Array:
-        name = weight_name(config, kl=kl)
+    weights, coefficient = {} if weights is None else weights, config.options.kl_loss_coef
+    parts = []
+    for kl in (False, True)[: 2 if coefficient else 1]:
+        name, how = weight_name(config, kl=kl), aggregation_of(config, kl)
         if name not in weights:
-            weights[name] = token_weights(columns, tokens, config, kl=kl)
-        return weights[name]
-
-    gradient = config.loss.gradient(tokens, config.options, surrogate, weight(kl=False))
-    coefficient = config.options.kl_loss_coef
-    if not coefficient:
-        return gradient
-    return gradient + coefficient * (weight(kl=True) * kl_loss.gradient)
+            rows = [spread(columns[f"{name}{sign}"], tokens.offsets) for sign in signs_of(how)]
+            of_sign = (
+                rows[0] if len(rows) == 1 else tokens.xp.where(tokens.advantage_positive, *rows)
+            )
+            weights[name] = tokens.xp.where(tokens.mask, of_sign, 0.0)
+            if "sample_weight" in columns:
+                factor = spread(rounded(columns["sample_weight"]), tokens.offsets)
+                weights[name] = weights[name] * factor
+        parts.append(weights[name])
+    gradient = config.loss.gradient(tokens, config.options, surrogate, parts[0])
+    return gradient if not coefficient else gradient + coefficient * (parts[1] * kl_loss.gradient)
 
 
 def rounded(values: Array) -> Array:

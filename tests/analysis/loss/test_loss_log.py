@@ -75,8 +75,8 @@ def test_a_log_that_agrees_has_no_finding(table, tmp_path):
     metrics = {metric["metric"]: metric for metric in found["log"]["metrics"]}
     assert metrics.pop("entropy")["computed_as"] is None
     assert len(metrics) == 7
-    assert {metric["equal"] for metric in metrics.values()} == {STEPS}
-    assert metrics["pg_loss"]["steps"][0]["step"] == "1"
+    assert {sum(metric["step"]["equal"]) for metric in metrics.values()} == {STEPS}
+    assert metrics["pg_loss"]["step"]["label"] == ["1", "2", "3", "4"]
     assert metrics["engine_kl"]["computed_as"] == "engine_k3"
 
 
@@ -122,7 +122,7 @@ def test_a_factor_a_nan_and_steps_of_one_side(table, tmp_path):
     found, findings = compared(table, write(tmp_path / "log.jsonl", [*rows, *rows], first=2))
     assert "logged = -2 x computed at every step" in findings["pg_loss"]["text"]
     by_name = {metric["metric"]: metric for metric in found["log"]["metrics"]}
-    assert [row["step"] for row in by_name["ppo_kl"]["steps"]] == ["2", "4"]
+    assert by_name["ppo_kl"]["step"]["label"] == ["2", "4"]
     assert [found["log"][name] for name in ("steps", "only_in_log", "only_in_input")] == [3, 3, 1]
     json.dumps(found.to_dict(), allow_nan=False)
 
@@ -149,7 +149,7 @@ def test_the_command_prints_both_and_reads_named_columns(table, tmp_path):
     assert "Logged metrics of 4 steps" in ran.out
     assert "pg_loss (`my/loss`) differs at 4 of 4 steps" in " ".join(ran.out.split())
     found = json.loads(run(*words, "--format", "json").out)
-    assert found["log"]["metrics"][0]["steps"][3]["step"] == "4"
+    assert found["log"]["metrics"][0]["step"]["label"][3] == "4"
     assert found["findings"][0]["columns"] == ["my/loss"]
     for more, text in (
         (("--sweep", "pg_clip=0.1,0.2"), "exclude each other"),
