@@ -174,11 +174,17 @@ def without_tokens(source: Source | TableSource, columns: ColumnMap) -> bool:
     Such an input has one number per response at most: a dump of texts and rewards. Of a dump whose
     format has no tokens, lists are what a reward function returned.
     """
-    if any(columns.is_mapped(role) for role in columns.columns if kind_of(role) == "tokens"):
+    if _maps_tokens(columns):
         return False
     if "mask" in lacks_of(source) and not _has_token_roles(source, columns):
         return True
     return not any(is_tokens(field.type) for schema in source.schemas for field in schema)
+
+
+def _maps_tokens(columns: ColumnMap) -> bool:
+    """Return whether the user chose a role of tokens; recorded advantages may be of responses."""
+    roles = (role for role in columns.columns if kind_of(role) == "tokens")
+    return any(columns.is_mapped(role) for role in roles if role != "advantages")
 
 
 def _has_token_roles(source: Source | TableSource, columns: ColumnMap) -> bool:
@@ -205,8 +211,7 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
     """
     tokens = {role for role in columns.columns if kind_of(role) == "tokens"}
     rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
-    mapped = any(columns.is_mapped(role) for role in tokens)
-    rows_only = not _has_token_roles(source, columns) and not mapped
+    rows_only = not _has_token_roles(source, columns) and not _maps_tokens(columns)
     rows_only = rows_only and (rows_alone or without_tokens(source, columns))
     if recipe.tokenizer is None and columns.how.get(TEXT) == "metadata":
         columns = columns.without([TEXT])  # only a tokenizer reads it

@@ -118,8 +118,8 @@ def recorded_advantages(
         columns: of its roles.
         chosen: the user's columns by role; `none` for no column.
     """
-    if "advantages" in chosen:
-        return columns.columns.get("advantages")
+    if (name := chosen.get("advantages")) is not None:
+        return name if name in source.columns else None
     used = {column for role, column in columns.columns.items() if role != "advantages"}
     used |= _OWN if is_enriched(source) else set()
     names = (name for name in RECORDED_ADVANTAGES if name in source.columns)

@@ -161,9 +161,10 @@ def test_tokens_that_do_not_train_are_not_compared():
     assert summary_of(kept)["recorded"]["text"].endswith("equal")
 
 
+@pytest.mark.parametrize("tokens", [True, False])
 @pytest.mark.parametrize("choice", ["none", "adv"])
-def test_a_choice_of_the_column(choice):
-    table = rollouts()
+def test_a_choice_of_the_column(choice, tokens):
+    table = rollouts(tokens=tokens)
     right = recorded(table)
     table = table.append_column("dumped_advantages", flipped(right, *range(ROWS)))
     table = table.append_column("adv", right)
