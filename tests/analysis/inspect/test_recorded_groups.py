@@ -76,7 +76,7 @@ def test_those_of_another_key_name_it(recipe, key, option, estimator, tmp_path):
     means = "have other means than 0 in groups by `prompt_id`"
     order = " of 12 groups by `prompt_id` ("
     assert (means if "steps" in key else order) in finding.text
-    assert finding.text.endswith(f". Those of {key} fit")
+    assert finding.text.endswith(f"; {key} fit")
     assert (finding.option, finding.level) == (option, "warning")
     assert finding.columns == ("prompt_id", "reward", "dumped_advantages")
 
@@ -85,15 +85,15 @@ def test_those_of_consecutive_rows_name_their_number(tmp_path):
     blocks = rollouts(block=INDEX // 6)
     table = with_advantages(blocks, columns={"group": "block"}).drop_columns(["block", "prompt"])
     _, finding, _ = checked(table, tmp_path)
-    assert finding.text.endswith(". Those of 6 consecutive rows fit")
-    assert finding.option == "--group-size 6 (rlpost convert)"
+    assert finding.text.endswith("; groups of 6 consecutive rows fit")
+    assert finding.option == "--group-size 6"
 
 
 def test_those_of_one_component_name_it(tmp_path):
     table = with_advantages(rollouts(), columns={"reward": "accuracy"})
     weights = {"accuracy": 1.0, "style": 1.0}
     _, finding, _ = checked(table.drop_columns(["reward"]), tmp_path, reward_components=weights)
-    assert finding.text.endswith(". `accuracy` alone fits")
+    assert finding.text.endswith("; those of `accuracy` fit")
     assert finding.option == "--map reward=accuracy"
 
 
@@ -102,7 +102,7 @@ def test_a_reward_of_the_other_sign_is_a_finding(tmp_path):
     at = table.schema.get_field_index("reward")
     table = table.set_column(at, "reward", pa.array(-table["reward"].to_numpy()))
     _, finding, _ = checked(table, tmp_path)
-    assert finding.text.endswith("; 100 % of the differences have the other sign")
+    assert finding.text.endswith("; those of the opposite reward fit")
     assert "in 12 of 12 groups" in finding.text
     assert len(finding.rows) == 5
 

@@ -8,16 +8,12 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
-from rlpost.display.text import percent, share
+from rlpost.display.text import share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
-
-    Numbers = NDArray[Any]
 
 SOME = 0.01  # of the groups
 SLACK = 0.01  # of the deviation of advantages: dumps round them
@@ -32,99 +28,76 @@ def recorded_advantages(data: CheckInput) -> Result:
 
     In a group, responses of equal rewards have equal advantages, those of higher rewards higher
     ones, and the mean is 0. Where this is not so, groups by prompt, domain, over all steps, or of
-    consecutive rows are tried.
+    consecutive rows (--group-size of rlpost convert) are tried, and other rewards. --map
+    advantages=none leaves the advantages out.
 
-    Choose the key or the reward that the trainer had; --map advantages=none ignores the advantages.
+    Choose the key or the reward that the trainer had.
     """
-    rows, of = data.reading.rows.with_row_index("index"), data.reading.selection.advantages
-    rows = rows.filter(
-        data.included & pl.col("advantage").is_finite() & pl.col("reward").is_finite()
-    )
+    known = pl.col("advantage").is_finite() & pl.col("reward").is_finite()
+    rows = data.reading.rows.with_row_index("index").filter(data.included & known)
     flat = rows.filter("one_advantage")
     if 2 * len(flat) < max(len(rows), 1):
         return NotRun("advantages differ between the tokens of a response")
-    own = [key for key in ("batch", "group") if key in flat]
-    shown, broken, several, opposite = _order(flat, own)
-    contradicts, groups = broken > SOME * several, f"groups by `{data.column('group')}`"
-    if not contradicts and _fits(flat, own):
+    own, of = [x for x in ("batch", "group") if x in flat], data.reading.selection.advantages
+    shown, broken, several, fits = _contradictions(flat, own)
+    if fits:
         return None
-    text = f"the recorded advantages (`{of}`) have other means than 0 in {groups}"
-    if contradicts:
-        text = f"the recorded advantages (`{of}`) contradict `{data.column('reward')}` in "
-        text += f"{broken:,} of {several:,} {groups} ({share(broken, several)}): equal rewards "
-        text += "have different ones, or a higher reward a lower one"
-    roles, part = ["group", "reward", str(of)], flat.head(MOST_ROWS)
-    for words, option, by in _other_groups(data, part, blocks=contradicts):
-        if _fits(part, by):
-            return Problem(f"{text}. Those of {words} fit", shown, roles, option)
-    for name in data.reading.selection.components:
-        if _fits(part, own, f"component:{name}"):
-            return Problem(f"{text}. `{name}` alone fits", shown, roles, f"--map reward={name}")
-    if not contradicts or opposite * 2 <= 1:
-        return None
-    text += f"; {percent(opposite)} of the differences have the other sign"
-    return Problem(text, shown, roles, "--map reward=COLUMN")
+    text = f"have other means than 0 in groups by `{data.column('group')}`"
+    if contradicts := broken > SOME * several:
+        text = f"contradict `{data.column('reward')}` in {broken:,} of {several:,} groups by "
+        text += (
+            f"`{data.column('group')}` ({share(broken, several)}): equal rewards have different "
+        )
+        text += "ones, or a higher reward a lower one"
+    for words, option, by, reward in _others(data, flat, own, order=contradicts):
+        if _contradictions(flat.head(MOST_ROWS), by, reward)[-1]:
+            text = f"the recorded advantages (`{of}`) {text}; {words} fit"
+            return Problem(text, shown, ["group", "reward", str(of)], option)
+    return None
 
 
-def _other_groups(
-    data: CheckInput, rows: pl.DataFrame, *, blocks: bool
-) -> Iterator[tuple[str, str, list[Any]]]:
-    """Yield other groups: what they are, the option that chooses them, and their keys.
+def _others(
+    data: CheckInput, rows: pl.DataFrame, own: list[str], *, order: bool
+) -> Iterator[tuple[str, str, list[Any], str | pl.Expr]]:
+    """Yield other groups and rewards: what they are, what chooses them, the keys and the reward.
 
-    With `blocks` those of consecutive rows, too; a batch that is normalised as a whole is no group.
+    Rewards, and groups of consecutive rows, are for advantages of another order: a batch that is
+    normalised as a whole is no group.
     """
-    step = ["batch"] if "batch" in rows else []
     for role in ("prompt", "domain"):
         if role in rows and rows[role].n_unique() > 1:
-            column = data.column(role)
-            yield f"groups by `{column}`", f"--map group={column}", [*step, role]
-    if step:
-        yield "groups over all steps", "--map batch=none", ["group"]
-    for size in range(2, MOST_BLOCK + 1) if blocks else ():
-        by = ["file", pl.col("row") // size]
-        yield f"{size} consecutive rows", f"--group-size {size} (rlpost convert)", by
+            column, by = data.column(role), [*own[:-1], role]
+            yield f"groups by `{column}`", f"--map group={column}", by, "reward"
+    if len(own) > 1:
+        yield "groups over all steps", "--map batch=none", ["group"], "reward"
+    if not order:
+        return
+    for name in data.reading.selection.components:
+        yield f"those of `{name}`", f"--map reward={name}", own, f"component:{name}"
+    yield "those of the opposite reward", "--map reward=COLUMN", own, -pl.col("reward")
+    for size in range(2, MOST_BLOCK + 1):
+        blocks: list[Any] = ["file", pl.col("row") // size]
+        yield f"groups of {size} consecutive rows", f"--group-size {size}", blocks, "reward"
 
 
-def _order(
-    rows: pl.DataFrame, by: list[Any], reward: str = "reward"
-) -> tuple[list[int], int, int, float]:
+def _contradictions(
+    rows: pl.DataFrame, by: list[Any], reward: str | pl.Expr = "reward"
+) -> tuple[list[int], int, int, bool]:
     """Return which rows of groups have advantages in another order than their rewards.
 
     Returns:
-        Their `index`, the number of their groups, that of groups of several rows, and the share of
-        differences of both that have opposite signs.
+        Their `index`, the number of their groups, that of groups of several rows, and whether most
+        rows are in such groups, and advantages follow rewards there, and have the mean 0.
     """
-    keys, rewards, advantages = (
-        _keys(rows, by),
-        rows[reward].to_numpy(),
-        rows["advantage"].to_numpy(),
-    )
+    columns = rows.select(pl.struct(by).hash().alias("key"), reward=reward, advantage="advantage")
+    keys, rewards, advantages = (x.to_numpy() for x in columns)
     order, slack = np.lexsort((advantages, rewards, keys)), SLACK * float(advantages.std())
-    key, higher, rise = keys[order][1:], np.diff(rewards[order]) > 0, np.diff(advantages[order])
-    same = key == keys[order][:-1]
-    falls = same & (rise < -slack)
-    broken = falls | (same & ~higher & (rise > slack))
-    moved = int((same & higher & (np.abs(rise) > slack)).sum())
-    index = rows["index"].to_numpy()[order[1:][broken]].tolist()
-    return (
-        index,
-        len(np.unique(key[broken])),
-        len(np.unique(key[same])),
-        falls.sum() / max(moved, 1),
-    )
-
-
-def _fits(rows: pl.DataFrame, by: list[Any], reward: str = "reward") -> bool:
-    """Return whether advantages follow the rewards of groups, and have the mean 0 in these."""
-    _, broken, several, _ = _order(rows, by, reward)
-    advantages = rows["advantage"].to_numpy()
-    code, size = np.unique(_keys(rows, by), return_inverse=True, return_counts=True)[1:]
-    means = (np.bincount(code, advantages) / size)[size > 1]
-    centred = np.abs(means) <= SLACK * float(advantages.std())
-    whole = size[size > 1].sum() * 2 > len(rows)
-    return bool(whole and broken <= SOME * several and centred.mean() >= CENTRED)
-
-
-def _keys(rows: pl.DataFrame, by: list[Any]) -> Numbers:
-    """Return a number for each group, [n]."""
-    return rows.select(pl.struct(by).hash()).to_series().to_numpy()
+    key, rise = keys[order], np.diff(advantages[order])
+    same, higher = key[1:] == key[:-1], np.diff(rewards[order]) > 0
+    broken = np.flatnonzero(same & ((rise < -slack) | (~higher & (rise > slack)))) + 1
+    starts = np.flatnonzero(np.concatenate([[True], ~same]))
+    size = np.diff([*starts, len(key)])
+    means = np.abs(np.add.reduceat(advantages[order], starts) / size)[size > 1]
+    groups, whole = len(np.unique(key[broken])), 2 * size[size > 1].sum() > len(key)
+    fits = whole and groups <= SOME * len(means) and (means <= slack).mean() >= CENTRED
+    return rows["index"].to_numpy()[order[broken]].tolist(), groups, len(means), bool(fits)
