@@ -447,7 +447,8 @@ def _add_sizes(block: TokenBlock) -> None:
 
 def _add_units(block: TokenBlock) -> None:
     """Add the number of prompts or rollouts, whose columns the stages of losses make."""
-    for how, role in {x: y for one in block.settings for x, y in one.config.units.items()}.items():
+    units = [setting.config.units for setting in block.settings]
+    for how, role in {how: role for x in units for how, role in x.items()}.items():
         tokens, first = (block.rows[f"{role}:{name}"] for name in ("tokens", "first"))
         block.unit_tokens[how] = tokens
         block.add_rows(f"{OF_UNITS[how]}:rows", first, BY_BATCH)

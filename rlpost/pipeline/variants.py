@@ -33,34 +33,34 @@ class Variant:
         """Return a stage that reads and adds the columns of this variant."""
         if not self.prefix:
             return stage
-        own: dict[str, Any] = {
+        parts: dict[str, Any] = {
             name: partial(getattr(self, f"_{name}"), part)
             for name in ("map", "gather", "reduce", "apply")
             if (part := getattr(stage, name)) is not None
         }
         uses, makes = (frozenset(map(self._name, x)) for x in (stage.uses, stage.makes))
-        return replace(stage, **own, uses=uses, makes=makes, observed=False)
+        return replace(stage, **parts, uses=uses, makes=makes, observed=False)
 
     def responses(self, responses: Responses) -> Responses:
         """Return the table as the stages of this variant see it."""
-        columns, shared = map(self._own, (responses.columns, responses.shared))
+        columns, shared = map(self._seen, (responses.columns, responses.shared))
         return replace(responses, columns=columns, shared=shared)
 
     def batch(self, batch: Batch) -> Batch:
         """Return a batch as the stages of this variant see it."""
-        parts = ("tokens", "responses", "table", "shared")
-        own: dict[str, Any] = {name: self._own(getattr(batch, name)) for name in parts}
-        return replace(batch, **own)
+        names = ("tokens", "responses", "table", "shared")
+        seen: dict[str, Any] = {name: self._seen(getattr(batch, name)) for name in names}
+        return replace(batch, **seen)
 
     def _name(self, name: str) -> str:
         return self.prefix + name
 
-    def _own(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+    def _seen(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the columns that no variant computed, and those of this one by their names."""
         common = {name: x for name, x in columns.items() if not name.startswith(_MARK)}
-        own = {name: x for name, x in columns.items() if name not in common}
-        size = len(self.prefix)
-        return common | {name[size:]: x for name, x in own.items() if name.startswith(self.prefix)}
+        begin = self.prefix or _MARK
+        added = {name: x for name, x in columns.items() if name.startswith(begin)}
+        return common | {name.removeprefix(begin): x for name, x in added.items()}
 
     def _added(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
         """Return the columns that are new or other ones, by their names with the prefix."""
@@ -72,8 +72,8 @@ class Variant:
     def _gather(
         self, stage: Callable[..., Responses], responses: Responses, parts: Iterable[dict[str, Any]]
     ) -> Responses:
-        own = ({name.removeprefix(self.prefix): x for name, x in x.items()} for x in parts)
-        return self._reduce(lambda table: stage(table, own), responses)
+        named = ({name.removeprefix(self.prefix): x for name, x in part.items()} for part in parts)
+        return self._reduce(lambda table: stage(table, named), responses)
 
     def _reduce(self, stage: Callable[[Responses], Responses], responses: Responses) -> Responses:
         before = self.responses(responses)

@@ -68,11 +68,12 @@ def summarise_losses(
         configs: the losses.
     """
     variants, read, single = variants_of(configs), "advantages" in plan.columns, len(configs) == 1
-    slices, prefix = _parts(responses, totals) if single else {}, variants[0].prefix
-    whole = totals[f"{prefix}{BY_CELL}"].total()
-    slices = {"all": {"": whole}, **slices}
+    whole = totals[f"{variants[0].prefix}{BY_CELL}"].total()
+    slices: dict[str, dict[Label, Totals]] = {"all": {"": whole}}
+    slices |= _parts(responses, totals) if single else {}
     facts = loss_facts(OF_INPUT, slices, LossSetting(0, configs[0]))
     settings = _settings(plan, responses, totals, configs, slices)
+    unused = (name for name in ("advantages", DUMPED) if name in plan.source.columns)
     head = {
         "schema_version": SCHEMA_VERSION,
         "responses": whole.count("rows"),
@@ -84,15 +85,13 @@ def summarise_losses(
         "advantages_from": plan.columns.column("advantages") if read else "recipe",
         "estimator": None if read else plan.resolved.estimator.name,
         "unit": None if read else plan.resolved.unit_facts,
-        "unused_advantages": None if read else _unused_advantages(plan),
+        "unused_advantages": None if read else next(unused, None),
     }
     if single:
         return {**head, **settings[0], "facts": facts | settings[0]["facts"]}
-    swept = [
-        {"swept": dict(config.swept), **setting}
-        for config, setting in zip(configs, settings, strict=True)
-    ]
-    return {**head, "facts": facts, "settings": swept}
+    swept = zip(configs, settings, strict=True)
+    settings = [{"swept": dict(config.swept), **setting} for config, setting in swept]
+    return {**head, "facts": facts, "settings": settings}
 
 
 def settings_of(summary: Json) -> list[Json]:
@@ -128,12 +127,6 @@ def _settings(
                 "facts": facts,
             }
     return settings
-
-
-def _unused_advantages(plan: Plan) -> str | None:
-    """Return the column of the input that has advantages, if the recipe computes others."""
-    names = ("advantages", DUMPED)
-    return next((name for name in names if name in plan.source.columns), None)
 
 
 def _parts(responses: Responses, totals: TotalsBy) -> dict[str, dict[Label, Totals]]:

@@ -191,8 +191,8 @@ def tokens_of(batch: Batch, *, rewarded: bool = False) -> Tokens:
     old = batch.tokens.get("old_log_probs", infer)
     assert old is not None, "a batch without log-probs of a policy before the update"
     columns, of_rows = (
-        {role.partition(":")[2] or role: x for role, x in own.items() if is_read_by_name(role)}
-        for own in (batch.tokens, batch.responses)
+        {role.partition(":")[2] or role: x for role, x in part.items() if is_read_by_name(role)}
+        for part in (batch.tokens, batch.responses)
     )
     return Tokens(
         new=batch["log_probs"],
@@ -216,15 +216,15 @@ def _in_batch(batch: Batch) -> InBatch | None:
     """Return what connects the responses with their batches; None before the means are computed."""
     if f"{_PREFIX}key" not in batch.responses:
         return None
-    own = {
+    shared = {
         name.removeprefix(_PREFIX): column[batch.responses["batch"]]
         for name, column in batch.shared.items()
         if name.startswith(_PREFIX)
     }
-    names = {name.rpartition(":")[0] for name in own if name.endswith(":rank")}
-    floors = {name: Floors(own[f"{name}:rank"], own[f"{name}:key"]) for name in names}
+    names = {name.rpartition(":")[0] for name in shared if name.endswith(":rank")}
+    floors = {name: Floors(shared[f"{name}:rank"], shared[f"{name}:key"]) for name in names}
     key = batch.responses[f"{_PREFIX}key"]
-    return InBatch(key, own["advantage"], own["log_prob"], floors)
+    return InBatch(key, shared["advantage"], shared["log_prob"], floors)
 
 
 def blocks(tokens: Tokens, *, whole: bool = False) -> Iterator[tuple[slice, Tokens]]:

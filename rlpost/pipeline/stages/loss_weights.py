@@ -56,11 +56,11 @@ def weight_stages(
         grouped: the input has prompt groups.
         rejects: single tokens of responses may be rejected.
     """
-    ways = {weight_name(one, kl=kl): (one, kl) for one in configs for kl in (False, True)}
+    ways = {weight_name(x, kl=kl): (x, kl) for x in configs for kl in (False, True)}
     by_sign = weighted and any(aggregation_of(*way) == BY_SIGN for way in ways.values())
     stages = [
         Stage(f"tokens of each {role}", reduce=partial(unit_tokens, role=role, grouped=grouped))
-        for role in dict.fromkeys(role for one in configs for role in one.units.values())
+        for role in dict.fromkeys(role for config in configs for role in config.units.values())
     ]
     if weighted:
         add = partial(add_weights, ways=ways, grouped=grouped)
