@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from rlpost.analysis.counted import counted_table
 from rlpost.analysis.responses import columns as lists
-from rlpost.analysis.responses.columns import is_text, log_probs_of, named
+from rlpost.analysis.responses.columns import log_probs_of, named
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.io.arrow import CellLocation, is_list, is_number, is_true
+from rlpost.io.arrow import CellLocation, content_kind, is_list, is_true
 from rlpost.io.arrow import numbers as checked_numbers
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.input_paths import InputPaths
@@ -329,23 +329,29 @@ class IndexBuilder:
 
     def __init__(self, source: Source, columns_map: Mapping[str, str], **counting: Any) -> None:
         self.source = source
-        self.columns = columns = resolve_input(source, columns_map)
+        columns = resolve_input(source, columns_map)
+        kinds = {name: content_kind(column_type(source, name)) for name in source.columns}
+        if LENGTH in columns and kinds.get(columns.column(LENGTH)) != "number":
+            columns = columns.without([LENGTH])
+        self.columns = columns
         self.names = named(source.columns)
         if TEXT in columns:
             self.names["response"] = columns.column(TEXT)
+        for what in ("kl", "advantage"):
+            if kinds.get(self.names.get(what, "")) in ("text", "other"):
+                del self.names[what]
         self._counting = counting | {"unit": columns.unit(counting.get("unit"))}
         roles = ("group", "batch", "domain", "rollout", *PLACE[1:])
         self.keys = {role: columns.column(role) for role in roles if role in columns}
-        prompt = self.names.get("prompt")
-        if "group" not in columns and prompt is not None and self._is_key(prompt):
+        prompt = self.names.get("prompt", "")
+        if "group" not in columns and kinds.get(prompt) in ("text", "number"):
             self.keys["group"] = prompt
         self.sized_by = self._list_column()
-        self._masked = columns.is_mapped("sample_mask") or not mask_is_result(source)
         self._numbers = {
-            name: columns.column(role)
-            for role, name in _NUMBERS.items()
-            if role in columns and (name != "kept" or self._masked)
+            name: columns.column(role) for role, name in _NUMBERS.items() if role in columns
         }
+        if not columns.is_mapped("sample_mask") and mask_is_result(source):
+            self._numbers.pop("kept", None)
         if self.sized_by is None and LENGTH in columns:
             self._numbers["length"] = columns.column(LENGTH)
         others = [columns.column(role) for role in (TRUNCATED, FAILURE) if role in columns]
@@ -353,11 +359,6 @@ class IndexBuilder:
         self.read = sorted(name for name in read if name is not None)
         """The columns that chunks need."""
         self._parts: dict[str, list[Any]] = {}
-
-    def _is_key(self, name: str) -> bool:
-        kind = column_type(self.source, name)
-        plain = is_text(kind) and not is_list(kind) and not pa.types.is_struct(kind)
-        return bool(plain or is_number(kind))
 
     def _list_column(self) -> str | None:
         """Return the mask, otherwise another list with one entry per response token."""

@@ -8,11 +8,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from agentic_run import agentic_run
+from odd_files import ODD
 from response_index import ARITHMETIC, CALCULATOR, index_of
 
 import rlpost
 from rlpost.analysis.browse import filters
 from rlpost.analysis.browse.levels import Listings
+from rlpost.analysis.browse.navigation import Navigation
+from rlpost.analysis.browse.preview import preview_of
+from rlpost.analysis.responses import views
+from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.analysis.responses.token_colors import COLOURS
 
 GROUP = ("step", "prompt_id")
 
@@ -78,6 +84,34 @@ def test_steps_count_what_inspect_counts(options, tmp_path):
         "no signal": ("equal_rewards", "mean"),
     }.items():
         np.testing.assert_allclose(listed[name], facts[measure]["step"][statistic], rtol=1e-12)
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_unusual_files_are_browsed_and_shown(case, tmp_path, capsys):
+    """Every level, item and order, with a filter and without; every way to choose a response."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(ODD[case]), path)
+    index = index_of(path)
+    measures = [name for name in ("reward", "kl", "advantage") if index.columns_of(name)]
+    for name in measures:
+        index.number(name)
+    reader = ResponseReader(index, COLOURS, every=True)
+    navigation = Navigation(index, reader, next(iter(reader.measures), None))
+    opened = True
+    while opened:
+        level = navigation.top
+        for place in range(len(level.listing)):
+            assert len(level.listing.cells(place)) == len(level.listing.columns)
+            assert preview_of(navigation, level.level, level.listing.id(place))
+        while navigation.next_column() is not None:
+            navigation.sort(navigation.next_column(), descending=True)
+        for kept in (np.arange(len(index)) % 2 == 0, np.ones(len(index), np.bool_)):
+            navigation.keep(kept)
+        opened = navigation.open()
+    for choice in ({"row": len(index) - 1}, *({"top": name} for name in measures)):
+        for how in ("table", "json", "markdown"):
+            views.show([str(path)], columns_map={}, format=how, **choice)
+    assert capsys.readouterr().out
 
 
 def test_names_sort_as_names_and_nan_last():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odd_files import ODD
 from report_pages import data_in, hostile
 from runs import run as run_command
 from typer.testing import CliRunner
@@ -112,28 +112,6 @@ def test_evidence_of_the_second_file_links_to_its_row(tmp_path):
 
 
 # ---- inputs and outputs ----
-
-ODD = {
-    "only text": {"input": ["a", "a"], "output": ["x", "y"], "score": [0.0, 1.0], "step": [1, 1]},
-    "nothing known": {"x": [1, 2]},
-    "one row": {"prompt_id": ["a"], "reward": [1.0]},
-    "nulls": {
-        "prompt_id": ["a", "a", None, "b"],
-        "reward": [1.0, None, 0.0, math.nan],
-        "response_mask": [[1, 1], None, [], [1]],
-        "old_log_probs": [[-1.0, None], [], [], [math.inf]],
-    },
-    "scalar advantages": {"prompt_id": ["a", "a"], "reward": [1.0, 0.0], "advantages": [0.5, -0.5]},
-    "advantages of text": {"prompt_id": ["a"], "reward": [1.0], "advantages": ["high"]},
-    "zero advantages": {"prompt_id": ["a"], "reward": [1.0], "advantages": [[0.0, 0.0]]},
-    "unequal lists": {
-        "prompt_id": ["a", "a"],
-        "reward": [1.0, 0.0],
-        "response_mask": [[1, 1], [1]],
-        "old_log_probs": [[-1.0], [-1.0]],
-        "advantages": [[1.0], [0.5, 0.2]],
-    },
-}
 
 
 @pytest.mark.parametrize("case", ODD)
