@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import CountedTable
-    from rlpost.analysis.inspect.model import Facts, Label
+    from rlpost.analysis.inspect.model import Facts, Label, TokenColumn
     from rlpost.analysis.inspect.reading import PassResult
     from rlpost.recipe.roles import Unit
 
@@ -161,6 +161,11 @@ class CheckInput:
     """Rows to list for each finding, at most."""
     partial: bool = False
     """The rows are those of a condition, so groups may lack some."""
+
+    @property
+    def tokens(self) -> dict[str, TokenColumn]:
+        """Columns of log-probs, values and token rewards that were read, by role."""
+        return self.facts.token_facts.columns if self.facts.token_facts else {}
 
     @cached_property
     def turns(self) -> pl.Series:

@@ -157,8 +157,9 @@ def _plain(kind: str) -> str:
 def unusable_keys(data: CheckInput) -> Result:
     """Responses have no prompt id, step or domain, or a float that is no exact whole number.
 
-    `rlpost advantages` rejects them: a response without a key belongs to no group, step or domain.
-    From 2^53 on, several ids are one float64, so groups of several prompts look like one.
+    `rlpost advantages` rejects null keys and fractions: a response without a key belongs to no
+    group, step or domain. From 2^53 on, several ids are one float64, so several prompts look like
+    one group.
 
     Fill the keys in or drop these rows, and write ids as int64 or as text; --unit row needs no ids
     of rollouts.

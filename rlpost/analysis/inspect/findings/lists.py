@@ -90,7 +90,7 @@ def _zero_at_an_end(data: CheckInput) -> Result:
         return None
     alone = len(data.facts.token_facts.edges) == 1
     for role, ends in data.facts.token_facts.edges.items():
-        column, count = data.facts.token_facts.columns[role], ends["shifted"]
+        column, count = data.tokens[role], ends["shifted"]
         zeros = column.zero / column.tokens if column.tokens else 1.0
         if count > HALF * data.count and zeros < HALF * count / data.count:
             looks = "a fill value: other columns are not 0 there"
@@ -173,10 +173,7 @@ def _zero_padding(data: CheckInput) -> tuple[str, str, pl.Series] | None:
     are zeros, too, but not the more, the shorter the response is. None if fewer than half of the
     responses have zeros at an end, or if these are no padding.
     """
-    columns, rows = (
-        data.facts.token_facts.columns if data.facts.token_facts else {},
-        data.reading.rows,
-    )
+    columns, rows = data.tokens, data.reading.rows
     padded = []
     for role in (role for role in LOG_PROBS if role in columns):
         if columns[role].tokens >= FEW_TOKENS and columns[role].min == columns[role].max:
@@ -260,7 +257,7 @@ def nonfinite(data: CheckInput) -> Result:
         infinite, count = int(values.is_infinite().sum()), int(null.sum())
         kinds["reward"] = {"null": count, "NaN": len(values) - infinite - count, "±inf": infinite}
         flags.append(reward)
-    for role, column in (data.facts.token_facts.columns if data.facts.token_facts else {}).items():
+    for role, column in data.tokens.items():
         if column.nonfinite_rows:
             flags.append(rows[f"nonfinite:{role}"].fill_nan(0) > 0)
             kinds[role] = {
@@ -286,11 +283,7 @@ def not_log_probs(data: CheckInput) -> Result:
 
     Correct the dump, or set another column with --map ROLE=COLUMN, or none.
     """
-    columns = (
-        {x: c for x, c in data.facts.token_facts.columns.items() if x in LOG_PROBS}
-        if data.facts.token_facts
-        else {}
-    )
+    columns = {role: column for role, column in data.tokens.items() if role in LOG_PROBS}
     if not any(column.tokens for column in columns.values()):
         return NotRun(NO_TOKENS)
     rows, flags, texts = data.reading.rows, {}, []
@@ -338,7 +331,7 @@ def same_log_probs(data: CheckInput) -> Result:
     pairs = {
         tuple(pair.split("/")): part
         for pair, part in facts.identical.items()
-        if facts.columns[pair.partition("/")[0]].tokens >= FEW_TOKENS
+        if data.tokens[pair.partition("/")[0]].tokens >= FEW_TOKENS
     }
     if not pairs:
         return NotRun(f"fewer than {FEW_TOKENS} policy tokens")
