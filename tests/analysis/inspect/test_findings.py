@@ -1011,7 +1011,11 @@ def test_a_role_whose_column_some_files_lack_is_an_error(tmp_path):
     write(tmp_path / "b.parquet", without(BASE, "reward"))
     found = inspect([tmp_path]).findings
     assert [one.check for one in found if one.level == "error"] == ["column_types"]
-    assert "`reward` is double, but missing in b.parquet; the role reward needs" in found[0].text
+    assert found[0].text == (
+        "`reward` is double, but missing in b.parquet; it serves the role reward: not read from "
+        "any file"
+    )
+    assert not found[0].option
 
 
 def test_unequal_lengths_counts_the_rows_of_all_columns_and_the_lengths_of_the_first(tmp_path):

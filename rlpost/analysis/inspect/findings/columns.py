@@ -97,14 +97,15 @@ def column_types(data: CheckInput) -> Result:
     ROLE=COLUMN, or none.
     """
     selection = data.reading.selection
-    unread = {column: role for role, (column, _) in selection.unusable.items()}
-    unread |= {column: role for role, (column, _) in selection.columns.in_some_files.items()}
+    typed = {column: role for role, (column, _) in selection.unusable.items()}
+    lacking = {column: role for role, (column, _) in selection.columns.in_some_files.items()}
+    unread = {**lacking, **typed}
     wrong = [x for x in data.facts.input.columns if x.name in unread or _has_other_types(x)]
     if not wrong:
         return None
     served = [column for column in wrong if column.role or column.name in unread]
     shown = sorted(served or wrong, key=lambda column: column.name not in unread)[:MOST_COLUMNS]
-    texts = [_types(column, unread.get(column.name)) for column in shown]
+    texts = [f"{_types(x)}{_needed(typed.get(x.name), lacking.get(x.name))}" for x in shown]
     if names := ", ".join(f"`{column.name}`" for column in wrong if column not in shown):
         texts.append(f"types differ for {names}, too")
     kinds = [(x.type, kind, paths) for x in shown for kind, paths in x.files.items()]
@@ -112,25 +113,27 @@ def column_types(data: CheckInput) -> Result:
     return Problem(
         "; ".join(texts),
         roles=[column.name for column in shown],
-        option=f"--map {unread[first]}=COLUMN" if first in unread else "",
+        option=f"--map {typed[first]}=COLUMN" if first in typed else "",
         files=[path for first_type, kind, paths in kinds if kind != first_type for path in paths],
         error=bool(served),
     )
 
 
-def _types(column: ColumnFacts, role: str | None) -> str:
-    """Return the types of a column by file, and what its role needs."""
-    others = [
+def _types(column: ColumnFacts) -> str:
+    """Return the types of a column by file."""
+    others = ", ".join(
         f"{'missing' if kind == MISSING else kind} in {_names(column.files.get(kind, []), count)}"
         for kind, count in column.other_types.items()
-    ]
-    text = (
-        f"`{column.name}` is {', but '.join([column.type, *([', '.join(others)] * bool(others))])}"
     )
-    if role is None:
-        return text
-    need = "a list of floats per row" if role in LOG_PROBS else NEEDED_TYPES[kind_of(role)]
-    return f"{text}; the role {role} needs {need}: not read{' from any file' * bool(others)}"
+    return f"`{column.name}` is {column.type}{', but ' if others else ''}{others}"
+
+
+def _needed(typed: str | None, lacking: str | None) -> str:
+    """Return that a column is not read for a role, whose type it lacks, or which files lack."""
+    if typed is not None:
+        need = "a list of floats per row" if typed in LOG_PROBS else NEEDED_TYPES[kind_of(typed)]
+        return f"; the role {typed} needs {need}: not read from any file"
+    return f"; it serves the role {lacking}: not read from any file" if lacking else ""
 
 
 def _names(files: list[str], count: int) -> str:
