@@ -90,15 +90,17 @@ def loss(
             )
         with engine.clock.summary():
             summary = summarise_losses(plan, responses, totals, configs)
-        texts = semantics_warnings(source.files, source.footers) if stored else []
-        rollouts = [] if stored else rollout_warnings(plan, response_facts(plan, responses))
-        findings = [
-            *(finding("semantics", text) for text in texts),
-            *(finding("lost_mask", text) for text in _lost_mask(plan, source)),
-            *(finding("rollouts", text) for text in rollouts),
-            *loss_findings(plan, summary, totals, configs),
-            *(finding("stages", text) for text in responses.notes.get("warnings", [])),
-        ]
+        texts: dict[str, list[str]] = {}
+        if stored:
+            final, sample = (name in plan.columns for name in (FINAL_MASK, "sample_mask"))
+            lost = lost_mask(source, final=final, sample=sample)
+            texts["semantics"] = semantics_warnings(source.files, source.footers)
+            texts["lost_mask"] = [f"{lost}, and all count in the loss"] if lost else []
+        else:
+            texts["rollouts"] = rollout_warnings(plan, response_facts(plan, responses))
+        texts["stages"] = responses.notes.get("warnings", [])
+        findings = [finding(check, text) for check, part in texts.items() for text in part]
+        findings += loss_findings(plan, summary, totals, configs)
         files, clock = [file.path for file in source.files], engine.clock
         facts = run_summary(
             plan, files, choice, outputs.targets, rewritten, engine.devices.names, engine.splits
@@ -119,15 +121,6 @@ def loss(
         return loss(paths, None, recipe, others, options)
 
     return add_log(result, log, configs[0].options, rerun)
-
-
-def _lost_mask(plan: Plan, source: Source) -> list[str]:
-    """Return the warning of tokens that the run of stored advantages dropped, but which count."""
-    columns = plan.columns
-    if "advantages" not in columns:
-        return []
-    text = lost_mask(source, final=FINAL_MASK in columns, sample="sample_mask" in columns)
-    return [f"{text}, and all count in the loss"] if text else []
 
 
 def _metadata(

@@ -187,8 +187,21 @@ def loss_findings(
     if lost:
         what = f"{counted(lost, 'batch')} without a token in the loss"
         yield finding("empty_batches", f"{what}: no loss, and not in the mean of batches")
-    yield from (finding("wrong_log_probs", text) for text in _wrong_log_probs(plan, sums))
-    yield from (finding("clamped", text) for text in _clamped_ratios(sums, configs, new, old))
+    for role in (role for role in LOG_PROBS if role in columns):
+        count = sums.count(f"positive:{role}")
+        low, high = (ends.get(role, 0.0) for ends in (sums.lows, sums.highs))
+        text = f"`{columns.column(role)}` ({role}) is between {low:.4g} and {high:.4g} for every "
+        text += "token: these are probabilities; log-probs, their logarithms, are needed"
+        if count:
+            likely = low >= 0 and high <= 1
+            text = text if likely else positive_warning(plan, role, count, high)
+            yield finding("wrong_log_probs", text)
+    most = max(-sums.lows["log_ratio"], sums.highs["log_ratio"])
+    for clamp in sorted({config.clamp for config in configs if math.isfinite(config.clamp)}):
+        if count := sums.count(f"{clamp}"):
+            text = f"|{new} - {old}| is above {clamp:g} at {counted(count, 'token')}, up to "
+            text += f"{most:.4g} nats: --ratio-clamp bounds it there, and stops the gradient"
+            yield finding("clamped", text)
 
 
 def verdict(summary: Json) -> Json:
@@ -199,36 +212,6 @@ def verdict(summary: Json) -> Json:
         return {"level": "error", "text": "Nothing to learn: no token has a gradient"}
     which = "" if len(parts) == 1 else "up to "
     return {"level": "ok", "text": f"{which}{percent(moving)} of policy tokens have a gradient"}
-
-
-def _wrong_log_probs(plan: Plan, sums: Totals) -> Iterator[str]:
-    """Yield a warning for each column with positive numbers, which no log-prob is."""
-    for role in LOG_PROBS:
-        count = sums.count(f"positive:{role}")
-        if role not in plan.columns or not count:
-            continue
-        low, high = sums.lows[role], sums.highs[role]
-        if low >= 0 and high <= 1:
-            yield (
-                f"`{plan.columns.column(role)}` ({role}) is between {low:.4g} and {high:.4g} for "
-                "every token: these are probabilities; log-probs, their logarithms, are needed"
-            )
-        else:
-            yield positive_warning(plan, role, count, high)
-
-
-def _clamped_ratios(
-    sums: Totals, configs: Sequence[LossConfig], new: str, old: str
-) -> Iterator[str]:
-    """Yield a warning for each clamp that bounds log ratios."""
-    for clamp in sorted({config.clamp for config in configs}):
-        count = sums.count(f"{clamp}")
-        if count and not math.isinf(clamp):
-            most = max(-sums.lows["log_ratio"], sums.highs["log_ratio"])
-            yield (
-                f"|{new} - {old}| is above {clamp:g} at {counted(count, 'token')}, up to "
-                f"{most:.4g} nats: --ratio-clamp bounds it there, and stops the gradient"
-            )
 
 
 def unused_options(
