@@ -140,7 +140,7 @@ def test_roles_name_their_columns_and_a_mapped_role_comes_first(tmp_path):
         ("not truncated", {}),
     ):
         found = rlpost.inspect(path, where=where, columns_map={"mask": "mask", **columns_map})
-        assert found.rewards.spread.mean == (0 if columns_map else 1)
+        assert found.whole("reward")["mean"] == (0 if columns_map else 1)
 
 
 def test_evidence_and_errors_name_the_rows_of_the_input(tmp_path):

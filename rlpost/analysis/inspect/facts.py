@@ -191,7 +191,7 @@ def inspect_source(
         lengths=length_facts(rows, table, selection.lengths_column),
         masks=mask_facts(rows, columns.column("mask"), counts.high.get("mask"))
         if has_mask else None,
-        token_facts=_token_facts(reading),
+        token_facts=_token_facts(reading, table),
         mismatch=_mismatch(reading) if both and "engine_k3" in measured else None,
         input=input_facts(source, columns),
         checks=[],
@@ -339,7 +339,7 @@ def _mismatch(reading: PassResult) -> Mismatch:
     return Mismatch(causes_of(tokens), len(tokens), largest)
 
 
-def _token_facts(reading: PassResult) -> TokenFacts | None:
+def _token_facts(reading: PassResult, table: CountedTable) -> TokenFacts | None:
     """Return the statistics of columns; None if no column of tokens or texts was read."""
     roles, rows, counts = reading.selection.tokens, reading.rows, reading.counts
     if not roles and "copy" not in rows:
@@ -360,7 +360,9 @@ def _token_facts(reading: PassResult) -> TokenFacts | None:
             for role in roles
             if role in LOG_PROBS
         },
-        duplicates=duplicates_of(reading.selection, rows),
+        duplicates=duplicates_of(
+            reading.selection, rows, table.rows["group" if "group" in rows else "step"]
+        ),
     )
 
 

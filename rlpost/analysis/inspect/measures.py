@@ -214,9 +214,7 @@ def added(name: str, values: Any, offsets: Integers | None = None) -> tuple[Json
         low = segment_reduce(np.minimum, values, offsets, np.inf)
         high = segment_reduce(np.maximum, values, offsets, -np.inf)
     sums = {f"{name}.total": total, f"{name}.squares": squares}
-    return (sums | {f"{name}.rest": rest} if rest.any() or offsets is not None else sums), {
-        name: (low, high)
-    }
+    return sums | {f"{name}.rest": rest}, {name: (low, high)}
 
 
 def _deviations(totals: Totals, name: str) -> Any:
@@ -498,15 +496,23 @@ def table_facts(view: MeasuredTable, cells: SliceCodes, slices: Slices) -> dict[
     return table
 
 
-def _described(measure: Measured, view: MeasuredTable, cells: SliceCodes, slices: Slices) -> Json:
-    rows, values = view.table(measure.of), measure.compute(view)
-    keep, keys = view.counted(measure.of) & np.isfinite(values), (rows["step"] << 32)
-    keys += rows["domain"]
-    if not keep.all():
-        values, keys = values[keep], keys[keep]
-    sums: Json = {measure.name: values}
-    spans: Json = {}
-    if measure.kind != "share":
-        sums, spans = added(measure.name, values.astype(np.float64))
-    totals = ExactTotals.of(keys, {"count": np.ones(len(keys)), **sums}, spans)
-    return described([measure], totals, cells, slices)[measure.name]
+def _described(measure: Measured, view: MeasuredTable, codes: SliceCodes, slices: Slices) -> Json:
+    rows, values, counted = view.table(measure.of), measure.compute(view), view.counted(measure.of)
+    totals = ExactTotals()
+    for begin in range(0, len(values), BLOCK):
+        part = slice(begin, begin + BLOCK)
+        keep = counted[part] & np.isfinite(values[part])
+        numbers, keys = values[part][keep], (rows["step"][part] << 32) + rows["domain"][part]
+        sums: Json = {"count": np.ones(len(numbers))}
+        spans: Json = {}
+        if measure.kind == "share":
+            sums[measure.name] = numbers
+        else:
+            more, spans = added(measure.name, numbers.astype(np.float64))
+            sums |= more
+        totals += ExactTotals.of(keys[keep], sums, spans)
+    return described([measure], totals, codes, slices)[measure.name]
+
+
+BLOCK = 1 << 14
+"""Rows whose sums fit the cache."""

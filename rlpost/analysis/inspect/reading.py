@@ -25,7 +25,6 @@ from rlpost.io.arrow import CellLocation, is_list, is_true
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
-from rlpost.io.system import keep_freed_memory
 from rlpost.io.threads import Prefetcher
 from rlpost.kernels.histogram import tally
 from rlpost.kernels.rewards import component_sum
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 
 CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache
-AHEAD = 6  # chunks that are read in advance
+AHEAD = 2  # chunks that are read in advance
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,6 @@ def read(
     """
     if not source.columns:
         raise DataError(f"{source.name}: there are no columns, so there is nothing to read")
-    keep_freed_memory()
     files = [str(file.path) for file in source.files]
     reading = PassResult(selection, pl.DataFrame(), files=files, counted=counted)
     names = selection.names or source.columns[:1]
@@ -270,14 +268,15 @@ def _keys_and_numbers(
     column: Callable[[str], tuple[Any, CellLocation]], selection: ColumnSelection
 ) -> dict[str, Any]:
     """Return keys, turns, rewards and truncation of responses, [n] each."""
+    keys = {role: role for role in KEYS if role in selection.columns} | {**selection.places}
+    keys |= {"rollout": selection.rollout} if selection.rollout else {}
     rows: dict[str, Any] = {
-        role: decode.keys_of(*column(role)) for role in KEYS if role in selection.columns
+        role: one.cast(pl.Categorical) if one.dtype == pl.String else one
+        for role, name in keys.items()
+        for one in (decode.keys_of(*column(name)),)
     }
-    if selection.rollout is not None:
-        rows["rollout"] = decode.keys_of(*column(selection.rollout))
     if selection.turn is not None:
         rows["turn"] = decode.numbers_of(*column(selection.turn))
-    rows |= {role: decode.keys_of(*column(name)) for role, name in selection.places.items()}
     if selection.sample is not None:
         rows["sample"] = decode.numbers_of(*column(selection.sample))
     if FAILURE in selection.columns:

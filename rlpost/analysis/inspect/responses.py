@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Json
     from rlpost.analysis.inspect.selection import ColumnSelection
     from rlpost.kernels.moments import Floats, Mask
+
+    Codes = NDArray[np.int64]
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -288,20 +290,19 @@ def _with_reward(rows: pl.DataFrame, lengths: NDArray[Any], table: CountedTable)
 # ---- copies ----
 
 
-def duplicates_of(selection: ColumnSelection, rows: pl.DataFrame) -> Json | None:
+def duplicates_of(selection: ColumnSelection, rows: pl.DataFrame, group: Codes) -> Json | None:
     """Return how many responses have the text or tokens of an earlier one of their group."""
     if "copy" not in rows or not len(rows):
         return None
-    copies = is_copy(rows)
+    copied, again = copies_of(rows, group)
     role = selection.copies_role
     column = selection.text or (role and selection.columns.column(role))
-    long = copies & is_long(rows)
     return {
         "column": column,
-        "rows": int(copies.sum()),
-        "share": int(copies.sum()) / len(rows),
-        "long_rows": int(long.sum()),
-        "unique": int(rows.select(~_has_copy(rows)).to_series().sum()),
+        "rows": int(again.sum()),
+        "share": int(again.sum()) / len(rows),
+        "long_rows": int((pl.Series(again) & is_long(rows)).sum()),
+        "unique": int((~copied).sum()),
     }
 
 
@@ -314,19 +315,26 @@ def is_long(rows: pl.DataFrame) -> pl.Series:
     return rows["tokens"].cast(pl.Float64).fill_nan(0) >= LONG
 
 
-def is_copy(rows: pl.DataFrame) -> pl.Series:
-    """Return whether an earlier response of the group has the same text or tokens, [n] bool."""
-    return rows.select(_has_copy(rows) & ~_same(rows).is_first_distinct()).to_series()
+def copies_of(rows: pl.DataFrame, group: Codes) -> tuple[Mask, Mask]:
+    """Return whether another response of the group has the same text or tokens, and an earlier one.
+
+    Responses without a text have no copies, [n] each. They are compared by hashes of 64 bits.
+
+    Args:
+        rows: of a PassResult.
+        group: [n] codes of the prompt groups within steps.
+    """
+    key = rows["copy"].fill_null(0).to_numpy() ^ (group.astype(np.uint64) * _MIX)
+    order = np.argsort(key, kind="stable")
+    same = np.append(key[order][1:] == key[order][:-1], False)
+    later = np.roll(same, 1)
+    flags = np.zeros((2, len(key)), np.bool_)
+    flags[:, order] = same | later, later
+    copied, again = flags & rows["copy"].is_not_null().to_numpy()
+    return copied, again
 
 
-def _has_copy(rows: pl.DataFrame) -> pl.Expr:
-    """Return whether another response is the same; one without a text has no copies."""
-    return _same(rows).is_duplicated() & pl.col("copy").is_not_null()
-
-
-def _same(rows: pl.DataFrame) -> pl.Expr:
-    """Return the key that copies share."""
-    return pl.struct([key for key in ("batch", "group", "copy") if key in rows])
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 # ---- reward components ----

@@ -171,7 +171,8 @@ def _turns_as_steps(data: CheckInput) -> str:
         return f"{count:,} rows share a `{column}` with other steps" if count else ""
     if not rows["batch"].dtype.is_integer():
         return ""
-    low, change = step.min(), step.cast(pl.Int64).diff().over(pl.col("group").rle_id())
+    same = pl.col("group") == pl.col("group").shift()
+    low, change = step.min(), pl.when(same).then(step.cast(pl.Int64).diff())
     again = (step == low) & (change <= 0)
     fits, ends, times = rows.select(
         (again | (change == 1) | change.is_null()).all(),

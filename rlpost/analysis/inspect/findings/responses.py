@@ -11,7 +11,7 @@ import polars as pl
 
 from rlpost.analysis.inspect.failures import signs_of_failures
 from rlpost.analysis.inspect.findings.base import MOST_NAMED, NotRun, Problem, check
-from rlpost.analysis.inspect.responses import LONG, LONG_TEXT, is_copy, is_long
+from rlpost.analysis.inspect.responses import LONG, LONG_TEXT, copies_of, is_long
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted, percent, plural, share, value_list
 
@@ -346,9 +346,10 @@ def copied_responses(data: CheckInput) -> Result:
     assert duplicates is not None
     # Short responses are equal by chance, but not all of them.
     nearly_all = duplicates["unique"] <= WITHOUT_COPY * data.count
-    flags = is_copy(rows) if nearly_all else is_copy(rows) & is_long(rows)
-    if not nearly_all and flags.sum() < LONG_COPIES * data.count:
+    if not nearly_all and duplicates["long_rows"] < LONG_COPIES * data.count:
         return None
+    again = pl.Series(copies_of(rows, data.table.rows["group" if "group" in rows else "step"])[1])
+    flags = again if nearly_all else again & is_long(rows)
     least = f"{LONG} tokens" if "tokens" in rows else f"{LONG_TEXT} characters"
     units = {"group": " of their group", "batch": " of their step"}
     within = next((text for role, text in units.items() if role in rows), "")
