@@ -178,7 +178,7 @@ def unusable_keys(data: CheckInput) -> Result:
             flags[role] = null
             texts.append(f"no `{column}` in {data.part(int(null.sum()))}")
         elif most := EXACT.get(types.get(column, "")):
-            numbers = rows[role].cast(pl.Float64, strict=False)
+            numbers = rows[role].cast(pl.String).cast(pl.Float64, strict=False)
             inexact = ~((numbers == numbers.round()) & (numbers.abs() < most))
             if inexact.any():
                 flags[role] = inexact
