@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -18,10 +18,9 @@ from rlpost.analysis.replay.rollouts import NumberColumn
 from rlpost.analysis.replay.search import (
     DIGITS,
     SOLVED,
-    least_squares_step,
     number_of,
-    probe,
     single_changes,
+    solved_numbers,
     with_numbers,
 )
 from rlpost.analysis.replay.stages import with_column
@@ -53,7 +52,6 @@ _REPRESENTABLE = 0.98
 _ROUNDED = 6
 """Distinct numbers that a rounding moves."""
 _FEW = 3
-_ROUNDS = 6
 
 
 @dataclass(frozen=True)
@@ -309,33 +307,13 @@ def _solved(seen: Evidence) -> Iterator[PossibleCause]:
 
 def _solution(seen: Evidence, names: Sequence[str]) -> dict[str, float]:
     """Return the values of numbers by Gauss-Newton; none if they do not bring the stage nearer."""
-    values = {name: number_of(seen.recipe, name) or 0.0 for name in names}
-    before = np.inf
 
-    def numbers(changes: dict[str, float]) -> Numbers | None:
-        cause = _changed(seen, with_numbers(seen.resolved.recipe, changes))
-        computed = None if cause is None or cause.recipe is None else seen.numbers(cause.recipe)
-        return None if computed is None else computed[seen.chosen]
+    def computed(values: Mapping[str, float]) -> Numbers | None:
+        cause = _changed(seen, with_numbers(seen.resolved.recipe, values))
+        return None if cause is None or cause.recipe is None else seen.numbers(cause.recipe)
 
-    recorded = seen.recorded[seen.chosen]
-    for _ in range(_ROUNDS):
-        base = numbers(values)
-        if base is None:
-            return {}
-        distance = float(np.nanmean(np.abs(base - recorded)))
-        if not distance < before:
-            break
-        before = distance
-        steps = {name: probe(x, SOLVED[name][1]) for name, x in values.items()}
-        tried = (numbers({**values, name: values[name] + step}) for name, step in steps.items())
-        moved = [x for x in tried if x is not None]
-        if len(moved) < len(names):
-            return {}
-        use = np.ones(len(base), np.bool_)
-        values = least_squares_step(values, steps, recorded, [base, *moved], use) or {}
-        if not values:
-            return {}
-    return values
+    start = {name: number_of(seen.recipe, name) or 0.0 for name in names}
+    return solved_numbers(start, computed, seen.recorded, seen.chosen)
 
 
 # ---- other inputs ----

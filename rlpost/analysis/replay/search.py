@@ -29,7 +29,7 @@ from rlpost.recipe.numerics import EstimateClamp, Numerics
 from rlpost.recipe.recipe import Recipe, Scope, WeightBounds, WeightLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -49,7 +49,7 @@ NEAREST = 4
 """Recipes whose neighbours are tried in a round: as many by equal numbers, and by distance."""
 _SOLUTIONS = 6
 """Of these, the ones whose numbers are solved."""
-_STEPS = 5
+_STEPS = 6
 DIGITS = (1, 2, 3, 4, 6)
 """Significant digits to which a solved number is rounded, the fewest that do first."""
 _SOLVED_ELEMENTS = 200_000
@@ -319,34 +319,24 @@ class _Search:
 
     def _solution(self, candidate: Candidate, names: list[str], stage: str) -> Trial | None:
         """Return a candidate with numbers by Gauss-Newton; None if they are not nearer."""
-        current, best = self.trials.of(candidate), None
-        for _ in range(_STEPS):
-            values = None if current is None else self._step(current, names, stage)
-            if values is None:
-                break
-            assert current is not None
-            changes = with_numbers(current.resolved.recipe, values)
-            before, current = current, self.trials.of(current.candidate.changed(changes))
-            if current is None or current.by_distance[:2] >= before.by_distance[:2]:
-                break
-            best = current
-        return best
-
-    def _step(self, trial: Trial, names: list[str], stage: str) -> dict[str, float] | None:
-        """Return the values after a step of least squares in the numbers of a stage."""
-        recipe = trial.resolved.recipe
-        values = {name: number_of(recipe, name) or 0.0 for name in names}
-        steps = {n: probe(x, SOLVED[n][1]) for n, x in values.items()}
-        probes = (with_numbers(recipe, {n: values[n] + steps[n]}) for n in names)
-        moved = [self.trials.of(trial.candidate.changed(changes)) for changes in probes]
-        tried = [self.trials.difference(x, stage) for x in (trial, *moved) if x is not None]
-        differences = [difference for difference in tried if difference is not None]
-        if len(differences) <= len(names):
+        trial = self.trials.of(candidate)
+        first = None if trial is None else self.trials.difference(trial, stage)
+        if trial is None or first is None:
             return None
-        base, *others = differences
-        use = base.chosen & ~saturated(base.recorded, base.chosen)
-        computed = [other.computed for other in others]
-        return least_squares_step(values, steps, base.recorded, [base.computed, *computed], use)
+        recipe = trial.resolved.recipe
+
+        def with_values(values: Mapping[str, float]) -> Trial | None:
+            return self.trials.of(candidate.changed(with_numbers(recipe, values)))
+
+        def computed(values: Mapping[str, float]) -> Numbers | None:
+            trial = with_values(values)
+            difference = None if trial is None else self.trials.difference(trial, stage)
+            return None if difference is None else difference.computed
+
+        start = {name: number_of(recipe, name) or 0.0 for name in names}
+        use = first.chosen & ~saturated(first.recorded, first.chosen)
+        values = solved_numbers(start, computed, first.recorded, use)
+        return with_values(values) if values else None
 
     def _rounded(self, trial: Trial, names: list[str], equal_stages: int) -> Trial:
         """Return a trial with the fewest digits that make more stages equal, or the trial."""
@@ -467,43 +457,50 @@ def with_numbers(recipe: Recipe, numbers: Mapping[str, float]) -> Changes:
     return changes
 
 
-def probe(value: float, most: float) -> float:
-    """Return the step with which the slope of a number is measured."""
-    step = max(abs(value) * 0.01, 1e-3)
-    return -step if value + step > most else step
-
-
-def least_squares_step(
-    values: Mapping[str, float],
-    steps: Mapping[str, float],
+def solved_numbers(
+    start: Mapping[str, float],
+    computed: Callable[[Mapping[str, float]], Numbers | None],
     recorded: Numbers,
-    computed: Sequence[Numbers],
     use: NDArray[np.bool_],
-) -> dict[str, float] | None:
-    """Return the values of numbers after a step of Gauss-Newton; None if they change nothing.
+) -> dict[str, float]:
+    """Return the values of numbers that come nearest, by Gauss-Newton; none if they do not.
 
     Args:
-        values: of numbers of SOLVED.
-        steps: by which each was moved.
+        start: numbers of SOLVED.
+        computed: returns [n] with some values; None if they do not fit.
         recorded: [n].
-        computed: [n] each: with these values, then with each number a step further.
         use: [n] which count.
     """
-    base, *moved = computed
-    columns = [(other - base) / step for other, step in zip(moved, steps.values(), strict=True)]
-    slopes, apart = np.column_stack(columns), recorded - base
-    rows = np.flatnonzero(
-        use & np.isfinite(apart) & np.isfinite(slopes).all(axis=1) & slopes.any(axis=1)
-    )
-    rows = rows[:: max(1, len(rows) // _SOLVED_ELEMENTS)]
-    if not len(rows):
-        return None
-    near = rows[np.abs(apart[rows]) <= np.quantile(np.abs(apart[rows]), 1 - _WORST)]
-    by = np.linalg.lstsq(slopes[near], apart[near], rcond=1e-8)[0]
-    return {
-        name: float(np.clip(values[name] + step, *SOLVED[name]))
-        for name, step in zip(values, by, strict=True)
-    }
+    values, best, before = {**start}, {**start}, np.inf
+    for _ in range(_STEPS if use.any() else 0):
+        base = computed(values)
+        distance = np.inf if base is None else float(np.nanmean(np.abs(base - recorded)[use]))
+        if base is None or not distance < before:
+            break
+        best, before, slopes = values, distance, []
+        for name, value in values.items():
+            step = max(abs(value) * 0.01, 1e-3)
+            step = -step if value + step > SOLVED[name][1] else step
+            moved = computed({**values, name: value + step})
+            if moved is not None:
+                slopes.append((moved - base) / step)
+        apart = recorded - base
+        rows = use & np.isfinite(apart)
+        for slope in slopes:
+            rows &= np.isfinite(slope)
+        if len(slopes) == len(values):
+            rows &= np.logical_or.reduce([slope != 0 for slope in slopes])
+        indices = np.flatnonzero(rows)[:: max(1, int(rows.sum()) // _SOLVED_ELEMENTS)]
+        if len(slopes) < len(values) or not len(indices):
+            break
+        far = np.quantile(np.abs(apart[indices]), 1 - _WORST)
+        near = indices[np.abs(apart[indices]) <= far]
+        by = np.linalg.lstsq(np.column_stack(slopes)[near], apart[near], rcond=1e-8)[0]
+        values = {
+            name: float(np.clip(value + step, *SOLVED[name]))
+            for (name, value), step in zip(values.items(), by, strict=True)
+        }
+    return best if best != start else {}
 
 
 def saturated(values: Numbers, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
