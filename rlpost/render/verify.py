@@ -11,13 +11,10 @@ from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.console import Console
 
 
 Json = dict[str, Any]
-EQUAL = "equal"
 OTHER_SEMANTICS = "other semantics"
 _WRONG = ("DIFFERS", "DAMAGED")
 
@@ -35,73 +32,57 @@ def page(result: Json) -> Page:
     files = result["files"]
     wrong = [file for file in files if not file["ok"]]
     single = len(files) == 1
-    what = str(files[0]["file"]) if single else counted(len(files), "file")
+    titles = {id(file): "" if single else str(file["file"]) for file in files}
+    verdicts = {
+        id(file): _equal(file) if file["ok"] else "differs from its recomputation" for file in files
+    }
     parts = []
     if not single:
         rows = [
-            (file["file"], f"{file['rows']:,}", file["estimator"], _verdict_of(file))
+            (file["file"], f"{file['rows']:,}", file["estimator"], verdicts[id(file)])
             for file in files
         ]
-        headings = ("file", "responses", "recipe", "verdict")
-        parts.append(TextTable(headings, rows, text=(0, 2, 3)))
+        parts.append(TextTable(("file", "responses", "recipe", "verdict"), rows, text=(0, 2, 3)))
     for file in wrong:
-        title = "" if single else str(file["file"])
-        verdicts = [
-            (name, Text(verdict, "red" if verdict.startswith(_WRONG) else ""))
-            for name, verdict in _parts(file)
+        cells = [(column["column"], _verdict(column)) for column in file["columns"]]
+        cells += [("summary", f"DIFFERS: {text}") for text in file["summary"]]
+        cells += [("note", note) for note in file["notes"]]
+        styled = [
+            (name, Text(text, "red" if text.startswith(_WRONG) else "")) for name, text in cells
         ]
-        parts.append(TextTable(("part", "verdict"), verdicts, title=title, text=(0, 1)))
+        parts.append(TextTable(("part", "verdict"), styled, title=titles[id(file)], text=(0, 1)))
     notices = [
-        Notice("warning", note, "" if single else str(file["file"]))
+        Notice("warning", note, titles[id(file)])
         for file in files
         if file["ok"]
         for note in file["notes"]
     ]
-    return Page(f"rlpost verify · {what}", (), parts, notices, _verdict_of_all(files, wrong))
-
-
-def _verdict_of_all(files: list[Json], wrong: list[Json]) -> Notice:
-    if len(files) == 1:
+    count = counted(len(files), "file")
+    if single:
         (file,) = files
-        responses = f"{counted(file['rows'], 'response')}, {file['estimator']}"
-        return Notice("ok" if file["ok"] else "error", f"{responses}: {_verdict_of(file)}")
-    if not wrong:
-        return Notice("ok", f"{counted(len(files), 'file')} as they were written")
-    verb = "differs" if len(wrong) == 1 else "differ"
-    return Notice("error", f"{len(wrong)} of {counted(len(files), 'file')} {verb}")
-
-
-def _verdict_of(file: Json) -> str:
-    """Return the verdict on a file."""
-    if file["ok"]:
-        return _equal(file)
-    return "differs from its recomputation"
+        what = f"{counted(file['rows'], 'response')}, {file['estimator']}: {verdicts[id(file)]}"
+    elif wrong:
+        what = f"{len(wrong)} of {count} {'differs' if len(wrong) == 1 else 'differ'}"
+    else:
+        what = f"{count} as they were written"
+    title = f"rlpost verify · {files[0]['file'] if single else count}"
+    return Page(title, (), parts, notices, Notice("error" if wrong else "ok", what))
 
 
 def _equal(file: Json) -> str:
-    """Return the verdict on all columns together."""
-    other = [one["column"] for one in file["columns"] if one["verdict"] == OTHER_SEMANTICS]
-    equal = [one for one in file["columns"] if one["verdict"] != OTHER_SEMANTICS]
-    largest = max((one["largest_difference"] or 0.0 for one in equal), default=0.0)
+    """Return the verdict on all columns of a file together."""
+    other = [column["column"] for column in file["columns"] if column["verdict"] == OTHER_SEMANTICS]
+    equal = [column for column in file["columns"] if column["verdict"] != OTHER_SEMANTICS]
+    largest = max((column["largest_difference"] or 0.0 for column in equal), default=0.0)
     precision = f"to within {largest:.1e}" if largest else "bit for bit"
     kept = file["kept_columns"]
     texts = [
-        (equal, f"{counted(len(equal), 'column')} {EQUAL} {precision}"),
+        (equal, f"{counted(len(equal), 'column')} equal {precision}"),
         (other, f"other values under semantics {file['semantics']}: {', '.join(other)}"),
         (not file["columns"], "not recomputed"),
         (kept, f"{counted(kept or 0, 'kept column')} decoded"),
     ]
     return "; ".join(text for applies, text in texts if applies)
-
-
-def _parts(file: Json) -> Iterator[tuple[str, str]]:
-    """Yield the verdict on each column, the differences of the summary, and the notes."""
-    for column in file["columns"]:
-        yield column["column"], _verdict(column)
-    for text in file["summary"]:
-        yield "summary", f"DIFFERS: {text}"
-    for note in file["notes"]:
-        yield "note", note
 
 
 def _verdict(column: Json) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import re
+import shlex
 import tomllib
 import types
 
@@ -154,7 +155,7 @@ def test_the_recipe_in_the_metadata_is_the_first_of_those_that_reproduce(rollout
     assert run(["advantages", "in.parquet", "out.parquet", *named, "-q"], tmp_path).code == 0
     words = ["replay", "out.parquet", "--estimator", "grpo", "--format", "json"]
     found = strict_json(run(words, tmp_path).out)["search"]
-    assert found["best"]["options"] == named
+    assert found["best"]["named"] == shlex.join(named)
     assert found["best"]["by_metadata"]
     assert found["metadata"] == {"named": " ".join(named), "reproduces": True}
     assert found["same_numbers"]

@@ -120,6 +120,9 @@ REMOVED = {
     *("rows.left_out", "warnings"),  # `findings`
     # of `replay`: quantiles, which do not add up part by part
     *("stages.median", "stages.largest_ulps", "stages.median_ulps"),
+    # of a search: no screen shows them
+    *(f"search.{name}" for name in ("skipped", "sample", "largest", "not_computed")),
+    *("search.best.options", "search.same_numbers.options"),
     # of its examples: a strip of tokens
     *(f"examples.{name}" for name in ("tokens", "first_token", "policy", "differs")),
     *("examples.recorded", "examples.computed"),

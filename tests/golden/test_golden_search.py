@@ -85,7 +85,6 @@ def test_the_most_exact_recipe_comes_first():
     found = search(rollouts_of(recipe), tolerance=1e-4)
     assert found.facts["reproduces"]
     assert found.recipe.numerics.norm_eps == epsilon, found.named
-    assert found.facts["largest"] < 1e-6
 
 
 @pytest.mark.parametrize("framework", ["roll", pytest.param("slime", marks=pytest.mark.nightly)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.difference import Difference
     from rlpost.analysis.replay.compute import Replayed
-    from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
 
@@ -35,48 +34,19 @@ DISTINCT = 3
 """A relation needs so many distinct numbers."""
 
 
-@dataclass
 class Evidence:
     """Recorded and computed numbers of a stage, with the response, group and step of each."""
 
-    stage: Replayed
-    recipe: Recipe
-    replayer: Replayer
+    def __init__(self, stage: Replayed, recipe: Recipe, replayer: Replayer) -> None:
+        self.stage, self.recipe, self.replayer = stage, recipe, replayer
+        self.rollouts, self.difference = replayer.rollouts, stage.difference
+        self.recorded, self.computed = self.difference.recorded, self.difference.computed
+        self.chosen, self.wrong = self.difference.chosen, self.difference.wrong
 
     @cached_property
     def resolved(self) -> ResolvedRecipe:
         """The recipe, resolved for the input."""
         return self.replayer.resolved(self.recipe)
-
-    @property
-    def rollouts(self) -> Rollouts:
-        """The input."""
-        return self.replayer.rollouts
-
-    @property
-    def difference(self) -> Difference:
-        """Of the stage."""
-        return self.stage.difference
-
-    @property
-    def recorded(self) -> Numbers:
-        """Recorded numbers."""
-        return self.difference.recorded
-
-    @property
-    def computed(self) -> Numbers:
-        """Computed numbers."""
-        return self.difference.computed
-
-    @property
-    def chosen(self) -> Mask:
-        """Elements that count."""
-        return self.difference.chosen
-
-    @property
-    def wrong(self) -> Mask:
-        """Elements that differ."""
-        return self.difference.wrong
 
     @cached_property
     def by_token(self) -> bool:

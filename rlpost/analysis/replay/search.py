@@ -165,10 +165,9 @@ def search(
         reporter: receives the recipes tried.
 
     Returns:
-        The recipe, and plain facts: `tried`, `skipped` (recipes that do not fit, by reason),
-        `seconds`, `sample`, `reproduces`, `best` (`named`, `preset`, `estimator`, `toml`,
-        `by_metadata`), `metadata` (the recipe in the metadata: `named`, `reproduces`), `near`
-        (about half of the numbers are equal), `share_equal`, `largest`, `not_computed` and
+        The recipe, and plain facts: `tried`, `seconds`, `reproduces`, `best` (`named`, `preset`,
+        `estimator`, `changes`, `toml`, `by_metadata`), `metadata` (the recipe in the metadata:
+        `named`, `reproduces`), `near` (about half of the numbers are equal), `share_equal` and
         `same_numbers` (other recipes that reproduce).
 
     Raises:
@@ -199,9 +198,9 @@ class _Search:
         self.trials = Trials(sample, tolerance, lambda: reporter.advance(1))
         self.starts = self._starts()
         computed = {name for trial in self.starts for name in trial.stages}
-        self.missing = [n for n in sample.recorded if n not in computed and n not in _LATER]
-        if self.missing and len(self.missing) < len(sample.recorded):
-            left = sample.without(self.missing)
+        missing = [n for n in sample.recorded if n not in computed and n not in _LATER]
+        if missing and len(missing) < len(sample.recorded):
+            left = sample.without(missing)
             self.trials = Trials(left, tolerance, lambda: reporter.advance(1))
             self.starts = self._starts()
         self.equivalent: list[Trial] = []
@@ -395,19 +394,10 @@ class _Search:
 
     def facts(self, best: Trial, seconds: float) -> Json:
         """Return the result of the search as plain data."""
-        trials, sample = self.trials, self.trials.rollouts
         metadata = self.of_metadata
         return {
-            "tried": trials.count,
-            "skipped": dict(sorted(trials.skipped.items(), key=lambda item: -item[1])),
+            "tried": self.trials.count,
             "seconds": round(seconds, 3),
-            "sample": {
-                "responses": len(sample),
-                "tokens": int(sample.offsets[-1]),
-                "scope": sample.scope,
-                "of_responses": len(sample.steps),
-                "of_tokens": int(sample.steps.offsets[-1]),
-            },
             "reproduces": best.reproduces,
             "near": best.reproduces or (best.share_equal or 0.0) >= _NEAR_SHARE,
             "best": {
@@ -417,9 +407,7 @@ class _Search:
             },
             "metadata": metadata
             and {"named": metadata.candidate.named, "reproduces": metadata.reproduces},
-            "largest": best.largest,
             "share_equal": best.share_equal,
-            "not_computed": sorted({*self.missing, *sample.recorded} - {*best.stages}),
             "same_numbers": [_named(trial) for trial in self._same_numbers(best)],
         }
 
@@ -428,7 +416,6 @@ def _named(trial: Trial) -> Json:
     candidate = trial.candidate
     return {
         "named": candidate.named,
-        "options": candidate.typed,
         "preset": candidate.preset,
         "estimator": candidate.estimator,
         "changes": nested(candidate.changes),

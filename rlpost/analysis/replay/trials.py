@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.difference import finite
 from rlpost.analysis.replay.candidates import key_of, values_read
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.stages import STAGES, ordered
@@ -48,7 +47,6 @@ class Nearness:
     distance: float
     """Mean |difference| as a share of the mean |recorded number|, at most FAR; that after an affine
     map of each batch and MAPPED, if it is less: a whitening or another unit is one change away."""
-    largest: float
     inexact: float
     """The 90th percentile of |difference|, as a share of the same."""
 
@@ -60,7 +58,7 @@ class Nearness:
         distance = np.nan_to_num(difference.distance[chosen], nan=np.inf)
         size = float(np.abs(difference.recorded[chosen]).mean()) if compared else 0.0
         if not compared or size == 0:
-            return cls(wrong, compared, FAR * bool(wrong), distance.max(initial=0.0), 0.0)
+            return cls(wrong, compared, FAR * bool(wrong), 0.0)
         relative = distance / size
         near, exact = float(relative.mean()), float(np.quantile(relative, 0.9))
         if wrong:
@@ -68,7 +66,7 @@ class Nearness:
                 difference.computed[chosen], difference.recorded[chosen], batches[chosen]
             )
             near = min(near, MAPPED + left / size, FAR)
-        return cls(wrong, compared, near, float(distance.max()), exact)
+        return cls(wrong, compared, near, exact)
 
     @property
     def share(self) -> float:
@@ -142,11 +140,6 @@ class Trial:
         compared = sum(stage.compared for stage in self.stages.values())
         wrong = sum(stage.wrong for stage in self.stages.values())
         return 1.0 - wrong / compared if compared else None
-
-    @property
-    def largest(self) -> float | None:
-        """The largest absolute difference."""
-        return finite(max((stage.largest for stage in self.stages.values()), default=0.0))
 
     @property
     def inexact(self) -> float:
