@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.table import Table
 from rich.text import Text
+from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
@@ -25,8 +26,6 @@ from rlpost.display.controls import printable
 from rlpost.errors import RlpostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import RenderableType
 
     from rlpost.analysis.browse.filters import FilterKind
@@ -83,7 +82,7 @@ class Browser(App[None]):
     """Steps, groups, responses and tokens of an indexed input.
 
     Args:
-        index: of the input; KL and advantages are listed after `Index.measure`.
+        index: of the input; KL and advantages are listed after `Index.number`.
         condition: the initial condition, as of `--where`.
         selected: which rows of the input the index has, for the line on top.
 
@@ -165,22 +164,20 @@ class Browser(App[None]):
         self._show_position()
 
     def _show_position(self) -> None:
-        level = self.navigation.top
-        name = Path(self.index.made_of.named(self.index.source.name)).name
-        line = Text(
-            printable(" › ".join([name, *self.navigation.where()])), style="bold", no_wrap=True
-        )
+        level, kept = self.navigation.top, int(self.navigation.listings.kept.sum())
+        path = Path(self.index.made_of.named(self.index.source.name)).name
         count = len(level.listing)
         place = f"{level.cursor + 1:,} of {count:,}" if count else "none"
-        line.append(f"  {level.level} {place}", style="not bold")
-        kept = int(self.navigation.listings.kept.sum())
-        for what, text in self.row_filter.texts.items():
-            if text:
-                line.append(f"  {what}: {text}", style="not bold italic")
-        if self._selected:
-            line.append(f"  {printable(self._selected)}", style="not bold italic")
-        if kept < len(self.index):
-            line.append(f"  {kept:,} of {len(self.index):,} responses", style="not bold")
+        notes = [f"{what}: {text}" for what, text in self.row_filter.texts.items() if text]
+        notes += [self._selected] if self._selected else []
+        counts = f"  {kept:,} of {len(self.index):,} responses" if kept < len(self.index) else ""
+        line = Text.assemble(
+            (printable(" › ".join([path, *self.navigation.where()])), "bold"),
+            f"  {level.level} {place}",
+            (printable("".join(f"  {note}" for note in notes)), "italic"),
+            counts,
+            no_wrap=True,
+        )
         self.query_one("#where", Static).update(line)
 
     # Moving
@@ -272,23 +269,20 @@ class Browser(App[None]):
         self._list.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Search or test a condition in a thread, because it may stream columns."""
+        """Search or test a condition."""
         self._close_input()
-        kind, text = self._filter_kind, event.value.strip()
+        self._filter(self._filter_kind, event.value.strip())
 
-        def apply() -> None:
-            self.row_filter.set(kind, text)
-            self.call_from_thread(self._keep, flat=kind == "search" and bool(text))
-
-        self.run_worker(lambda: self._notify_errors(apply), thread=True, group="filter")
-
-    def _notify_errors(self, work: Callable[[], None]) -> None:
-        """Call a function and show its errors as notifications."""
+    @work(thread=True, group="filter")
+    def _filter(self, kind: FilterKind, text: str) -> None:
+        """Search or test a condition in a thread, because it may stream columns."""
         try:
-            work()
+            self.row_filter.set(kind, text)
         except RlpostError as error:
             notify = partial(self.notify, markup=False, severity="warning", timeout=5)
             self.call_from_thread(notify, printable(str(error)))
+        else:
+            self.call_from_thread(self._keep, flat=kind == "search" and bool(text))
 
     def _keep(self, *, flat: bool = False) -> None:
         self.navigation.keep(self.row_filter.kept)
@@ -304,18 +298,21 @@ class Browser(App[None]):
     # The preview
 
     def _preview(self) -> None:
-        level = self.navigation.top
-        place = (level.level, level.id)
-        self.run_worker(lambda: self._read(place), thread=True, exclusive=True, group="preview")
+        self._read(self.navigation.top.level, self.navigation.top.id)
 
-    def _read(self, place: tuple[str, int | None]) -> None:
-        if place != (self.navigation.top.level, self.navigation.top.id):
-            return  # the cursor has moved on
+    @work(thread=True, exclusive=True, group="preview")
+    def _read(self, level: str, item: int | None) -> None:
+        def is_current() -> bool:
+            return (level, item) == (self.navigation.top.level, self.navigation.top.id)
+
+        if not is_current():
+            return
+        mark = self.row_filter.texts["search"]
         try:
-            side = preview.preview_of(self.navigation, *place, self.row_filter.texts["search"])
+            side = preview.preview_of(self.navigation, level, item, mark)
         except RlpostError as error:
             side = Text(str(error), style="bold red")
-        if place == (self.navigation.top.level, self.navigation.top.id):
+        if is_current():
             self.call_from_thread(self._show, side)
 
     def _show(self, side: RenderableType) -> None:

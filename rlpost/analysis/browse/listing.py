@@ -154,8 +154,8 @@ class RowList(ScrollView, can_focus=True):
         Binding("k,up", "move(-1)", "up", show=False),
         Binding("ctrl+d,pagedown", "page(1)", "page down", show=False),
         Binding("ctrl+u,pageup", "page(-1)", "page up", show=False),
-        Binding("g,home", "first", "first", show=False),
-        Binding("G,end", "last", "last", show=False),
+        Binding("g,home", "go(0)", "first", show=False),
+        Binding("G,end", "go(-1)", "last", show=False),
         Binding("H", "scroll_left", "left", show=False),
         Binding("L", "scroll_right", "right", show=False),
         Binding("enter,l,right", "open", "open", key_display="⏎"),
@@ -214,13 +214,9 @@ class RowList(ScrollView, can_focus=True):
         """Move the cursor by half a screen."""
         self.move_to(self.cursor + pages * max(1, self.size.height // 2))
 
-    def action_first(self) -> None:
-        """Go to the first row."""
-        self.move_to(0)
-
-    def action_last(self) -> None:
-        """Go to the last row."""
-        self.move_to(len(self.listing) - 1)
+    def action_go(self, place: int) -> None:
+        """Go to a row, from the first or, below 0, from the last."""
+        self.move_to(place % max(1, len(self.listing)))
 
     def action_open(self) -> None:
         """Open the row under the cursor."""
