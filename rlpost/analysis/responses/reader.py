@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.source import RowChunk
 
 
-_CHUNK_TOKENS = 1 << 18
+_CHUNK_BYTES = 32 << 20  # of a row group that are decoded at a time
 _MOST_KEPT = 4  # chunks
 _MOST_READ = 64  # rows of a rollout whose token ids are compared
 
@@ -124,10 +124,11 @@ class ResponseReader:
             for file, row in sorted({*places.values()} - {*cells}):
                 group = int(np.searchsorted(self._starts[file], row, side="right")) - 1
                 groups.setdefault((file, group), []).append(row)
+            source = self.index.source
             for (file, group), needed in groups.items():
-                for chunk in self.index.source.read_file(
-                    file, self._read_columns, _CHUNK_TOKENS, self.index.sized_by or "", {group}
-                ):
+                facts = source.footers[file].row_group(group)
+                size = _CHUNK_BYTES * facts.num_rows // max(1, facts.total_byte_size)
+                for chunk in source.read_file(file, self._read_columns, size, "", {group}):
                     inside = dict(_cells(chunk, places))
                     cells |= inside
                     if inside:

@@ -169,9 +169,11 @@ def _extremes(index: Index, measure: str, count: int, *, lowest: bool) -> tuple[
     values = index.number(measure)
     rows = np.flatnonzero(index.counts & ~np.isnan(values))
     rows = rows[np.argsort(values[rows] if lowest else -values[rows], kind="stable")[:count]]
-    which = "lowest" if lowest else "highest"
-    measure = {"kl": "KL"}.get(measure, measure)
-    return f"{counted(len(rows), 'response')} with the {which} {measure}", rows.tolist()
+    which, name = "lowest" if lowest else "highest", {"kl": "KL"}.get(measure, measure)
+    title = f"{counted(len(rows), 'response')} with the {which} {name}"
+    left_out = int(np.count_nonzero(~index.counts))
+    title += f"; {counted(left_out, 'row')} left out" if left_out else ""
+    return title, rows.tolist()
 
 
 def show_responses(

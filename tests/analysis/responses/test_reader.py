@@ -14,9 +14,9 @@ from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.io.parquet.reader import ParquetReader
 
 
-@pytest.mark.parametrize(("row_group_size", "chunk_tokens"), [(5, 20), (37, 1), (512, 1 << 20)])
-def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, chunk_tokens):
-    monkeypatch.setattr(reader_module, "_CHUNK_TOKENS", chunk_tokens)
+@pytest.mark.parametrize(("row_group_size", "chunk_bytes"), [(5, 20_000), (37, 1), (512, 1 << 30)])
+def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, chunk_bytes):
+    monkeypatch.setattr(reader_module, "_CHUNK_BYTES", chunk_bytes)
     path = tmp_path / "cut.parquet"
     pq.write_table(pq.read_table(CALCULATOR).slice(0, 530), path, row_group_size=row_group_size)
     frame, reader = pl.read_parquet(CALCULATOR), ResponseReader(index_of(path), ("logprob", "kl"))
