@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tests.equality import old_loss
+from tests.equality.old_inspect import in_one_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -232,7 +233,7 @@ def parsed(printed: str) -> Any:
 
 def flat(data: Any, name: str, top: Path) -> Leaves:
     """Leaves of a tree of JSON by their paths, without texts and what may differ."""
-    return dict(_leaves(old_loss.in_facts(data), name, str(top), ignored=False))
+    return dict(_leaves(in_one_layout(old_loss.in_facts(data)), name, str(top), ignored=False))
 
 
 def _leaves(data: Any, path: str, top: str, *, ignored: bool) -> Iterator[tuple[str, Any]]:

@@ -25,6 +25,7 @@ from rlpost.io.arrow import CellLocation, is_list, is_true
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
+from rlpost.io.system import release_freed_memory
 from rlpost.io.threads import Prefetcher
 from rlpost.kernels.histogram import tally
 from rlpost.kernels.rewards import component_sum
@@ -144,6 +145,9 @@ def read(
         reporter.advance(chunk.table.num_rows)
     if not source.rows:
         parts.add(_rows(_empty_chunk(source, names), source, reading))
+    reading.counts.drop_buffers()
+    pa.default_memory_pool().release_unused()
+    release_freed_memory()
     return replace(reading, rows=_with_copies(parts.joined(), selection))
 
 
@@ -438,8 +442,8 @@ def _entries(lists: ListColumn, unequal: Mask) -> NDArray[np.int32]:
 
 
 def _names(role: str) -> list[str]:
-    ends = [f"{end}:{role}" for end in alignment.ENDS] if role in LOG_PROBS else []
-    return [f"mean:{role}", f"nonfinite:{role}", f"positive:{role}", *ends]
+    kinds = ("mean", "nonfinite", "positive", *alignment.ENDS)
+    return [f"{kind}:{role}" for kind in (kinds if role in LOG_PROBS else ["nonfinite"])]
 
 
 def _mask(lists: ListColumn, counts: ColumnCounts) -> tuple[Mask | None, Mask]:

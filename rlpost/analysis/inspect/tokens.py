@@ -54,6 +54,10 @@ class ColumnCounts(Counter[str]):
             self._buffers[name] = np.empty(size * 5 // 4)
         return self._buffers[name][:size]
 
+    def drop_buffers(self) -> None:
+        """Free the memory of buffers."""
+        self._buffers.clear()
+
     def count(self, name: str, flags: Any) -> None:
         """Add how many flags are set."""
         self[name] += int(np.count_nonzero(flags))
