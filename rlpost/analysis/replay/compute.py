@@ -312,43 +312,6 @@ class Replayer:
         return compared(self.rollouts, name, column, slack, self.tolerance, used)
 
 
-@dataclass(frozen=True)
-class ExpectedNumbers:
-    """The recorded numbers of a stage, which those of recipes are compared with."""
-
-    recorded: Numbers
-    """[T] of tokens or [N] of responses, float64."""
-    chosen: Mask
-    """The elements that count; what is not finite is not compared."""
-    outside: Mask
-    """The other elements that are finite."""
-    slack: Numbers
-    """Absolute tolerance of each element."""
-    relative: float
-    """Relative tolerance."""
-
-    @classmethod
-    def of(
-        cls, recorded: Numbers, chosen: Mask, size: Numbers, tolerance: float
-    ) -> ExpectedNumbers:
-        """Return recorded numbers with their tolerance.
-
-        Args:
-            recorded: [T] or [N].
-            chosen: the elements that count, of the same shape.
-            size: magnitude of the inputs, whose float32 rounding is an absolute error.
-            tolerance: relative tolerance; one percent of it is the absolute one.
-        """
-        finite = np.isfinite(recorded)
-        near = tolerance * _ABSOLUTE * (1.0 + size)
-        return cls(recorded, chosen & finite, ~chosen & finite, near, tolerance)
-
-    def against(self, computed: Numbers, slack: Numbers | None = None) -> Difference:
-        """Return the difference from computed numbers, with more absolute tolerance."""
-        near = self.slack if slack is None else self.slack + slack
-        return Difference(self.recorded, computed, self.chosen, near, self.relative)
-
-
 def compared(
     rollouts: Rollouts,
     name: str,
@@ -370,31 +333,37 @@ def compared(
     slack = np.zeros(len(slack)) if name in _WITHOUT_REWARDS else slack
     by_token = column.offsets is not None
     key = "expected", name, rollouts.recorded[name], tolerance, by_token
-    expected = rollouts.once(key, partial(_expected, rollouts, name, tolerance, by_token=by_token))
-    if not slack.any():
-        difference, rounding = expected.against(column.values), 0
-    else:
+    expected, others = rollouts.once(
+        key, partial(_expected, rollouts, name, tolerance, by_token=by_token)
+    )
+    difference, rounding = replace(expected, computed=column.values), 0
+    if slack.any():
         more = np.repeat(slack, rollouts.lengths) if by_token else slack
-        difference = expected.against(column.values, more)
-        rounding = int((expected.against(column.values).wrong & ~difference.wrong).sum())
-    outside = 0
-    if expected.outside.any():
-        outside = int(replace(difference, chosen=expected.outside).wrong.sum())
+        wider = replace(difference, slack=difference.slack + more)
+        rounding = int((difference.wrong & ~wider.wrong).sum())
+        difference = wider
+    outside = int(replace(difference, chosen=others).wrong.sum()) if others.any() else 0
     return Replayed(name, rollouts.recorded[name], used, difference, outside, rounding)
 
 
 def _expected(
     rollouts: Rollouts, name: str, tolerance: float, *, by_token: bool
-) -> ExpectedNumbers:
-    """Return the recorded numbers of a stage, for tokens or for responses."""
-    recorded, size = rollouts.column(name), np.abs(np.nan_to_num(rollouts.reward))
-    if not by_token:
-        everything = np.ones(len(rollouts), np.bool_)
-        return ExpectedNumbers.of(_per_response(recorded, rollouts), everything, size, tolerance)
-    chosen = rollouts.mask if name != "final_response_mask" else np.ones_like(rollouts.mask)
-    chosen = chosen & rollouts.kept if name in _BEFORE_DROPS else chosen
-    size = np.repeat(size + _largest_values(rollouts), rollouts.lengths)
-    return ExpectedNumbers.of(recorded.on_tokens(rollouts.offsets), chosen, size, tolerance)
+) -> tuple[Difference, Mask]:
+    """Return the recorded numbers of a stage, and the finite ones that do not count.
+
+    They are without computed numbers. The absolute tolerance is one percent of the relative one, of
+    the inputs' magnitude, whose float32 rounding is an absolute error.
+    """
+    column, size = rollouts.column(name), np.abs(np.nan_to_num(rollouts.reward))
+    if by_token:
+        recorded = column.on_tokens(rollouts.offsets)
+        chosen = rollouts.mask if name != "final_response_mask" else np.ones_like(rollouts.mask)
+        chosen = chosen & rollouts.kept if name in _BEFORE_DROPS else chosen
+        size = np.repeat(size + _largest_values(rollouts), rollouts.lengths)
+    else:
+        recorded, chosen = _per_response(column, rollouts), np.ones(len(rollouts), np.bool_)
+    near, valid = tolerance * _ABSOLUTE * (1.0 + size), np.isfinite(recorded)
+    return Difference(recorded, recorded, chosen & valid, near, tolerance), ~chosen & valid
 
 
 def _largest_values(rollouts: Rollouts) -> Numbers:
