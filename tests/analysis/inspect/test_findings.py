@@ -235,6 +235,7 @@ def taken(columns, rows):
 
 
 BASE = healthy()
+TEXTS = ("prompt_id", "step", "reward", "response")
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
 
 
@@ -282,6 +283,10 @@ CASES = {
     "shifted_lists": (each(BASE, "infer_log_probs", shift), BASE),
     "mask_not_binary": (with_row(BASE, "response_mask", 4, at(3, 2)), BASE),
     "empty_masks": (with_row(BASE, "response_mask", 4, np.zeros_like), BASE),
+    "lengths_of_0": (
+        {**{name: BASE[name] for name in TEXTS}, "response_length": [0] * ROWS},
+        {**{name: BASE[name] for name in TEXTS}, "response_length": [9] * ROWS},
+    ),
     "single_row_groups": (
         BASE | {"prompt_id": [f"row-{row}" for row in range(ROWS)]},
         BASE | {"prompt_id": [f"row-{row if row < 40 else row // 2}" for row in range(ROWS)]},
@@ -375,6 +380,7 @@ FOUND_BY = {
     "no_groups": ("missing_roles", "no column has the role group"),
     "wrong_types": ("column_types", "`values` is double; the role values needs a list of numbers"),
     "mixed_types": ("column_types", "`reward` is double, but string in 1.parquet"),
+    "lengths_of_0": ("empty_masks", "have no policy token: `response_length` is 0"),
     "lost_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses (100 %)"),
     "fractions_as_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses"),
     "inverted_mask": ("mask_values", "192 of 192 responses (100 %) begin and end with observa"),
@@ -441,7 +447,6 @@ def padded_in_parts(longest):
 
 
 ALONE = ("infer_log_probs", "ref_log_probs")
-TEXTS = ("prompt_id", "step", "reward", "response")
 LONG = [text * 20 for text in BASE["response"]]
 FURTHER = {
     "old, against infer and mask": ("shifted_lists", each(BASE, "old_log_probs", shift), True),
@@ -1101,7 +1106,7 @@ def test_columns_with_a_name_like_a_reward_are_suggested(tmp_path):
     assert nothing.option == "--map reward=COLUMN"
     neither = finding(without(BASE, "reward", "prompt_id"), "missing_roles", tmp_path)
     assert "no column has the role reward (usual names: " in neither.text
-    assert "and none the role group (usual names: " in neither.text
+    assert "; no column has the role group (usual names: " in neither.text
 
 
 def test_findings_have_rows(tmp_path):

@@ -76,9 +76,15 @@ def missing_roles(data: CheckInput) -> Result:
     ]
     candidates = {"reward": rewards, "group": [selection.prompt] if selection.prompt else []}
     role, names = lacking[0], candidates[lacking[0]]
-    usual = [f"{x} (usual names: {', '.join(ROLES[x].aliases[:4])})" for x in lacking]
+    reasons = {
+        missing: why
+        for file in data.facts.input.files
+        for missing, why in (file.rlpost or {}).get("missing_roles", {}).items()
+    }
+    usual = {x: f"usual names: {', '.join(ROLES[x].aliases[:4])}" for x in lacking}
+    usual |= {x: reasons[x] for x in lacking if x in reasons}
     return Problem(
-        f"no column has the role {' and none the role '.join(usual)}",
+        "; ".join(f"no column has the role {x} ({why})" for x, why in usual.items()),
         roles=names,
         option=f"--map {role}={names[0] if names else 'COLUMN'}",
         error=role == "reward",

@@ -141,7 +141,8 @@ def rows_are_turns(data: CheckInput) -> Result:
     if selection.rollout_counts:
         return _one_id(data)
     count = int(flags.sum())
-    if not count or data.chosen_unit == "row":
+    unrewarded = selection.rollout is not None and "reward" not in data.reading.rows
+    if not count or data.chosen_unit == "row" or unrewarded:  # with rewards, rollouts count
         return None
     role = "rollout" if (data.turns == BY_ID).any() else "turn"
     text = f"{data.part(count)} look like turns of a rollout (by `{data.column(role)}`), but each "

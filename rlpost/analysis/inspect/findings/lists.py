@@ -216,13 +216,14 @@ def mask_values(data: CheckInput) -> Result:
     return Problem(text, flags, ["mask"], "--map mask=COLUMN", error=masks.not_binary > 0)
 
 
-@check("error or warning", "token lists")
+@check("error or warning", "lengths")
 def empty_masks(data: CheckInput) -> Result:
     """Responses have no policy token: they get no advantage, but count in their group's mean.
 
-    Such a response is trained on nowhere, but its reward moves the baseline of its group.
+    Such a response is trained on nowhere, but its reward moves the baseline of its group. If no
+    response has any, lengths are unknown.
 
-    Drop such responses, or correct the mask.
+    Drop such responses, or correct the mask or the lengths.
     """
     rows = data.reading.rows
     signs = {} if data.facts.failures else signs_of_failures(rows)
@@ -230,8 +231,9 @@ def empty_masks(data: CheckInput) -> Result:
     flags = (rows["tokens"] == 0) & ~failed
     if not (count := int(flags.sum())):
         return None
-    reason = f"`{data.facts.masks.column}` is 0" if data.facts.masks else "no tokens"
-    if nulls := int(rows["null_list"].sum()):
+    reason = f"`{data.reading.selection.lengths_column}` "
+    reason += "is 0" if data.facts.masks or "length" not in rows else "is empty"
+    if nulls := int(rows["null_list"].sum()) if "null_list" in rows else 0:
         reason += f", or null ({nulls:,})"
     text = f"{data.part(count)} {'has' if count == 1 else 'have'} no policy token: {reason}"
     roles = ["mask"] if data.facts.masks else []
