@@ -641,7 +641,7 @@ STILL = (
     ("_other", "Without a gradient for another reason.", OF_SIGN, 0),
 )
 OF_LOSS = (
-    LossMeasure("loss_ratio", "Ratio of the loss, if r is not.", _add_own_ratio, _ratios, _OWN),
+    LossMeasure("loss_ratio", "Ratio of the loss, if it is not r.", _add_own_ratio, _ratios, _OWN),
     LossMeasure("token_loss", "Loss, without weights.", _add_loss, key=_OWN),
     *(
         LossMeasure(f"{name}{end}", about, of=of, kinds=(sign, ALL, state), among=sign)
