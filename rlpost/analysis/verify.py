@@ -40,7 +40,7 @@ from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.output.metadata import FileMetadata, cut
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
-from rlpost.pipeline.summary import summarise
+from rlpost.pipeline.summary import summarise, texts_of
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.named import NamedByUser
 
@@ -112,20 +112,20 @@ class ColumnDifference:
 def summary_differences(stored: Json | None, computed: Json) -> list[str]:
     """Return the differences of two summaries, each with the path and both values."""
     differences = []
-    for path, left, right in _pairs(stored, computed, ""):
+    before, after = ({**x, "findings": texts_of(x, "error")} for x in (stored or {}, computed))
+    for path, left, right in _pairs(before, after, ""):
         close = left == right or (
             isinstance(left, float | int)
             and isinstance(right, float | int)
             and math.isclose(left, right, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
         )
         # These depend on the other columns of the input.
-        others = path.endswith(".found_by") or ".ignored" in path or path.startswith("warnings")
-        others |= "recorded" in path.split(".")[:2]  # advantages, which the run may have replaced
+        others = path.endswith(".found_by") or ".ignored" in path
+        # advantages, which the run may have replaced
+        others |= path == "recorded" or path.startswith("facts.recorded_")
         if not close and not others:
-            before, after = (
-                shortened_middle(str(value), _MOST_CHARACTERS) for value in (left, right)
-            )
-            differences.append(f"{path}: {before} stored, {after} recomputed")
+            values = (shortened_middle(str(value), _MOST_CHARACTERS) for value in (left, right))
+            differences.append(f"{path}: {next(values)} stored, {next(values)} recomputed")
     return differences
 
 

@@ -59,24 +59,24 @@ class Result(View, Json):
 
 
 class Summary(Result):
-    """The summary of a run: counts, statistics, clip fractions, masks, warnings."""
+    """The summary of a run: measures, each with its population, a verdict and findings."""
 
     responses: int
+    rollouts: int | None
+    """None if each row counts as a response."""
+    groups: int | None
+    groups_with_signal: int | None
+    """Groups in which an advantage is not 0; None if advantages differ within responses."""
     tokens: dict[str, int] | None
     """`all` and `policy`; None if the input has no tokens, and no lengths of responses."""
-    masked: dict[str, Json]
-    """By mask: `responses` and `rate`."""
-    reward: Json
-    response_level_reward: Json
-    advantage: Json
-    """`mean`, `std`, `min`, `max` over the policy tokens of kept responses; over kept responses if
-    `tokens` is None."""
-    groups: Json
-    steps: list[Json]
-    domains: list[Json]
-    errors: list[str]
-    """Training would use wrong numbers, or learn nothing."""
-    warnings: list[str]
+    verdict: Json
+    """`level` and `text`: whether anything is learnt."""
+    findings: list[Json]
+    """`check`, `level` (error or warning), `text`, `columns`, `rows`, `option`; errors first."""
+    facts: dict[str, Json]
+    """By measure: `of`, its population; and its numbers under `all`, `step` and `domain`: `count`
+    and `mean`; `std`, `min`, `max` of several numbers, `total` of a share. Those by step and domain
+    are lists beside `label`."""
     recipe: Json
 
     def __getattr__(self, name: str) -> Any:

@@ -301,10 +301,11 @@ def lost_mask(source: Source, *, final: bool, sample: bool) -> str:
     """
     try:
         recipe = stored_object(source.metadata, RECIPE_KEY)
-        masked = stored_object(source.metadata, b"rlpost.summary").get("masked", {})
-        dropped = masked.get("all", {}).get("responses", 0)
+        facts = stored_object(source.metadata, b"rlpost.summary").get("facts", {})
+        kept = facts.get("kept", {}).get("all", {"count": 0, "total": 0})
+        dropped = kept["count"] - kept["total"]
         rejects = Recipe.of({"is_filter": recipe.get("is_filter", ())}).rejects_tokens
-    except (ValueError, AttributeError, TypeError, UsageError):
+    except (ValueError, AttributeError, KeyError, TypeError, UsageError):
         return ""
     if not final and (rejects or (dropped and not sample)):
         what, name = ("tokens", FINAL_MASK) if rejects else ("responses", "sample_mask")

@@ -315,7 +315,7 @@ def _summary(
     skipped = {"skip_existing": {"written": len(results), **names}}
     lists = {name: [row for one in results for row in one[name]] for name in _LISTS}
     if not results:
-        empty: Json = {"responses": 0, "steps": [], "domains": [], "errors": [], "warnings": []}
+        empty: Json = {"responses": 0, "facts": {}, "findings": []}
         return {**empty, **lists, "recipe": recipe.model_dump(mode="json"), **skipped}
     lists["devices"] = sorted({*lists["devices"]})
     halved = sum(one["split_chunks"] for one in results)

@@ -35,7 +35,7 @@ from rlpost.kernels.segments import (
 from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
 from rlpost.losses.config import behaviour_of
 from rlpost.losses.kl import KlLoss
-from rlpost.pipeline.metrics import MOST_NATS, Numbers
+from rlpost.pipeline.measures import MOST_NATS, Numbers
 from rlpost.pipeline.stages.loss import blocks, tokens_of
 from rlpost.pipeline.stages.loss_weights import SIGNED, rounded, signs_of, step_gradient
 from rlpost.pipeline.totals import Counted, Totals, TotalsBy
@@ -470,7 +470,7 @@ def _add_log_probs(block: TokenBlock) -> None:
     """
     for name, role in POLICIES.items():
         values = getattr(block.tokens, name)
-        none = np.zeros(len(block.count))
+        none = np.zeros(len(block.count), np.int64)
         positive, low, high = none, none + np.inf, none - np.inf
         if values is not None and len(values):
             inside = block.tokens.inside(values, -np.inf)

@@ -20,7 +20,7 @@ from rlpost.pipeline.columns import (
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
 from rlpost.pipeline.data import NEXT_VALUE, TRUNCATED
-from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
+from rlpost.pipeline.measures import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.resolved import outcome_roles
 from rlpost.pipeline.rollout_order import PLACE

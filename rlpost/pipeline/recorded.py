@@ -67,15 +67,16 @@ def compared(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:
     return {"compared": count_true(known, offsets), **counts, "difference": largest}
 
 
-def verdict(source: Source | TableSource, columns: ColumnMap, entry: Json) -> tuple[str, bool]:
+def verdict(source: Source | TableSource, columns: ColumnMap, facts: Json) -> tuple[str, bool]:
     """Return what was compared in one line, and whether many signs differ."""
-    count, differs, flips = (entry[name] for name in ("compared", "differs", "sign_differs"))
+    count, differs = (facts["recorded_differs"]["all"][name] for name in ("count", "total"))
+    flips = facts["recorded_sign_differs"]["all"]["total"]
     text = f"recorded advantages (`{columns.column(ADVANTAGES)}`): "
     if not differs:
         return text + ("equal" if count else "not compared: no number for a kept token"), False
     unit = plural("response" if columns.rows_only else "policy token")
     text += f"differ in {differs:,} of {count:,} {unit}, in sign in {flips:,} (largest difference "
-    text += f"{number(entry['difference']['max'])}): rlpost replay finds the recipe"
+    text += f"{number(facts['recorded_difference']['all']['max'])}): rlpost replay finds the recipe"
     if flips < FLIPPED * count:
         return text, False
     used = {*columns.columns.values(), *(x for role in ROLES.values() for x in role.aliases)}

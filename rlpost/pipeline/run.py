@@ -33,7 +33,7 @@ from rlpost.pipeline.reading import COUNT_ROWS, Decoder
 from rlpost.pipeline.recorded import compared_column
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
-from rlpost.pipeline.summary import SummaryPart, response_facts, run_summary, summarise
+from rlpost.pipeline.summary import SummaryPart, response_facts, run_summary, summarise, texts_of
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import is_read_by_name, kind_of
@@ -145,8 +145,8 @@ def check_findings(summary: Json, fail_on: FailOn | None) -> None:
         summary: of the whole run.
         fail_on: the least severity of findings that fail a run; None: none does.
     """
-    errors = summary["errors"] if fail_on else []
-    warnings = summary["warnings"] if fail_on == "warning" else []
+    errors = texts_of(summary, "error") if fail_on else []
+    warnings = texts_of(summary, "warning") if fail_on == "warning" else []
     if errors or warnings:
         findings = counted(len(errors) + len(warnings), "finding")
         last = f"nothing was published because of {findings}"

@@ -1,171 +1,73 @@
-"""The learning signal: how many policy tokens, responses and prompt groups train anything.
-
-An advantage smaller than float32's least normal number counts as 0.
-"""
+"""The prompt groups of a table, and how many there are of each kind, by step and domain."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.kernels.arrays import Array, namespace
-from rlpost.kernels.histogram import SMALLEST, tally
+from rlpost.kernels.histogram import SMALLEST
 from rlpost.kernels.segments import count_true, offsets_of, segment_min
 from rlpost.pipeline.stages.rewards import group_statistics
-from rlpost.pipeline.totals import SPREADS
+from rlpost.pipeline.totals import SPREADS, Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from fractions import Fraction
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
     from rlpost.kernels.moments import Floats, Integers, Mask
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.totals import SummaryCells, Totals
+    from rlpost.pipeline.totals import SummaryCells
     from rlpost.recipe.recipe import Recipe
 
 
-Json = dict[str, Any]
-K = TypeVar("K")
 Cell = tuple[str, str]
 """The labels of a step and a domain."""
 
 
-class SignalSums(NamedTuple):
-    """What the responses of a batch add to the totals."""
-
-    sums: dict[str, Array]
-    """[n] each."""
-    tally: Array
-    """Of the advantages of kept policy tokens, from `kernels.histogram.tally`."""
+Counts = dict[Cell, Counter[str]]
+"""By step and domain: how many groups there are of each kind and size, and other counts."""
+_SIZE = "size "
 
 
-def signal_of_responses(advantages: Array, tokens: Array) -> SignalSums:
-    """Return the signal of responses whose tokens have one advantage each.
+def counts_by_cell(cells: SummaryCells, numbers: Iterable[tuple[str, Integers]]) -> Counts:
+    """Return counts by step and domain.
 
     Args:
-        advantages: [n].
-        tokens: [n], kept policy tokens.
+        cells: the steps and domains.
+        numbers: what is counted, and the number of the cell of each of it.
     """
-    xp = namespace(tokens)
-    tallied = tally(advantages, xp.astype(tokens, xp.int64))
-    return SignalSums(_by_sign(advantages, tokens), tallied)
+    names, counts = cells.names(range(len(cells.pairs))), Counts()
+    for name, own in numbers:
+        kinds, sizes = (x.tolist() for x in np.unique(own, return_counts=True))
+        for cell, size in zip(kinds, sizes, strict=True):
+            step, domain = names[cell]
+            counts.setdefault((step, domain), Counter())[name] = size
+    return counts
 
 
-def signal_of_tokens(advantages: Array, offsets: Array, total: Array, tokens: Array) -> SignalSums:
-    """Return the signal of responses whose tokens have different advantages.
-
-    The sign of a response is that of the sum of its advantages.
+def totals_of(cells: Iterable[Counter[str]], names: Iterable[str], *, grouped: bool) -> Totals:
+    """Return the totals of some cells.
 
     Args:
-        advantages: [T], 0 where a token is not kept.
-        offsets: [n+1] of the responses.
-        total: [n], the sum of each response.
-        tokens: [n], kept policy tokens.
+        cells: the counts of each.
+        names: what is counted, besides sizes of groups.
+        grouped: the input has groups.
     """
-    xp = namespace(advantages)
-    numbers = xp.astype(advantages, xp.float32)
-    signs = {"positive": numbers >= SMALLEST, "negative": numbers <= -SMALLEST}
-    counts = {f"{sign}.tokens": count_true(hit, offsets) for sign, hit in signs.items()}
-    return SignalSums(counts | _by_sign(total, tokens), tally(numbers))
-
-
-def _by_sign(advantages: Array, tokens: Array) -> dict[str, Array]:
-    """Return how many responses have an advantage of each sign, and their policy tokens."""
-    xp = namespace(advantages)
-    numbers, trained = xp.astype(advantages, xp.float32), tokens > 0
-    sums = {"trained": trained}
-    for sign, hit in (("positive", numbers >= SMALLEST), ("negative", numbers <= -SMALLEST)):
-        sums[f"{sign}.responses"] = hit & trained
-        sums[f"{sign}.lengths"] = xp.where(hit, tokens, 0)
-    return sums
-
-
-def report_signal(totals: Totals, resolved: ResolvedRecipe) -> Json:
-    """Return the kept policy tokens by the sign of their advantage.
-
-    `responses` and `mean_length` are those of responses by the sign of their mean advantage, which
-    is the advantage of their tokens if these have one. Lengths are kept policy tokens.
-    """
-    constant, known = resolved.constant, resolved.lengths != "unknown"
-    whole = {"tokens": "advantage.count", "responses": "trained", "lengths": "advantage.count"}
-    count = {name: totals.count(of) for name, of in whole.items()}
-    entry: Json = {"count": count["tokens"]}
-    rest = {**count}
-    for sign in ("positive", "negative", "zero"):
-        own = rest
-        if sign != "zero":
-            tokens = "lengths" if constant else "tokens"
-            parts = {"tokens": tokens, "responses": "responses", "lengths": "lengths"}
-            own = {name: totals.count(f"{sign}.{part}") for name, part in parts.items()}
-            rest = {name: rest[name] - own[name] for name in rest}
-        entry[sign] = {
-            "tokens": own["tokens"],
-            "share": own["tokens"] / count["tokens"] if count["tokens"] else None,
-            "responses": own["responses"],
-            "mean_length": own["lengths"] / own["responses"]
-            if own["responses"] and known
-            else None,
-        }
-    return {"tokens": entry}
-
-
-def report_critic(totals: Totals, _: ResolvedRecipe) -> Json:
-    """Return the share of the variance of returns that the values explain: 1 - Var(R - V) / Var(R).
-
-    None if returns do not vary, or if filters reject tokens after the advantages are computed.
-    """
-    error, returns = (_spread(totals, name) for name in ("critic", "return"))
-    same = totals.count("critic.count") == totals.count("return.count")
-    return {"explained_variance": float(1 - error / returns) if same and returns else None}
-
-
-def _spread(totals: Totals, name: str) -> Fraction:
-    """Return the variance of n numbers, times n²."""
-    count, total, squares = (totals.total(f"{name}.{part}") for part in SPREADS)
-    return squares * count - total * total
-
-
-class GroupSignal(NamedTuple):
-    """Counts of prompt groups; those of different groups add up."""
-
-    groups: int = 0
-    with_signal: int = 0
-    """Groups in which a kept response has an advantage other than 0; 0 if advantages differ within
-    responses."""
-    equal: int = 0
-    """Groups of several responses with equal rewards."""
-    passing: int = 0
-    """Groups of equal rewards that reach the threshold of a pass."""
-
-    def plus(self, other: GroupSignal) -> GroupSignal:
-        """Return the counts of both sets of groups."""
-        return GroupSignal(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def summary(self, resolved: ResolvedRecipe) -> Json:
-        """Return the entry of the summary; None for what is unknown."""
-        known, rewarded = resolved.constant, resolved.rewarded
-        return {
-            "count": self.groups,
-            "with_signal": self.with_signal if known else None,
-            "equal_rewards": self.equal if rewarded else None,
-            "all_pass": self.passing if rewarded else None,
-            "none_pass": self.equal - self.passing if rewarded else None,
-            "pass_threshold": resolved.recipe.pass_threshold if rewarded else None,
-        }
-
-
-def add_signals(parts: Iterable[Mapping[K, GroupSignal]]) -> dict[K, GroupSignal]:
-    """Return the counts of several sets of groups, by key."""
-    total: dict[K, GroupSignal] = {}
-    for part in parts:
-        for key, counts in part.items():
-            total[key] = counts.plus(total.get(key, GroupSignal()))
-    return total
+    counts: Counter[str] = sum(cells, Counter())
+    sizes = {int(x.removeprefix(_SIZE)): n for x, n in counts.items() if x.startswith(_SIZE)}
+    powers = [sum(n * size**power for size, n in sizes.items()) for power in range(3)]
+    sums = {name: counts[name] for name in names}
+    if grouped:
+        sums |= dict(zip((f"group_size.{part}" for part in SPREADS), powers, strict=False))
+        sums |= {"groups": powers[0], "several": powers[0] - sizes.get(1, 0)}
+        sums |= {"single": sizes.get(1, 0)}
+    ends = (min(sizes), max(sizes)) if sizes else (math.nan, math.nan)
+    lows, highs = ({"group_size": float(end)} for end in ends)
+    return Totals(sums, lows, highs)
 
 
 class PromptGroups(NamedTuple):
@@ -226,37 +128,52 @@ def members_of(codes: Integers, rows: Mask) -> tuple[Integers, Integers]:
     return members, offsets_of(counts)
 
 
-def group_signal(responses: Responses, groups: PromptGroups) -> dict[Cell, GroupSignal]:
-    """Count the groups of a table by step and domain."""
-    equal, signal = groups.equal, np.zeros_like(groups.equal)
+def group_cells(
+    responses: Responses, groups: PromptGroups, recipe: Recipe
+) -> Iterator[tuple[str, Integers]]:
+    """Yield each kind and size of group, and the cells of these groups.
+
+    Args:
+        responses: with a row for each response or rollout.
+        groups: of the table.
+        recipe: names the reward components.
+    """
+    for size in np.unique(groups.size).tolist():
+        yield f"{_SIZE}{size}", groups.cell[groups.size == size]
+    yield "equal_rewards", groups.cell[groups.equal]
+    yield "all_pass", groups.cell[groups.equal & groups.passing]
     if "credit" in responses:
         credited = abs(responses["credit"].astype(np.float32)) >= SMALLEST
         credited &= responses["kept"] & (responses["tokens"] > 0)
         signal = count_true(credited[groups.members], groups.offsets) > 0
-    cells = responses.cells
-    flags = np.stack([np.ones_like(equal), signal, equal, equal & groups.passing], axis=1)
-    counts = np.zeros((len(cells.pairs), flags.shape[1]), np.int64)
-    np.add.at(counts, groups.cell, flags)
-    present = np.flatnonzero(counts[:, 0]).tolist()
-    names = cells.names(present)
-    numbers = counts[present].tolist()
-    return {(s, d): GroupSignal(*n) for (s, d), n in zip(names, numbers, strict=True)}
+        yield "with_signal", groups.cell[signal]
+    rows = np.zeros(len(responses), np.bool_)
+    rows[groups.members] = True
+    for name, of_component in component_groups(responses, recipe, rows).items():
+        yield f"equal_component:{name}", of_component.cell[of_component.equal]
 
 
-def equal_components(responses: Responses, recipe: Recipe, rows: Mask) -> Counter[str]:
-    """Count the groups of several scored responses in which a reward component has one value.
+def component_groups(responses: Responses, recipe: Recipe, rows: Mask) -> dict[str, PromptGroups]:
+    """Return the groups of scored responses, by reward component; `equal` is of its values.
 
     Args:
         responses: with a row for each response or rollout.
         recipe: names the components.
         rows: [N] the rows that count.
     """
-    counts = Counter[str]()
-    for name in recipe.reward_components or ():
-        values = responses[f"component:{name}"]
-        scored = rows & np.isfinite(values)
-        counts[name] = int(prompt_groups(responses, values, scored, 0.0).equal.sum())
-    return counts
+    values = {name: responses[f"component:{name}"] for name in recipe.reward_components or ()}
+    return {
+        name: prompt_groups(responses, x, rows & np.isfinite(x), 0.0) for name, x in values.items()
+    }
+
+
+def equal_components(responses: Responses, recipe: Recipe, rows: Mask) -> Counter[str]:
+    """Count the groups of several scored responses in which a reward component has one value.
+
+    Arguments as of `component_groups`.
+    """
+    groups = component_groups(responses, recipe, rows)
+    return Counter({name: int(of_component.equal.sum()) for name, of_component in groups.items()})
 
 
 def _in_order(cells: SummaryCells) -> NDArray[np.int64]:

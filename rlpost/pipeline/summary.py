@@ -5,11 +5,11 @@ It has the metrics of the totals, facts about groups and KL coefficients, and wa
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import accumulate, chain
+from itertools import chain
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,18 +25,18 @@ from rlpost.pipeline import recorded
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import FailureCounts, failure_counts
-from rlpost.pipeline.metrics import report_metrics
+from rlpost.pipeline.measures import EQUAL, Sets, facts_of, whole
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.rollout_order import PLACE, SAME_TURN
 from rlpost.pipeline.signal import (
-    GroupSignal,
-    add_signals,
-    equal_components,
-    group_signal,
+    Counts,
+    counts_by_cell,
+    group_cells,
     members_of,
     prompt_groups,
+    totals_of,
 )
 from rlpost.pipeline.stages.rewards import (
     countable,
@@ -50,7 +50,7 @@ from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -59,13 +59,10 @@ if TYPE_CHECKING:
     from rlpost.pipeline.device_choice import DeviceChoice
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.signal import Cell
     from rlpost.pipeline.totals import Label, Totals
-    from rlpost.recipe.recipe import Recipe
 
 
 REWARDS = "response_level_rewards"
-_MOST_SIZES = 100  # group sizes in the summary
 _MOST_REASONS = 20  # finish reasons in the summary
 _FEW_GROUPS = 4  # of a step, too few for a warning
 _MOSTLY = 0.75  # share of groups without signal that is warned of
@@ -74,82 +71,15 @@ _OPTIONAL = (*ROW_ROLES, "mask", "token_rewards", "old_log_probs", "ref_log_prob
 
 
 @dataclass(frozen=True)
-class GroupFacts:
-    """Statistics of whole prompt groups; those of different groups add with `+`."""
-
-    sizes: Counter[int] = field(default_factory=Counter)
-    """Size -> number of groups; responses that are left out of statistics do not count."""
-    signal: Mapping[Cell, GroupSignal] = field(default_factory=dict)
-    """Groups with a signal, and with equal rewards, by step and domain."""
-    equal_components: Counter[str] = field(default_factory=Counter)
-    """Reward component -> groups of several responses in which its values are equal."""
-
-    def __add__(self, other: GroupFacts) -> GroupFacts:
-        return GroupFacts(
-            self.sizes + other.sizes,
-            add_signals([self.signal, other.signal]),
-            self.equal_components + other.equal_components,
-        )
-
-    def to_json(self) -> Json:
-        """Return the statistics as plain data."""
-        return {
-            name: [*value.items()] if isinstance(value, dict) else value
-            for name, value in vars(self).items()
-        }
-
-    @classmethod
-    def from_json(cls, table: Json) -> GroupFacts:
-        """Return the statistics from what `to_json` returned."""
-        sizes, equal = (Counter(dict(table[name])) for name in ("sizes", "equal_components"))
-        signal = {tuple(cell): GroupSignal(*counts) for cell, counts in table["signal"]}
-        return cls(sizes, signal, equal)
-
-    def summary(self, columns: list[str]) -> Json:
-        """Return the entry of the summary.
-
-        Args:
-            columns: the columns that identify a group.
-        """
-        if not self.sizes:
-            return {"count": 0, "single": 0, "size": None, "sizes": {}}
-        return {
-            "count": self.sizes.total(),
-            "by": columns,
-            "single": self.sizes[1],
-            "size": {"min": min(self.sizes), "median": self._median(), "max": max(self.sizes)},
-            "sizes": dict(sorted(self.sizes.items())[:_MOST_SIZES]),
-        }
-
-    def _median(self) -> float:
-        """Return the median size."""
-        total, ascending = self.sizes.total(), sorted(self.sizes)
-        upto = list(accumulate(self.sizes[size] for size in ascending))
-        low, high = (ascending[bisect_right(upto, rank)] for rank in ((total - 1) // 2, total // 2))
-        return (low + high) / 2
-
-
-@dataclass(frozen=True)
 class ResponseFacts:
     """Facts about whole groups of responses, besides their totals; they add with `+`."""
 
-    groups: GroupFacts | None
-    """None if the input has no groups."""
-    empty: int
-    """Responses without a policy token."""
+    counts: Counts
+    """Of groups, and of responses, or rollouts, that a limit cut off."""
     coefficients: list[Json] | None = None
     """The KL coefficient of each batch if it is adaptive; all batches are then in one table."""
-    unwhitened: int = 0
-    """Batches with one policy token, which whitening leaves as they are."""
-    over_limit: int = 0
-    """Responses of more policy tokens than --drop-longer."""
-    longest: int = 0
-    """Most policy tokens of a response."""
     turns: TurnCounts = NO_TURNS
     """Evidence of rows that are turns, each of which counts as a response."""
-    truncated: int | None = None
-    """Kept responses that a limit cut off, of rollouts at their last turn; None if no column of it
-    was read."""
     unknown_reasons: Counter[str] = field(default_factory=Counter)
     """Finish reasons that are not known -> responses."""
     failures: FailureCounts = field(default_factory=FailureCounts)
@@ -160,16 +90,14 @@ class ResponseFacts:
     """Rows with the turn, branch and agent of another row of their rollout."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
-        groups = [one.groups for one in (self, other) if one.groups is not None]
+        counts = {
+            cell: self.counts.get(cell, Counter()) + other.counts.get(cell, Counter())
+            for cell in self.counts | other.counts
+        }
         return ResponseFacts(
-            sum(groups, GroupFacts()) if groups else None,
-            self.empty + other.empty,
+            counts,
             self.coefficients or other.coefficients,
-            self.unwhitened + other.unwhitened,
-            self.over_limit + other.over_limit,
-            max(self.longest, other.longest),
             self.turns | other.turns,
-            None if self.truncated is None else self.truncated + (other.truncated or 0),
             self.unknown_reasons + other.unknown_reasons,
             self.failures + other.failures,
             self.forked + other.forked,
@@ -178,18 +106,19 @@ class ResponseFacts:
 
     def to_json(self) -> Json:
         """Return the facts as plain data."""
-        groups = self.groups and self.groups.to_json()
-        return {**vars(self), "groups": groups, "failures": vars(self.failures)}
+        counts = [*self.counts.items()]
+        return {**vars(self), "counts": counts, "failures": vars(self.failures)}
 
     @classmethod
     def from_json(cls, table: Json) -> ResponseFacts:
         """Return the facts from what `to_json` returned."""
-        groups = table["groups"] and GroupFacts.from_json(table["groups"])
-        reasons = Counter[str](table["unknown_reasons"])
-        failures = FailureCounts.from_json(table["failures"])
-        turns = TurnCounts(*table["turns"])
-        own = {"unknown_reasons": reasons, "failures": failures}
-        return cls(**{**table, "groups": groups, "turns": turns, **own})
+        own = {
+            "counts": {tuple(cell): Counter(counts) for cell, counts in table["counts"]},
+            "turns": TurnCounts(*table["turns"]),
+            "unknown_reasons": Counter[str](table["unknown_reasons"]),
+            "failures": FailureCounts.from_json(table["failures"]),
+        }
+        return cls(**{**table, **own})
 
 
 def nonfinite(responses: Responses) -> int:
@@ -199,30 +128,16 @@ def nonfinite(responses: Responses) -> int:
 
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
-    tokens, limit = responses["tokens"], plan.resolved.recipe.drop_longer
     turns = responses.columns.get("turn_evidence", np.zeros(0, np.int8))
     return ResponseFacts(
-        groups=_groups(plan, responses) if "group" in plan.columns else None,
-        empty=int(((tokens == 0) & responses["kept"]).sum()),
+        counts=_counts(plan, responses),
         coefficients=_coefficients(plan, responses),
-        unwhitened=int(responses.columns.get("unwhitened", np.zeros(0)).sum()),
-        over_limit=0 if limit is None else int((tokens > limit).sum()),
-        longest=int(tokens.max()) if len(responses) else 0,
         turns=TurnCounts.of(turns),
-        truncated=_truncated(responses),
         unknown_reasons=responses.label_counts(UNKNOWN_REASON),
         failures=failure_counts(responses),
         forked=_forked(plan.resolved, responses),
         same_turn=int((responses.columns.get(SAME_TURN, False) & responses["kept"]).sum()),
     )
-
-
-def _truncated(responses: Responses) -> int | None:
-    """Return how many kept responses, or rollouts, with policy tokens a limit cut off."""
-    if TRUNCATED not in responses:
-        return None
-    units = unit_table(responses).table
-    return int((units[TRUNCATED] & units["kept"] & (units["tokens"] > 0)).sum())
 
 
 def _forked(resolved: ResolvedRecipe, responses: Responses) -> int:
@@ -241,17 +156,21 @@ def _forked(resolved: ResolvedRecipe, responses: Responses) -> int:
     return len(np.unique(unit[order][1:][siblings]))
 
 
-def _groups(plan: Plan, responses: Responses) -> GroupFacts:
-    recipe = plan.resolved.recipe
-    responses = unit_table(responses).table
-    rows, total = countable(responses, recipe), total_rewards(responses)
-    groups = prompt_groups(responses, total, rows, recipe.pass_threshold)
-    sizes, counts = (x.tolist() for x in np.unique(groups.size, return_counts=True))
-    return GroupFacts(
-        Counter(dict(zip(sizes, counts, strict=True))),
-        group_signal(responses, groups),
-        equal_components(responses, recipe, rows),
-    )
+def _counts(plan: Plan, responses: Responses) -> Counts:
+    recipe, units = plan.resolved.recipe, unit_table(responses).table
+    numbers: list[tuple[str, NDArray[np.int64]]] = []
+    if plan.resolved.grouped:
+        rows, total = countable(units, recipe), total_rewards(units)
+        numbers += group_cells(
+            units, prompt_groups(units, total, rows, recipe.pass_threshold), recipe
+        )
+    if TRUNCATED in units:
+        ends = units["kept"] & (units["tokens"] > 0)
+        numbers += [
+            ("ends", units["cell"][ends]),
+            (TRUNCATED, units["cell"][ends & units[TRUNCATED]]),
+        ]
+    return counts_by_cell(units.cells, numbers)
 
 
 def _first_of_each(codes: NDArray[np.int64], rows: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -269,7 +188,7 @@ def _coefficients(plan: Plan, responses: Responses) -> list[Json] | None:
     return [{"batch": labels[code], "coefficient": beta} for code, beta in betas]
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Json = dict[str, Any]
 
 
@@ -361,72 +280,58 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         totals: of the responses, by cell.
     """
     resolved = plan.resolved
-    rows = {
-        "step": cells.by_label("step", totals.keys),
-        "domain": cells.by_label("domain", totals.keys),
+    labels = {by: cells.by_label(by, totals.keys) for by in ("step", "domain")}
+    parts = iter(totals.over_each([totals.keys, *(x for by in labels.values() for _, x in by)]))
+    slices = {"all": Sets(None, [next(parts)])}
+    slices |= {
+        by: Sets([x for x, _ in rows], [next(parts) for _ in rows])
+        for by, rows in labels.items()
+        if rows
     }
-    sets = [totals.keys, *(part for column in rows for _, part in rows[column])]
-    every, *parts = totals.over_each(sets)
-    whole, *metrics = report_metrics([every, *parts], resolved)
-    of_part = iter(metrics)
-    tables = {
-        f"{column}s": [{column: label, **next(of_part)} for label, _ in own]
-        for column, own in rows.items()
-    }
+    slices = {by: _with_counts(by, part, facts.counts, plan) for by, part in slices.items()}
+    measured, (sums,) = facts_of(slices, resolved), slices["all"].totals
+    known, measures_kl = resolved.lengths != "unknown", resolved.kl or resolved.kl_unread
     by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
-    groups = None if facts.groups is None else facts.groups.summary(by)
-    whole["signal"]["histogram"] = _histogram(totals)
-    for one in (whole, *tables["steps"], *tables["domains"]):
-        one["signal"]["groups"] = None
-    if facts.groups is not None:
-        _add_group_signal(facts.groups, resolved, whole, tables)
-    _add_equal_components(facts.groups, whole)
-    edges = _edge_counts(every)
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
-        "estimator": resolved.estimator.name,
-        "computes": recipe_words(resolved),
+        "responses": sums.count("rows"),
+        "rollouts": sums.count("rollouts") if resolved.unit == "rollout" else None,
+        "groups": sums.count("groups") if resolved.grouped else None,
+        "groups_with_signal": sums.count("with_signal") if "with_signal" in measured else None,
+        "tokens": {"all": sums.count("length"), "policy": sums.count("tokens")} if known else None,
         "roles": roles_of(plan),
         "unit": resolved.unit_facts,
-        **whole,
-        "groups": groups,
-        **({} if facts.truncated is None else {"truncation": _truncation(plan, facts)}),
+        "group_by": by if resolved.grouped else None,
+        "estimator": resolved.estimator.name,
+        "computes": recipe_words(resolved),
+        "process_rewards": resolved.process,
+        "kl": _penalty(resolved, facts.coefficients) if measures_kl else None,
+        **({} if TRUNCATED not in measured else {"truncation": _truncation(plan, facts)}),
         **facts.failures.entries(plan.resolved, plan.columns),
-        **tables,
+        "facts": measured,
+        "profiles": {"advantage": _histogram(totals)},
     }
-    if "kl" in summary:
-        summary["kl"] |= _penalty(resolved.recipe, facts.coefficients)
-    summary["signal"]["no_signal"] = _no_signal(plan, summary)
-    shifted, errors = _shifted(plan, edges["shifted"], summary["responses"])
-    summary["errors"] = [
-        *zero_advantages(summary["advantage"]),
-        *(shifted if errors else []),
-        *_positive(plan, every),
-        *_all_rejected(summary),
-    ]
-    summary["warnings"] = [
-        *warnings_of(plan, facts, summary, edges["padded"]),
-        *([] if errors else shifted),
-        *_unwhitened(facts.unwhitened),
-        *_over_limit(plan, facts),
-        *rollout_warnings(plan, facts),
-        *_truncations(plan, facts),
-        *_missed_kl(plan.resolved),
-        *_lost(plan.resolved, every),
-        *_identical(summary),
-        *_steps_without_signal(summary),
-    ]
-    if "recorded" in summary:
-        entry = summary["recorded"]
-        entry["text"], flipped = recorded.verdict(plan.source, plan.columns, entry)
-        summary["warnings"] += [entry["text"]] * flipped
+    if "recorded_differs" in measured:
+        summary["recorded"] = recorded.verdict(plan.source, plan.columns, measured)[0]
+    summary["verdict"] = _verdict(plan, summary)
+    summary["findings"] = _findings(plan, facts, summary, sums)
     return summary
 
 
-def _add_equal_components(groups: GroupFacts | None, whole: Json) -> None:
-    """Add the groups of equal values of each reward component; None without groups."""
-    for name, one in whole.get("components", {}).items():
-        one["no_signal"] = None if groups is None else groups.equal_components[name]
+def _with_counts(by: str, part: Sets, counts: Counts, plan: Plan) -> Sets:
+    """Return sets of responses with the counts of their groups and responses."""
+    resolved, names = plan.resolved, [TRUNCATED, "ends"] if TRUNCATED in plan.roles else []
+    if resolved.grouped:
+        names += ["with_signal"] if resolved.constant else []
+        names += ["equal_rewards", "all_pass"] if resolved.rewarded else []
+        names += [f"{EQUAL}{name}" for name in resolved.recipe.reward_components or ()]
+    place = {"step": 0, "domain": 1}.get(by)
+    of_label: dict[str, list[Counter[str]]] = defaultdict(list)
+    for cell, numbers in counts.items():
+        of_label["" if place is None else cell[place]].append(numbers)
+    labels = [""] if part.labels is None else map(str, part.labels)
+    own = (totals_of(of_label[label], names, grouped=resolved.grouped) for label in labels)
+    return Sets(part.labels, [x.beside(y) for x, y in zip(part.totals, own, strict=True)])
 
 
 def _edge_counts(totals: Totals) -> dict[str, int]:
@@ -436,12 +341,18 @@ def _edge_counts(totals: Totals) -> dict[str, int]:
     return counts if equally_long else {**counts, "padded": 0}
 
 
-def _penalty(recipe: Recipe, coefficients: list[Json] | None) -> Json:
-    """Return the KL coefficient, that of each batch if it adapts, and where KL is subtracted."""
-    credit = {"credit": recipe.numerics.kl_credit}
+def _penalty(resolved: ResolvedRecipe, coefficients: list[Json] | None) -> Json:
+    """Return the estimator and the coefficient of KL, and where the penalty is subtracted."""
+    recipe = resolved.recipe
+    entry: Json = {
+        "estimator": recipe.kl_estimator,
+        "coefficients": recipe.kl_coef,
+        "credit": recipe.numerics.kl_credit,
+    }
+    entry |= {"measured": False} if resolved.kl_unread else {}
     if coefficients is None or recipe.kl_target is None:
-        return {"coefficients": recipe.kl_coef, **credit}
-    return {"coefficients": coefficients, **credit, "target": recipe.kl_target.value}
+        return entry
+    return entry | {"coefficients": coefficients, "target": recipe.kl_target.value}
 
 
 def _histogram(totals: ExactTotals) -> Json:
@@ -450,17 +361,55 @@ def _histogram(totals: ExactTotals) -> Json:
     return histogram(tallied[0])._asdict()
 
 
-def _add_group_signal(
-    groups: GroupFacts, resolved: ResolvedRecipe, whole: Json, tables: Mapping[str, list[Json]]
-) -> None:
-    """Add the counts of groups to the signal of the whole, of each step and of each domain."""
-    counts = add_signals({"": one} for one in groups.signal.values())
-    whole["signal"]["groups"] = counts.get("", GroupSignal()).summary(resolved)
-    for number, column in enumerate(("step", "domain")):
-        of_label = add_signals({cell[number]: one} for cell, one in groups.signal.items())
-        for row in tables[f"{column}s"]:
-            own = of_label.get(str(row[column]), GroupSignal())
-            row["signal"]["groups"] = own.summary(resolved)
+def _findings(plan: Plan, facts: ResponseFacts, summary: Json, totals: Totals) -> list[Json]:
+    """Return what is wrong, or likely so, errors first.
+
+    Args:
+        plan: of the run.
+        facts: about the responses.
+        summary: without findings.
+        totals: of the whole input.
+    """
+    resolved, measured, edges = plan.resolved, summary["facts"], _edge_counts(totals)
+    shifted, certain = _shifted(plan, edges["shifted"], summary["responses"])
+    found = [
+        ("no_advantages", "error", zero_advantages(whole(measured, "advantage"))),
+        ("shifted_lists", "error" if certain else "warning", shifted),
+        ("positive_log_probs", "error", _positive(plan, totals)),
+        ("all_rejected", "error", _all_rejected(measured)),
+        *(
+            (name, "warning", texts)
+            for name, texts in common_warnings(
+                plan, whole(measured, "left_out:nonfinite")["total"]
+            ).items()
+        ),
+        *((name, "warning", [text]) for name, text in _likely(plan, summary, totals).items()),
+        ("padded_lists", "warning", _padded(edges["padded"], summary["responses"])),
+        ("not_whitened", "warning", _unwhitened(totals.count("unwhitened"))),
+        ("over_limit", "warning", _over_limit(plan, totals)),
+        *((name, "warning", texts) for name, texts in rollout_warnings(plan, facts).items()),
+        ("truncated", "warning", _truncations(plan, facts, measured)),
+        ("kl_without_effect", "warning", _missed_kl(resolved)),
+        ("lost_rewards", "warning", _lost(resolved, totals)),
+        ("same_log_probs", "warning", _identical(measured)),
+        ("steps_without_signal", "warning", _steps_without_signal(summary)),
+        ("recorded_advantages", "warning", _recorded(plan, measured)),
+    ]
+    order = sorted(found, key=lambda one: one[1] != "error")
+    return [finding(name, text, level) for name, level, texts in order for text in texts]
+
+
+def finding(check: str, text: str, level: str = "warning") -> Json:
+    """Return a finding as plain data: its columns and its option are those that its text names."""
+    option = re.search(r"--[a-z][-a-z]*(?: [a-z_]+=[\w.]+)?", text)
+    columns = [*dict.fromkeys(re.findall(r"`([^`]+)`", text))]
+    return {"check": check, "level": level, "text": text, "columns": columns, "rows": [],
+            "option": option and option[0]}  # fmt: skip
+
+
+def texts_of(summary: Json, *levels: str) -> list[str]:
+    """Return the texts of the findings of these levels."""
+    return [one["text"] for one in summary["findings"] if one["level"] in levels]
 
 
 def roles_of(plan: Plan) -> Json:
@@ -491,18 +440,18 @@ def _shifted(plan: Plan, count: int, rows: int) -> tuple[list[str], bool]:
     return [text], len({*LOG_PROBS} & {*plan.roles}) > 1
 
 
-def _all_rejected(summary: Json) -> list[str]:
+def _all_rejected(facts: Json) -> list[str]:
     """Return the error of filters that leave nothing to train on."""
-    entry = summary.get("correction") or {}
-    if not entry.get("rejected") or entry["rejected"]["tokens"] != entry["tokens"] > 0:
+    entry = whole(facts, "rejected")
+    if not 0 < entry["count"] == entry["total"]:
         return []
     return ["--is-filter rejects every policy token: training on this file would learn nothing"]
 
 
-def _identical(summary: Json) -> list[str]:
+def _identical(facts: Json) -> list[str]:
     """Return the warning of a correction between equal policies."""
-    entry = summary.get("correction") or {}
-    if not entry.get("tokens") or entry["identical"] != entry["tokens"]:
+    entry = whole(facts, "identical_log_probs")
+    if not 0 < entry["count"] == entry["total"]:
         return []
     text = (
         "old and infer log-probs are identical in every policy token: one is a copy of the other, "
@@ -511,49 +460,49 @@ def _identical(summary: Json) -> list[str]:
     return [text]
 
 
-def warnings_of(plan: Plan, facts: ResponseFacts, summary: Json, padded: int) -> list[str]:
-    """Return warnings of likely mistakes in the input or the recipe."""
-    columns, rows = plan.columns, summary["responses"]
-    groups = summary["groups"] or {"single": 0, "count": 0}
+def _recorded(plan: Plan, facts: Json) -> list[str]:
+    """Return the warning of recorded advantages of another sign than the computed ones."""
+    if "recorded_differs" not in facts:
+        return []
+    text, flipped = recorded.verdict(plan.source, plan.columns, facts)
+    return [text] if flipped else []
+
+
+def _padded(count: int, rows: int) -> list[str]:
+    if count * 2 <= rows:
+        return []
+    text = (
+        f"{count} of {rows} responses end in an observation token with an old log-prob of exactly "
+        "0: are the lists padded? rlpost needs lists without padding"
+    )
+    return [text]
+
+
+def _likely(plan: Plan, summary: Json, totals: Totals) -> dict[str, str]:
+    """Return likely mistakes in the input or the recipe, by check."""
+    columns, resolved, facts = plan.columns, plan.resolved, summary["facts"]
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
-    empty, signal = facts.empty, summary["signal"]["groups"] or {}
-    equal = signal.get("equal_rewards") or 0
-    left_out = summary["masked"]["nonfinite"]["responses"]
-    likely = [
-        (
-            groups["single"] * 2 > groups["count"] and plan.resolved.recipe.unit != "rollout",
-            _single_rows(plan, summary, groups),
-        ),
-        (
-            "ref_log_probs" in columns and old is None,
-            "KL is not computed: no column for old_log_probs (--map old_log_probs=COLUMN)",
-        ),
-        (
-            padded * 2 > rows,
-            (
-                f"{padded} of {rows} responses end in an observation token with an old "
-                "log-prob of exactly 0: are the lists padded? rlpost needs lists without padding"
-            ),
-        ),
-        (
-            old is not None and old == infer,
-            f"old and infer log-probs are the same column, `{old}`",
-        ),
-        (_sums_kl(plan.resolved), _summed_kl(plan.resolved)),
-        (equal > 0 and _divides_kl(plan.resolved), _kl_noise(equal, groups["count"])),
-        (
-            "token_rewards" in columns and plan.resolved.process is None,
-            f"process rewards are not used: {plan.resolved.estimator.name} reads no reward",
-        ),
-        (
-            empty > 0,
-            f"{counted(empty, 'response')} without policy tokens, so without an advantage",
-        ),
-    ]
-    return [
-        *common_warnings(plan, left_out),
-        *(text for applies, text in likely if applies),
-    ]
+    single = whole(facts, "single")
+    equal = whole(facts, "equal_rewards")
+    empty, texts = totals.count("empty"), dict[str, str]()
+    if single["total"] * 2 > single["count"] and resolved.recipe.unit != "rollout":
+        texts["single_row_groups"] = _single_rows(plan, summary, single)
+    if "ref_log_probs" in columns and old is None:
+        text = "KL is not computed: no column for old_log_probs (--map old_log_probs=COLUMN)"
+        texts["no_old_log_probs"] = text
+    if old is not None and old == infer:
+        texts["same_column"] = f"old and infer log-probs are the same column, `{old}`"
+    if _sums_kl(resolved):
+        texts["kl_of_response"] = _summed_kl(resolved)
+    if equal["total"] and _divides_kl(resolved):
+        texts["kl_noise"] = _kl_noise(equal["total"], summary["groups"])
+    if "token_rewards" in columns and resolved.process is None:
+        name = resolved.estimator.name
+        texts["process_rewards"] = f"process rewards are not used: {name} reads no reward"
+    if empty:
+        what = counted(empty, "response")
+        texts["no_policy_tokens"] = f"{what} without policy tokens, so without an advantage"
+    return texts
 
 
 def _sums_kl(resolved: ResolvedRecipe) -> bool:
@@ -613,28 +562,29 @@ def zero_advantages(advantage: Json) -> list[str]:
     return [NO_SIGNAL]
 
 
-def _no_signal(plan: Plan, summary: Json) -> Json | None:
-    """Return that no advantage is other than 0, with the likely cause; None if one is."""
-    tokens, rejected = summary["signal"]["tokens"], _all_rejected(summary)
-    if tokens["positive"]["tokens"] or tokens["negative"]["tokens"]:
-        return None
+def _verdict(plan: Plan, summary: Json) -> Json:
+    """Return whether anything is learnt: an error if no advantage is other than 0, with a cause."""
+    facts = summary["facts"]
+    count, zero = (whole(facts, "advantage_zero")[name] for name in ("count", "total"))
+    if zero < count:
+        return {"level": "ok", "text": f"{percent(1 - zero / count)} of the advantages are not 0"}
     unit = "response" if summary["tokens"] is None else "policy token"
-    what = f"all {counted(tokens['count'], unit)} have advantage 0"
-    if tokens["count"] == 0:
-        return {"what": f"no {unit} is kept", "cause": rejected[0] if rejected else ""}
-    return {"what": what, "cause": _cause(plan, summary)}
+    what, cause = f"all {counted(count, unit)} have advantage 0", _cause(plan, summary)
+    if not count:
+        what, cause = f"no {unit} is kept", "".join(_all_rejected(facts))
+    return {"level": "error", "text": f"nothing to learn: {what}", "cause": cause}
 
 
 def _steps_without_signal(summary: Json) -> list[str]:
     """Return the warning of steps in which most groups have no signal, if not all steps are so."""
-    if summary["signal"]["no_signal"] is not None:
+    facts = summary["facts"]
+    if summary["verdict"]["level"] == "error" or "with_signal" not in facts:
         return []
+    steps = facts["with_signal"].get("step", {"label": [], "count": [], "mean": []})
     shares = {
-        row["step"]: 1 - groups["with_signal"] / groups["count"]
-        for row in summary["steps"]
-        if (groups := row["signal"]["groups"])
-        and groups["with_signal"] is not None
-        and groups["count"] >= _FEW_GROUPS
+        step: 1 - share
+        for step, count, share in zip(*(steps[x] for x in ("label", "count", "mean")), strict=True)
+        if count >= _FEW_GROUPS
     }
     dead = [step for step, share in shares.items() if share >= _MOSTLY]
     if not dead:
@@ -647,38 +597,40 @@ def _steps_without_signal(summary: Json) -> list[str]:
 
 def _cause(plan: Plan, summary: Json) -> str:
     """Return the likely cause of advantages that are all 0; empty for none that is known."""
-    reward, groups = summary.get("reward"), summary["signal"]["groups"]
-    if reward and reward["mean"] is not None and reward["min"] == reward["max"]:
+    facts = summary["facts"]
+    reward, single, equal, passing = (
+        whole(facts, x) for x in ("reward", "single", "equal_rewards", "all_pass")
+    )
+    if reward["min"] is not None and reward["min"] == reward["max"]:
         column = plan.columns.columns.get("reward")
         where = f", and that the reward is in `{column}` (--map reward=COLUMN)" if column else ""
         return f"All rewards are {reward['min']:g}: check the grader{where}."
-    if groups and summary["groups"]["single"] == groups["count"]:
+    if "single" in facts and single["total"] == single["count"]:
         column = plan.columns.columns.get("group")
         return f"Each group has one response: is `{column}` the prompt? (--map group=COLUMN)"
-    if groups and groups["count"] and groups["equal_rewards"] == groups["count"]:
-        passes = f"{groups['all_pass']:,} all pass, {groups['none_pass']:,} none"
+    if equal["total"] and equal["total"] == single["count"]:
+        passes = f"{passing['total']:,} all pass, {equal['total'] - passing['total']:,} none"
         return f"Each group has equal rewards ({passes}): take harder or easier prompts."
     return ""
 
 
-def common_warnings(plan: Plan, left_out: int) -> list[str]:
-    """Return the warnings of every run that has advantages, computed or read.
+def common_warnings(plan: Plan, left_out: int) -> dict[str, list[str]]:
+    """Return the warnings of every run that has advantages, computed or read, by check.
 
     Args:
         plan: of the run.
         left_out: how many responses were left out because a number is not finite.
     """
-    texts = []
+    texts: dict[str, list[str]] = {}
     if "mask" not in plan.columns and not plan.resolved.rows_only:
-        texts.append("no mask column: every token counts as a policy token")
+        texts["no_mask"] = ["no mask column: every token counts as a policy token"]
     if left_out:
-        texts.append(f"{counted(left_out, 'response')} left out: a number is not finite")
+        what = counted(left_out, "response")
+        texts["nonfinite"] = [f"{what} left out: a number is not finite"]
     if plan.columns.columns.get("reward") == REWARDS:
-        texts.append(
-            f"raw rewards are read from `{REWARDS}`, a name under which rlpost writes rewards "
-            "after normalisation (--map reward=COLUMN)"
-        )
-    return texts + _ignored(plan) + _in_some_files(plan)
+        text = f"raw rewards are read from `{REWARDS}`, a name under which rlpost writes rewards "
+        texts["own_rewards"] = [f"{text}after normalisation (--map reward=COLUMN)"]
+    return texts | {"ignored_columns": _ignored(plan), "in_some_files": _in_some_files(plan)}
 
 
 def _in_some_files(plan: Plan) -> list[str]:
@@ -721,19 +673,23 @@ def _unwhitened(number: int) -> list[str]:
     return [text] if number else []
 
 
-def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
+def _over_limit(plan: Plan, totals: Totals) -> list[str]:
     """Return the warning of responses that are longer than the limit of generation."""
-    if not facts.over_limit:
+    if not (over := totals.count("over_limit")):
         return []
-    limit, longer = plan.resolved.recipe.drop_longer, counted(facts.over_limit, "response")
-    upto = f"up to {facts.longest:,} policy tokens"
+    limit, longer = plan.resolved.recipe.drop_longer, counted(over, "response")
+    upto = f"up to {totals.highs['tokens']:,.0f} policy tokens"
     return [f"--drop-longer {limit}: {longer} longer, {upto}; is this the limit of generation?"]
 
 
-def rollout_warnings(plan: Plan, facts: ResponseFacts) -> list[str]:
-    """Return the warnings of rows that are not one rollout each, or no answers."""
-    failures = facts.failures.warnings(plan.resolved.recipe, plan.columns)
-    return [*_turns(plan, facts), *_forks(plan, facts), *_same_turn(plan, facts), *failures]
+def rollout_warnings(plan: Plan, facts: ResponseFacts) -> dict[str, list[str]]:
+    """Return the warnings of rows that are not one rollout each, or no answers, by check."""
+    return {
+        "turns_as_responses": _turns(plan, facts),
+        "forked_rollouts": _forks(plan, facts),
+        "same_turn": _same_turn(plan, facts.same_turn),
+        "failures": facts.failures.warnings(plan.resolved.recipe, plan.columns),
+    }
 
 
 def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
@@ -772,33 +728,30 @@ def _forks(plan: Plan, facts: ResponseFacts) -> list[str]:
     return [text]
 
 
-def _same_turn(plan: Plan, facts: ResponseFacts) -> list[str]:
+def _same_turn(plan: Plan, count: int) -> list[str]:
     """Return the warning of rows that are copies, or branches without a name."""
-    if not facts.same_turn:
+    if not count:
         return []
     place = [f"`{plan.columns.column(role)}`" for role in PLACE if role in plan.columns]
     branch = "" if "branch" in plan.columns else "; --map branch=COLUMN is for branches"
     text = (
-        f"{counted(facts.same_turn, 'row')} with the {', '.join(place)} of another row of their "
+        f"{counted(count, 'row')} with the {', '.join(place)} of another row of their "
         f"rollout: drop copies, which train twice{branch}"
     )
     return [text]
 
 
 def _truncation(plan: Plan, facts: ResponseFacts) -> Json:
-    """Return the entry of the summary about responses that a limit cut off."""
-    column, unknown = plan.columns.column(TRUNCATED), facts.unknown_reasons
-    return {
-        "column": column,
-        "responses": facts.truncated,
-        "unknown": most_frequent(unknown, _MOST_REASONS),
-    }
+    """Return the column of what a limit cut off, and its values that are not known."""
+    unknown = most_frequent(facts.unknown_reasons, _MOST_REASONS)
+    return {"column": plan.columns.column(TRUNCATED), "unknown": unknown}
 
 
-def _truncations(plan: Plan, facts: ResponseFacts) -> list[str]:
+def _truncations(plan: Plan, facts: ResponseFacts, measured: Json) -> list[str]:
     """Return the warnings of finish reasons, and of an episode that ends where a limit cut it."""
-    if facts.truncated is None:
+    if "truncated" not in measured:
         return []
+    truncated = whole(measured, TRUNCATED)["total"]
     column, texts, unknown = plan.columns.column(TRUNCATED), [], facts.unknown_reasons
     if unknown:
         texts.append(
@@ -807,15 +760,15 @@ def _truncations(plan: Plan, facts: ResponseFacts) -> list[str]:
             "a column of bools)"
         )
     recipe, name = plan.resolved.recipe, plan.resolved.estimator.name
-    if facts.truncated and warns_of_ends(plan.resolved):
+    if truncated and warns_of_ends(plan.resolved):
         texts.append(
-            f"{counted(facts.truncated, 'truncated response')} (by `{column}`): estimator {name} "
+            f"{counted(truncated, 'truncated response')} (by `{column}`): estimator {name} "
             "ends an episode at the last token, with the value 0 behind it; --bootstrap column "
             "uses the role next_value, --bootstrap last the last value of the row; "
             "--drop-truncated leaves these responses out"
         )
     ends = plan.resolved.joins or plan.resolved.unit == "row"  # else each row of a rollout does
-    if not facts.truncated and recipe.bootstrap is not None and ends:
+    if not truncated and recipe.bootstrap is not None and ends:
         text = f"--bootstrap {recipe.bootstrap} changes nothing: no response is truncated"
         texts.append(f"{text} (by `{column}`)")
     return texts
@@ -861,16 +814,13 @@ def positive_warning(plan: Plan, role: str, tokens: int, highest: float) -> str:
     )
 
 
-def _single_rows(plan: Plan, summary: Json, groups: Json) -> str:
+def _single_rows(plan: Plan, summary: Json, single: Json) -> str:
     """Return the warning that most groups have one response: wrong key, or split by batches."""
     group = plan.columns.columns.get("group")
-    if summary.get("rollouts", {"count": summary["responses"]})["count"] < summary["responses"]:
-        which = f"{groups['single']} of {groups['count']} groups have"
+    which = f"{single['total']} of {single['count']} groups have"
+    if (summary["rollouts"] or summary["responses"]) < summary["responses"]:
         return "; ".join(one_id(which, plan.columns.column("rollout")))
-    text = (
-        f"{groups['single']} of {groups['count']} groups have one response: does `{group}` "
-        "identify the prompt? (--map group=COLUMN)"
-    )
+    text = f"{which} one response: does `{group}` identify the prompt? (--map group=COLUMN)"
     if "batch" not in plan.columns or plan.resolved.recipe.numerics.batch == "all":
         return text
     step = plan.columns.column("batch")

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 Label = str | int
 
-SPREADS = ("count", "total", "squares")
+SPREADS = ("count", "total", "squares", "rest")
+"""Sums of several numbers; `rest` is what rounding of each part of `squares` took from it."""
 _NUMBERS = ("keys", "digits", "lows", "highs")  # of a block
 _NONE = np.zeros((), np.int64)
 
@@ -78,19 +79,38 @@ class Totals:
 
     def statistic(self, name: str) -> dict[str, float | None]:
         """Return mean, Bessel standard deviation, min and max; all None without numbers."""
-        count, total, squares = (self.sums.get(f"{name}.{part}", 0) for part in SPREADS)
+        count, total = (self.sums.get(f"{name}.{part}", 0) for part in SPREADS[:2])
         if not count:
             return {"mean": None, "std": None, "min": None, "max": None}
         one, variance = 1 << self.scale, 0.0
         if count > one:
-            # (Σx² - (Σx)²/n) / (n - 1) in integers, so nothing is lost in the subtraction
-            variance = max(squares * count - total * total, 0) / (count * (count - one))
+            variance = max(self._squared(name), 0) / (count * (count - one))
         return {
             "mean": total / count,
             "std": variance**0.5,
             "min": self.lows[name] + 0.0,  # -0 becomes 0, since their order is chance
             "max": self.highs[name] + 0.0,
         }
+
+    def variance(self, name: str) -> Fraction:
+        """Return the variance of n numbers, times n²."""
+        return Fraction(self._squared(name), 1 << 2 * self.scale)
+
+    def _squared(self, name: str) -> int:
+        """Return n Σx² - (Σx)², in integers, so nothing is lost in the subtraction."""
+        count, total, *squares = (self.sums.get(f"{name}.{part}", 0) for part in SPREADS)
+        return sum(squares) * count - total * total
+
+    def beside(self, other: Totals) -> Totals:
+        """Return these totals with those of other names, of the same set."""
+        scale = max(self.scale, other.scale)
+        sums = {
+            name: value << (scale - part.scale)
+            for part in (self, other)
+            for name, value in part.sums.items()
+        }
+        lows, highs = self.lows | other.lows, self.highs | other.highs
+        return replace(self, sums=sums, lows=lows, highs=highs, scale=scale)
 
 
 class Counted(NamedTuple):
@@ -172,24 +192,28 @@ class ExactTotals:
 
         Args:
             keys: [n] the key of each response.
-            sums: numbers to add up, [n] each.
+            sums: numbers to add up, [n] each; whole ones, and flags, take less memory.
             spans: the lowest and the highest value of each response, [n] each.
             counts: whole numbers of any shape by key, [k, ...] each, for the k keys that occur, in
                 their order; what follows is left out.
         """
         distinct, index = np.unique(keys, return_inverse=True)
         count = len(distinct)
-        stacked = np.stack([value.astype(np.float64, copy=False) for value in sums.values()])
+        whole = {name: sums[name] for name in sums if sums[name].dtype.kind in "biu"}
+        sums = {name: sums[name] for name in sums if name not in whole}
+        counted = {name: np.bincount(index, x, count).astype(np.int64) for name, x in whole.items()}
+        floats = [value.astype(np.float64, copy=False) for value in sums.values()]
+        stacked = np.stack(floats) if floats else np.zeros((0, len(index)))
         indices = np.arange(len(sums))[:, None] * count + index
         digits = exact_digits(stacked.reshape(-1), indices.reshape(-1), len(sums) * count)
         lows, highs = (
             _by_key([pair[end] for pair in spans.values()], index, count, least=end == 0)
             for end in (0, 1)
         )
-        counts = counts or {}
-        by_key = tuple(numbers[:count] for numbers in counts.values())
-        block = KeyBlock(distinct, digits.reshape(len(sums), count, DIGITS), lows, highs, by_key)
-        return cls(tuple(sums), tuple(spans), tuple(counts), (block,))
+        by_key = counted | {name: numbers[:count] for name, numbers in (counts or {}).items()}
+        digits = digits.reshape(len(sums), count, DIGITS)
+        block = KeyBlock(distinct, digits, lows, highs, tuple(by_key.values()))
+        return cls(tuple(sums), tuple(spans), tuple(by_key), (block,))
 
     def __add__(self, other: ExactTotals) -> ExactTotals:
         blocks = [*self.blocks]
@@ -223,15 +247,14 @@ class ExactTotals:
         return replace(self, blocks=(block,))
 
     def to_text(self) -> str:
-        """Return the totals as text, bit for bit; those without keys are empty.
-
-        What is counted besides sums and spans is left out.
-        """
+        """Return the totals as text, bit for bit; those without keys are empty."""
         if not self:
             return ""
         joined, file = self.joined, BytesIO()
         numbers = {name: getattr(joined, name) for name in _NUMBERS}
         numbers |= {"sums": np.array(self.sums), "spans": np.array(self.spans)}
+        numbers["counts"] = np.array(self.counts)
+        numbers |= {f"count{i}": x for i, x in enumerate(joined.counts)}
         numbers |= {f"tally{i}": x for i, x in enumerate(self.tallies)}
         np.savez_compressed(file, **numbers)
         return base64.b64encode(file.getvalue()).decode()
@@ -243,10 +266,12 @@ class ExactTotals:
             return cls()
         with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as table:
             keys, digits, lows, highs = (table[name] for name in _NUMBERS)
-            sums, spans = (tuple(table[name].tolist()) for name in ("sums", "spans"))
+            names = ("sums", "spans", "counts")
+            sums, spans, counts = (tuple(table[name].tolist()) for name in names)
+            by_key = tuple(table[f"count{i}"] for i in range(len(counts)))
             tallies = tuple(table[name] for name in table.files if name.startswith("tally"))
-        block = KeyBlock(keys, digits, lows, highs)
-        return cls(sums, spans, (), (block,), tallies)
+        block = KeyBlock(keys, digits, lows, highs, by_key)
+        return cls(sums, spans, counts, (block,), tallies)
 
     @cached_property
     def joined(self) -> KeyBlock:
@@ -291,19 +316,15 @@ class ExactTotals:
         counts = [np.zeros((count, *x.shape[1:]), np.int64) for x in block.counts]
         for total, part in zip(counts, block.counts, strict=True):
             np.add.at(total, owner, part[own])
-        begins = range(0, len(numbers), len(self.sums))
-        return [
-            Totals(
-                dict(zip(self.sums, numbers[begin : begin + len(self.sums)], strict=True)),
-                dict(zip(self.spans, lows, strict=True)),
-                dict(zip(self.spans, highs, strict=True)),
-                scale_of(used),
-                dict(zip(self.counts, (total[index] for total in counts), strict=True)),
-            )
-            for index, (begin, lows, highs) in enumerate(
-                zip(begins, low.tolist(), high.tolist(), strict=True)
-            )
-        ]
+        scale, each = scale_of(used), []
+        for at, (lows, highs) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+            begin = at * len(self.sums)
+            parts = dict(zip(self.sums, numbers[begin : begin + len(self.sums)], strict=True))
+            counted = dict(zip(self.counts, (total[at] for total in counts), strict=True))
+            parts |= {name: int(x) << scale for name, x in counted.items() if not x.ndim}
+            low_of, high_of = (dict(zip(self.spans, x, strict=True)) for x in (lows, highs))
+            each.append(Totals(parts, low_of, high_of, scale, counted))
+        return each
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.display.charts import bar, spark
 from rlpost.display.console import console
@@ -26,11 +27,23 @@ from rlpost.display.text import (
 )
 from rlpost.display.trends import Trend, trend_blocks, trend_table
 from rlpost.pipeline.device import CPU
-from rlpost.pipeline.summary import NO_SIGNAL
+from rlpost.pipeline.measures import (
+    COMPONENT,
+    DROPPED,
+    EQUAL,
+    LEFT,
+    NEWLY,
+    REJECTED,
+    SHARE,
+    SIGNS,
+    WITH_REWARD,
+    whole,
+)
+from rlpost.pipeline.summary import NO_SIGNAL, texts_of
 from rlpost.pipeline.words import mask_flags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -70,9 +83,13 @@ def summary_page(summary: Json, *, verbose: bool = False) -> Page:
         left = [notice for notice in skipped if notice.severity != "ok"]
         verdict = Notice("ok", "; ".join(["nothing written", *current]))
         return Page("rlpost advantages --skip-existing", notices=left, verdict=verdict)
-    dead = summary["signal"]["no_signal"]
-    errors = [Notice("error", text) for text in summary["errors"] if text != NO_SIGNAL or not dead]
-    warnings = [Notice("warning", text) for text in summary["warnings"]] + skipped
+    dead = summary["verdict"]["level"] == "error"
+    errors = [
+        Notice("error", text)
+        for text in texts_of(summary, "error")
+        if text != NO_SIGNAL or not dead
+    ]
+    warnings = [Notice("warning", text) for text in texts_of(summary, "warning")] + skipped
     parts = [
         _signal(summary),
         _numbers(summary, verbose=verbose),
@@ -130,25 +147,29 @@ def _paths(paths: Sequence[str]) -> str:
     return f"{counted(len(paths), 'file')} of {PurePath(paths[0]).parent}"
 
 
+def _whole(summary: Json, name: str) -> Json:
+    return whole(summary["facts"], name)
+
+
 def _overview(summary: Json) -> list[str]:
     parts = [counted(summary["responses"], _row(summary)), _tokens(summary)]
-    if "rollouts" in summary:
-        parts[0] += f" of {counted(summary['rollouts']['count'], 'rollout')}"
-    groups, rule = summary["groups"], _rollout_rule(summary)
-    if groups and groups["count"]:
-        low, high = groups["size"]["min"], groups["size"]["max"]
-        span = str(low) if low == high else f"{low} to {high}"
+    if summary["rollouts"] is not None:
+        parts[0] += f" of {counted(summary['rollouts'], 'rollout')}"
+    groups, rule = _whole(summary, "group_size"), _rollout_rule(summary)
+    if groups["count"]:
+        low, high = groups["min"], groups["max"]
+        span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         unit = f" {plural('rollout')}" if rule else ""
-        by = " and ".join(groups["by"])
+        by = " and ".join(summary["group_by"])
         parts.append(f"{counted(groups['count'], 'group')} of {span}{unit} by {by}")
     lines = [", ".join(parts), _recipe(summary)]
     lines += [summary["steps_read"]["line"]] if "steps_read" in summary else []
     lines += unit_line(**summary["unit"])
     lines += [rule] if rule else []
-    text = summary.get("recorded", {}).get("text")
-    lines += [text] if text and text not in summary["warnings"] else []
-    if "process_reward" in summary:
-        lines.append(_PROCESS[summary["process_reward"]["added_per"]])
+    text = summary.get("recorded")
+    lines += [text] if text and text not in texts_of(summary, "warning") else []
+    if summary["process_rewards"] is not None:
+        lines.append(_PROCESS[summary["process_rewards"]])
     lines += mapped_columns(summary["roles"])
     if "device" in summary and summary["device"]["name"] != CPU:
         lines.append("computed on {name}: {reason}".format(**summary["device"]))
@@ -162,7 +183,7 @@ def unit_line(name: str, reason: str) -> list[str]:
 
 def _row(summary: Json) -> str:
     """Return the noun of a row of the input."""
-    return "row" if "rollouts" in summary else "response"
+    return "response" if summary["rollouts"] is None else "row"
 
 
 def mapped_columns(roles: Json) -> list[str]:
@@ -207,7 +228,7 @@ def _recipe(summary: Json) -> str:
 
 def _rollout_rule(summary: Json) -> str:
     """Return the line about rewards of rollouts; empty if each row counts as a response."""
-    if "rollouts" not in summary:
+    if summary["rollouts"] is None:
         return ""
     rule = _ROLLOUT_REWARD[summary["recipe"]["rollout_reward"]]
     return f"reward of a rollout (`{summary['roles']['rollout']['column']}`): {rule}"
@@ -215,69 +236,64 @@ def _rollout_rule(summary: Json) -> str:
 
 def _signal(summary: Json) -> TextTable:
     """Return groups with a signal, the shape of the advantages, and tokens by their sign."""
-    signal = summary["signal"]
     lines = [line for line in (_groups(summary), _shape(summary), _critic(summary)) if line]
-    tokens = signal["tokens"]
-    shares = {sign: tokens[name]["share"] for sign, name in _SIGNS.items()}
-    largest = max((share for share in shares.values() if share is not None), default=0) or 1
+    parts = {sign: _whole(summary, f"advantage_{sign}") for sign in SIGNS}
+    largest = max((part["mean"] or 0 for part in parts.values()), default=0) or 1
     unit = "response" if summary["tokens"] is None else "token"
     rows = [
         (
-            f"A {sign} 0",
-            percent(shares[sign]),
-            bar(shares[sign] or 0, largest, _BAR),
-            counted(tokens[name]["tokens"], unit),
-            _length(tokens[name]["mean_length"]),
+            f"A {_COMPARED[sign]} 0",
+            percent(part["mean"]),
+            bar(part["mean"] or 0, largest, _BAR),
+            counted(part["total"], unit),
+            ""
+            if (mean := _whole(summary, f"length_{sign}")["mean"]) is None
+            else f"mean length {mean:,.1f}",
         )
-        for sign, name in _SIGNS.items()
+        for sign, part in parts.items()
     ]
     return TextTable((), rows, "Learning signal", lines, text=(0, 2))
 
 
-def _length(mean: float | None) -> str:
-    """Return the mean length of responses by the sign of their mean advantage."""
-    return "" if mean is None else f"mean length {mean:,.1f}"
-
-
-_SIGNS = {">": "positive", "<": "negative", "=": "zero"}
+_COMPARED = {"positive": ">", "negative": "<", "zero": "="}
 
 
 def _groups(summary: Json) -> str:
     """Return the line about groups."""
-    facts, groups = summary["signal"]["groups"], summary["groups"]
-    if not facts or not facts["count"]:
+    groups, single, equal, passing = (
+        _whole(summary, name) for name in ("group_size", "single", "equal_rewards", "all_pass")
+    )
+    if not groups["count"]:
         return ""
-    count, equal = facts["count"], facts["equal_rewards"]
-    parts = []
-    if facts["with_signal"] is not None:
-        parts.append(f"{facts['with_signal']:,} of {counted(count, 'group')} with signal")
-    if equal:
-        passes = f"{facts['all_pass']:,} all pass, {facts['none_pass']:,} none"
-        of = "" if parts else f" of {counted(count, 'group')}"
-        parts.append(f"equal rewards in {equal:,}{of}: {passes}")
-    if groups["single"]:
-        unit = "rollout" if "rollouts" in summary else "response"
-        number_of = f"{groups['single']:,}" if parts else counted(groups["single"], "group")
+    all_groups, parts = counted(groups["count"], "group"), []
+    if summary["groups_with_signal"] is not None:
+        parts.append(f"{summary['groups_with_signal']:,} of {all_groups} with signal")
+    if equal["total"]:
+        passes = f"{passing['total']:,} all pass, {equal['total'] - passing['total']:,} none"
+        of = "" if parts else f" of {all_groups}"
+        parts.append(f"equal rewards in {equal['total']:,}{of}: {passes}")
+    if single["total"]:
+        unit = "response" if summary["rollouts"] is None else "rollout"
+        number_of = f"{single['total']:,}" if parts else counted(single["total"], "group")
         parts.append(f"{number_of} of one {unit}")
     return "; ".join(parts)
 
 
 def _shape(summary: Json) -> str:
     """Return the line about the advantages: their histogram, mean and deviation."""
-    facts, columns = summary["advantage"], summary["signal"]["histogram"]
+    facts, columns = _whole(summary, "advantage"), summary["profiles"]["advantage"]
     if facts["mean"] is None or not columns["counts"]:
         return ""
     low, high = (number(facts[end], digits=3) for end in ("min", "max"))
     mean, std = aligned([_mean(facts), facts["std"]])
-    what = "A ≠ 0:" if summary["signal"]["tokens"]["zero"]["tokens"] else "A:"
+    what = "A ≠ 0:" if _whole(summary, "advantage_zero")["total"] else "A:"
     return f"{what} {low} {spark(columns['counts'])} {high}; all: mean {mean}, std {std}"
 
 
 def _critic(summary: Json) -> str:
-    facts = summary.get("critic")
-    if not facts or facts["explained_variance"] is None:
+    share = _whole(summary, "explained_variance")["value"]
+    if share is None:
         return ""
-    share = facts["explained_variance"]
     explained = percent(share) if share >= 0 else f"-{percent(-share)}"
     returns = "the returns that the estimator computes"
     return f"critic: the values explain {explained} of the variance of {returns}"
@@ -289,59 +305,63 @@ def _mean(facts: Json) -> float | None:
 
 def _numbers(summary: Json, *, verbose: bool) -> TextTable:
     """Return the statistics of rewards, KL, returns and weights, each with its population."""
-    masked, tokens = summary["masked"], summary["signal"]["tokens"]["count"]
-    out = ["nonfinite", "sample_mask", "superseded"]
-    out += ["failure"] if summary["recipe"]["failures"] == "drop" else []
-    left_out = sum(masked[name]["new"] for name in out if name in masked)
-    responses = units = counted(summary["responses"] - left_out, _row(summary))
-    if "rollouts" in summary:
-        units = counted(summary["rollouts"]["counted"], "rollout")
-    of_tokens = counted(tokens, "response" if summary["tokens"] is None else "policy token")
-    means = f"{responses}{'' if responses == '1 response' else chr(39)} means"
-    facts = [
-        ("raw reward", "reward", units),
-        ("process rewards, sum", "process_reward", responses),
-        ("reward after normalisation", "response_level_reward", responses),
-        (f"KL per token ({summary.get('kl', {}).get('estimator')})", "kl", means),
-        ("advantage", "advantage", of_tokens),
-        ("return", "return", of_tokens),
-        ("sample weight", "sample_weight", responses),
-    ]
-    chosen = [
-        (name, summary[key], of)
-        for name, key, of in facts
-        if key in summary
-        and (verbose or key not in ("advantage", "response_level_reward"))
-        and not (key == "return" and summary["return"] == summary["advantage"])
-        and summary[key]["mean"] is not None
-    ]
-    if "weight" in summary.get("correction", {}):
-        chosen.append(("importance weight", summary["correction"]["weight"], of_tokens))
+    names = {
+        "reward": "raw reward",
+        "process_reward": "process rewards, sum",
+        "response_level_reward": "reward after normalisation",
+        "kl": f"KL per token ({(summary['kl'] or {}).get('estimator')})",
+        "advantage": "advantage",
+        "return": "return",
+        "sample_weight": "sample weight",
+        "is_weight": "importance weight",
+    }
+    hidden = set() if verbose else {"advantage", "response_level_reward"}
+    if _whole(summary, "return") == _whole(summary, "advantage"):
+        hidden.add("return")
     rows = [
-        (name, *aligned([_mean(row), row["std"], row["min"], row["max"]]), of)
-        for name, row, of in chosen
+        (
+            names[name],
+            *aligned([_mean(x), x["std"], x["min"], x["max"]]),
+            _population(summary, name, x["count"]),
+        )
+        for name in names
+        if name not in hidden and (x := _whole(summary, name))["mean"] is not None
     ]
     return TextTable(("", "mean", "std", "min", "max", "of"), rows, text=(0, 5))
 
 
+def _population(summary: Json, name: str, count: int) -> str:
+    """Return how many of what a measure counts: `12 rollouts`, `12 responses' means`."""
+    noun = summary["facts"][name]["of"].split(" that ")[0].split(" of kept")[0]
+    noun = noun.removeprefix("kept ").removesuffix("s")
+    text = counted(count, _row(summary) if noun == "response" else noun)
+    if name != "kl":
+        return text
+    return f"{text}{'' if count == 1 else chr(39)} means"
+
+
 def _components(summary: Json) -> list[TextTable]:
     """Return the table of reward components, and what its columns mean."""
-    components = summary.get("components")
-    if not components:
+    recipe = summary.get("recipe", {})
+    names = recipe.get("reward_components") or ()
+    if not names:
         return []
-    columns = [
-        aligned([one[part] for one in components.values()]) for part in ("weight", "mean", "std")
-    ]
-    rows = [
-        (
-            name,
-            *(column[i] for column in columns),
-            "–" if one["no_signal"] is None else f"{one['no_signal']:,}",
-            "–" if (x := one["reward_correlation"]) is None else f"{round(x, 2) + 0.0:+.2f}",
-            percent(one["advantage_share"]),
+    weights = recipe["component_weights"] or [1.0] * len(names)
+    facts = [_whole(summary, f"{COMPONENT}{name}") for name in names]
+    columns = [aligned(weights), *(aligned([x[part] for x in facts]) for part in ("mean", "std"))]
+    rows = []
+    for i, name in enumerate(names):
+        equal = summary["facts"].get(f"{EQUAL}{name}")
+        together = _whole(summary, f"{WITH_REWARD}{name}")["value"]
+        rows.append(
+            (
+                name,
+                *(column[i] for column in columns),
+                "–" if equal is None else f"{equal['all']['total']:,}",
+                "–" if together is None else f"{round(together, 2) + 0.0:+.2f}",
+                percent(_whole(summary, f"{SHARE}{name}")["value"]),
+            )
         )
-        for i, (name, one) in enumerate(components.items())
-    ]
     headings = ("reward component", "weight", "mean", "std", "equal", "corr.", "share")
     note = "equal: groups with one value; corr.: with the reward; share: of the advantage"
     return [TextTable(headings, rows, notes=[note])]
@@ -349,28 +369,26 @@ def _components(summary: Json) -> list[TextTable]:
 
 def _funnel(summary: Json) -> list[TextTable]:
     """Return what each mask took, in order: `new` adds up to the responses that are kept."""
-    masked, responses = summary["masked"], summary["responses"]
-    flags = mask_flags(summary["recipe"])
-    masks = {
-        name: facts
-        for name, facts in masked.items()
-        if name != "all" and (name in flags or facts["responses"])
-    }
+    responses, flags, masks = summary["responses"], mask_flags(summary["recipe"]), {}
+    for name, entry in summary["facts"].items():
+        prefix, colon, mask = name.partition(":")
+        if f"{prefix}{colon}" in (LEFT, DROPPED):
+            total = entry["all"]["total"]
+            new = total if f"{prefix}:" == LEFT else _whole(summary, f"{NEWLY}{mask}")["total"]
+            if mask in flags or total:
+                masks[mask] = (new, total)
     if not masks or not responses:
         return []
     left, rows = responses, [("read", f"{responses:,}", "", bar(1, 1, _BAR))]
-    for name, facts in masks.items():
-        left -= facts["new"]
+    for name, (new, total) in masks.items():
+        left -= new
         label = flags.get(name) or f"`{_column(summary, name)}` of the input"
         label = f"failed {_reasons(summary)}" if name == "failure" else label
-        taken = f"-{facts['new']:,}" if facts["new"] else "0"
-        rows.append((label, taken, f"{facts['responses']:,}", bar(left, responses, _BAR)))
-    kept = responses - masked["all"]["responses"]
-    tokens = ""
+        rows.append((label, f"-{new:,}" if new else "0", f"{total:,}", bar(left, responses, _BAR)))
+    kept, tokens = _whole(summary, "kept")["total"], ""
     if summary["tokens"] is not None and reads_tokens(summary):
-        tokens = (
-            f"{summary['signal']['tokens']['count']:,} of {summary['tokens']['policy']:,} tokens"
-        )
+        count = _whole(summary, "advantage")["count"]
+        tokens = f"{count:,} of {summary['tokens']['policy']:,} tokens"
     rows.append(("kept", f"{kept:,}", percent(kept / responses), tokens))
     what = f"{plural(_row(summary)).capitalize()} that train"
     return [TextTable((what, "dropped", "matched", ""), rows, text=(0, 3))]
@@ -378,7 +396,7 @@ def _funnel(summary: Json) -> list[TextTable]:
 
 def _reasons(summary: Json) -> str:
     """Return what failed by reason: `rollouts: timeout 7, crash 2`."""
-    unit = "rollouts" if "rollouts" in summary else "rows"
+    unit = "rows" if summary["rollouts"] is None else "rollouts"
     return f"{unit}: {value_list(summary['failures']['reasons'])}"
 
 
@@ -388,77 +406,66 @@ def _column(summary: Json, mask: str) -> str:
 
 def _clips(summary: Json) -> list[TextTable]:
     """Return how many numbers were clipped, and of how many."""
-    tokens = counted(summary["signal"]["tokens"]["count"], "policy token")
-    kept = summary["responses"] - summary["masked"]["all"]["responses"]
-    rows = []
-    for key, name in (
-        ("reward_clip", "rewards"),
-        ("token_reward_clip", "token rewards"),
-        ("advantage_clip", "advantages"),
+    recipe, rows = summary["recipe"], []
+    for measure, field, name in (
+        ("reward_clipped", "reward_clip", "rewards"),
+        ("token_reward_clipped", "reward_clip", "token rewards"),
+        ("advantage_clipped", "advantage_clip", "advantages"),
     ):
-        clip = summary[key]
-        if clip is None or (key == "token_reward_clip" and not clip["count"]):
+        bound, clip = recipe[field], _whole(summary, measure)
+        if bound is None or (measure == "token_reward_clipped" and not clip["total"]):
             continue
-        bound = clip["bound"]
         to = bound.replace(":", " to ") if isinstance(bound, str) else f"±{number(bound)}"
-        of = tokens if "token" in clip["of"] else counted(kept, _row(summary))
-        rows.append((f"{name} to {to}", f"{clip['count']:,}", percent(clip["fraction"]), of))
-    if (top := summary.get("top_entropy")) is not None:
-        name = f"to 0 below the top {percent(top['quantile'])} of entropy"
-        rows.append((name, f"{top['masked']:,}", percent(top["fraction"]), tokens))
-    table = TextTable(("Clipped", "count", "share", "of"), rows, text=(0, 3))
+        rows.append((f"{name} to {to}", measure, clip))
+    if (quantile := recipe["top_entropy_quantile"]) is not None:
+        name = f"to 0 below the top {percent(quantile)} of entropy"
+        rows.append((name, "below_top_entropy", _whole(summary, "below_top_entropy")))
+    cells = [
+        (name, f"{clip['total']:,}", percent(clip["mean"]),
+         _population(summary, measure, clip["count"]))
+        for name, measure, clip in rows
+    ]  # fmt: skip
+    table = TextTable(("Clipped", "count", "share", "of"), cells, text=(0, 3))
     return [table] if rows else []
 
 
 def _correction(summary: Json, *, verbose: bool) -> list[TextTable]:
     """Return what the off-policy correction changed, and the divergence between policies."""
-    facts = summary.get("correction")
-    if not facts:
-        return []
-    rows = [
-        (
-            name,
-            f"{row['tokens']:,}",
-            percent(row["token_rate"]),
-            f"{row['responses']:,}",
-            percent(row["response_rate"]),
-        )
-        for name, row in _corrected(facts, filters=not _in_funnel(summary))
-    ]
-    tokens, responses = facts["tokens"], facts["responses"]
-    notes = [f"of {counted(tokens, 'policy token')} in {counted(responses, 'response')}"]
+    filters = [x for x in summary["facts"] if x.startswith(REJECTED)]
+    in_funnel = f"{DROPPED}off_policy" in summary["facts"] and len(filters) == 1
+    names = {"is_truncated": "weights truncated", "is_masked": "weights masked"}
+    names |= {} if in_funnel else {x: f"rejected by {x.removeprefix(REJECTED)}" for x in filters}
+    names |= {"rejected": "rejected, total"} if len(filters) > 1 else {}
+    rows, of = [], ""
+    for name, text in names.items():
+        kind, colon, which = name.partition(":")
+        tokens = _whole(summary, name)
+        responses = _whole(summary, f"{kind}_responses{colon}{which}")
+        if name in summary["facts"]:
+            rows.append((text, f"{tokens['total']:,}", percent(tokens["mean"]),
+                         f"{responses['total']:,}", percent(responses["mean"])))  # fmt: skip
+            of = f"of {counted(tokens['count'], 'policy token')} in "
+            of += counted(responses["count"], "response")
     headings = ("Off-policy correction", "tokens", "share", "responses", "share")
-    lines = [*_divergence(facts, verbose=verbose)]
+    lines = [*_divergence(summary, verbose=verbose)]
     if not (rows or lines):
         return []
-    return [TextTable(headings, rows, lines=lines, notes=notes if rows else [])]
+    return [TextTable(headings, rows, lines=lines, notes=[of] if rows else [])]
 
 
-def _in_funnel(summary: Json) -> bool:
-    """Return whether the funnel has all filters: one, of whole responses."""
-    return "off_policy" in summary["masked"] and len(summary["correction"]["filters"]) == 1
-
-
-def _corrected(facts: Json, *, filters: bool) -> Iterator[tuple[str, Json]]:
-    if facts["truncated"]:
-        yield "weights truncated", facts["truncated"]
-    if facts["masked"]:
-        yield "weights masked", facts["masked"]
-    for one in facts["filters"] if filters else ():
-        yield f"rejected by {one['filter']}", one
-    if len(facts["filters"]) > 1:
-        yield "rejected, total", facts["rejected"]
-
-
-def _divergence(facts: Json, *, verbose: bool) -> Iterator[str]:
-    kl, chi = facts["kl"], facts["chi_square"]
-    if kl is None:
+def _divergence(summary: Json, *, verbose: bool) -> Iterator[str]:
+    k1, k3, ess, chi, of_responses = (
+        _whole(summary, name)
+        for name in ("engine_k1", "engine_k3", "ess", "engine_chi2", "engine_chi2_responses")
+    )
+    if k3["mean"] is None:
         return
-    ess = "" if facts["ess"] is None else f", effective sample size {percent(facts['ess'])}"
-    yield f"engine ‖ trainer: KL {number(kl['k3'])} per token (k3; k1 {number(kl['k1'])}){ess}"
+    size = "" if (x := ess["value"]) is None else f", effective sample size {percent(x)}"
+    yield f"engine ‖ trainer: KL {number(k3['mean'])} per token (k3; k1 {number(k1['mean'])}){size}"
     if verbose:
-        yield f"χ² {number(chi['token'])} per token, {number(chi['sequence'])} per response"
-    if count := facts["confident_disagreement"]:
+        of_tokens, whole = (number(x["mean"]) for x in (chi, of_responses))
+        yield f"χ² {of_tokens} per token, {whole} per response"
+    if count := _whole(summary, "confident_disagreement")["total"]:
         few = "is" if count == 1 else "are"
         yield (
             f"{counted(count, 'token')} that the engine found likely (≥ 0.5) {few} 7 × less likely "
@@ -466,91 +473,98 @@ def _divergence(facts: Json, *, verbose: bool) -> Iterator[str]:
         )
 
 
-class _Measure:
+class _SliceNumbers(NamedTuple):
     """A number of each step or domain."""
 
-    def __init__(self, name: str, value: Callable[[Json], float | None], *, share: bool) -> None:
-        self.name, self.value, self.share = name, value, share
+    name: str
+    values: list[float | None]
+    share: bool
 
-    def texts(self, rows: Sequence[Json]) -> list[str]:
-        """Return the number of each row as text."""
-        values = [self.value(row) for row in rows]
-        return [*map(percent, values)] if self.share else aligned(values)
-
-
-def _without_signal(row: Json) -> float | None:
-    """Return the share of groups without signal; that of equal rewards if signal is unknown."""
-    groups = row["signal"]["groups"]
-    if not groups or not groups["count"]:
-        return None
-    dead: int | None = groups["equal_rewards"]
-    if groups["with_signal"] is not None:
-        dead = groups["count"] - groups["with_signal"]
-    return None if dead is None else float(dead / groups["count"])
+    def texts(self) -> list[str]:
+        """Return each number as text."""
+        return [*map(percent, self.values)] if self.share else aligned(self.values)
 
 
-def _measures(summary: Json) -> list[_Measure]:
-    """Return what steps and domains are compared by."""
-    groups = summary["signal"]["groups"]
-    known = bool(groups) and groups["with_signal"] is not None
-    return [
-        _Measure("no signal" if known else "equal rewards", _without_signal, share=True),
-        _Measure("A = 0", lambda row: row["signal"]["tokens"]["zero"]["share"], share=True),
-        _Measure("reward", lambda row: _mean_of(row, "reward"), share=False),
-        _Measure("pass", lambda row: row.get("pass_rate"), share=True),
-        _Measure("masked", lambda row: row["masked"]["all"]["rate"], share=True),
-        _Measure("KL per token", lambda row: _mean_of(row, "kl"), share=False),
-        _Measure("length", lambda row: _mean_of(row, "policy_tokens"), share=False),
+def _sliced(summary: Json, by: str, names: Sequence[str]) -> list[_SliceNumbers]:
+    """Return the columns of these names of which there are numbers, by step or domain."""
+    facts, columns = summary["facts"], []
+    known = "with_signal" in facts
+    for name, measure, share in (
+        ("no signal", "with_signal", True) if known else ("equal rewards", "equal_rewards", True),
+        ("A = 0", "advantage_zero", True),
+        ("reward", "reward", False),
+        ("pass", "passed", True),
+        ("masked", "kept", True),
+        ("KL per token", "kl", False),
+        ("length", "policy_tokens", False),
+    ):
+        entry = facts.get(measure, {}).get(by)
+        if name not in names or not entry or not entry["label"]:
+            continue
+        values = entry["mean"]
+        if "std" in entry:
+            pairs = zip(values, entry["std"], strict=True)
+            values = [None if x is None else mean_beside(x, std) for x, std in pairs]
+        if measure in ("with_signal", "kept"):
+            values = [None if x is None else 1 - x for x in values]
+        masked = name != "masked" or _whole(summary, "kept")["mean"] != 1
+        if masked and any(value is not None for value in values):
+            columns.append(_SliceNumbers(name, values, share))
+    return sorted(columns, key=lambda column: names.index(column.name))
+
+
+_COMPARED_BY = ("no signal", "equal rewards", "A = 0", "reward", "pass", "masked", "KL per token")
+
+
+def _labels(summary: Json, by: str) -> list[Any]:
+    labels: list[Any] = summary["facts"]["kept"].get(by, {"label": []})["label"]
+    return labels
+
+
+def _table_by(summary: Json, by: str, order: Sequence[int] | None = None) -> TextTable:
+    """Return the table by step or domain, of these places in this order."""
+    labels, facts, columns = (
+        _labels(summary, by),
+        summary["facts"],
+        _sliced(summary, by, _COMPARED_BY),
+    )
+    counts, count = facts["kept"][by]["count"], "responses"
+    if by == "domain" and "group_size" in facts:
+        counts, count = facts["group_size"][by]["count"], "groups"
+    order = range(len(labels)) if order is None else order
+    cells = [[f"{counts[i]:,}" for i in order]]
+    cells += [
+        column._replace(values=[column.values[i] for i in order]).texts() for column in columns
     ]
-
-
-def _mean_of(row: Json, key: str) -> float | None:
-    return _mean(row[key]) if key in row else None
-
-
-def _chosen(summary: Json, rows: Sequence[Json], names: Sequence[str]) -> list[_Measure]:
-    """Return the measures of these names, or of which there are numbers."""
-    measures = [one for one in _measures(summary) if one.name in names]
-    if not summary["masked"]["all"]["responses"]:
-        measures = [one for one in measures if one.name != "masked"]
-    return [one for one in measures if any(one.value(row) is not None for row in rows)]
+    headings = (f"by {by}", count, *(column.name for column in columns))
+    rows = [(str(labels[i]), *row) for i, *row in zip(order, *cells, strict=True)]
+    return TextTable(headings, rows)
 
 
 def _domains(summary: Json, *, verbose: bool) -> list[TextTable]:
     """Return the domains, those with the least signal first."""
-    every = summary["domains"]
-    if len(every) < _SEVERAL:
+    labels = _labels(summary, "domain")
+    if len(labels) < _SEVERAL:
         return []
-
-    def dead(row: Json) -> tuple[float, float, str]:
-        zero = row["signal"]["tokens"]["zero"]["share"]
-        return -(_without_signal(row) or 0), -(zero or 0), str(row["domain"])
-
-    rows = sorted(every, key=dead)
-    shown = rows if verbose else rows[:_DOMAINS]
-    names = ("no signal", "equal rewards", "A = 0", "reward", "pass", "masked", "KL per token")
-    measures = _chosen(summary, shown, names)
-    columns = [measure.texts(shown) for measure in measures]
-    groups = [row["signal"]["groups"] for row in shown]
-    if all(groups):
-        columns = [[f"{one['count']:,}" for one in groups], *columns]
-    else:
-        columns = [[f"{row['responses']:,}" for row in shown], *columns]
-    count = "groups" if all(groups) else "responses"
-    headings = ("by domain", count, *(measure.name for measure in measures))
-    table = [(str(row["domain"]), *cells) for row, *cells in zip(shown, *columns, strict=True)]
-    rest = len(rows) - len(shown)
+    named = {x.name: x.values for x in _sliced(summary, "domain", _COMPARED_BY)}
+    nothing: list[float | None] = [None] * len(labels)
+    dead = named.get("no signal", named.get("equal rewards", nothing))
+    zero = named.get("A = 0", nothing)
+    order = sorted(range(len(labels)),
+                   key=lambda i: (-(dead[i] or 0), -(zero[i] or 0), str(labels[i])))  # fmt: skip
+    table = _table_by(summary, "domain", order if verbose else order[:_DOMAINS])
+    rest = 0 if verbose else len(order[_DOMAINS:])
     notes = [f"{counted(rest, 'domain')} more, with more signal: --verbose"] if rest else []
-    return [TextTable(headings, table, notes=notes)]
+    return [replace(table, notes=notes)]
 
 
 def _steps(summary: Json) -> list[TextTable]:
     """Return the trends over steps: a table, or a line for few steps."""
-    rows = summary["steps"]
-    if len(rows) < _SEVERAL:
+    labels = _labels(summary, "step")
+    if len(labels) < _SEVERAL:
         return []
-    labels = [row["step"] for row in rows]
-    if len(rows) >= _FEW_STEPS:
+    few = ("reward", "no signal", "equal rewards", "KL per token")
+    if len(labels) >= _FEW_STEPS:
         names = (
             "reward",
             "no signal",
@@ -560,30 +574,21 @@ def _steps(summary: Json) -> list[TextTable]:
             "KL per token",
             "length",
         )
-        measures = _chosen(summary, rows, names)
-        order = sorted(measures, key=lambda one: names.index(one.name))
-        trends = [Trend(one.name, [one.value(row) for row in rows], one.share) for one in order]
-        return [trend_table("step", labels, trends)]
+        return [trend_table("step", labels, [Trend(*x) for x in _sliced(summary, "step", names)])]
     parts = []
-    for one in _chosen(summary, rows, ("reward", "no signal", "equal rewards", "KL per token")):
-        values = [one.value(row) for row in rows]
-        ends = (values[0], values[-1])
-        first, last = (percent(x) if one.share else number(x, digits=2) for x in ends)
-        blocks = trend_blocks(values, share=one.share)
-        parts.append(f"{one.name.removesuffix(' per token')} {first} {blocks} {last}")
+    for name, values, share in _sliced(summary, "step", few):
+        first, last = (
+            percent(x) if share else number(x, digits=2) for x in (values[0], values[-1])
+        )
+        blocks = trend_blocks(values, share=share)
+        parts.append(f"{name.removesuffix(' per token')} {first} {blocks} {last}")
     return [TextTable(lines=[f"by step: {', '.join(parts)}"])]
 
 
 def _details(summary: Json) -> Iterator[TextTable]:
     """Yield what only --verbose prints: columns, all steps, times and bytes."""
-    rows = summary["steps"]
-    if len(rows) >= _SEVERAL:
-        names = ("no signal", "equal rewards", "A = 0", "reward", "pass", "masked", "KL per token")
-        measures = _chosen(summary, rows, names)
-        columns = [[f"{row['responses']:,}" for row in rows], *(x.texts(rows) for x in measures)]
-        headings = ("by step", "responses", *(measure.name for measure in measures))
-        table = [(str(row["step"]), *cells) for row, *cells in zip(rows, *columns, strict=True)]
-        yield TextTable(headings, table)
+    if len(_labels(summary, "step")) >= _SEVERAL:
+        yield _table_by(summary, "step")
     yield TextTable(title="Columns", lines=[role_columns(summary["roles"])])
     if "seconds" in summary:
         yield TextTable(title="Times", lines=run_times(summary))
@@ -592,9 +597,10 @@ def _details(summary: Json) -> Iterator[TextTable]:
 def _verdict(summary: Json, errors: Sequence[Notice]) -> Notice | None:
     """Return the last line: what was written, or that nothing trains."""
     written = _written(summary)
-    dead = summary["signal"]["no_signal"]
-    if dead is not None:
-        return Notice("error", f"Nothing to learn: {dead['what']}", "", dead["cause"], written)
+    dead = summary["verdict"]
+    if dead["level"] == "error":
+        text = dead["text"][0].upper() + dead["text"][1:]
+        return Notice("error", text, "", dead["cause"], written)
     if not written:
         return None
     return Notice("warning" if errors else "ok", written)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from runs import rollout, run, save, strict_json
 from strategies import recipes, rollouts, to_table
+from summaries import whole
 from verified_files import found, harmed, rewritten, with_kept
 
 import rlpost
@@ -148,13 +149,13 @@ def test_another_recipe_than_the_files_is_found(enriched):
 
 def test_a_summary_that_was_changed_is_found(enriched):
     summary = json.loads(pq.read_schema(enriched).metadata[b"rlpost.summary"])
-    summary["advantage"]["mean"] += 0.5
-    summary["groups"]["count"] = 7
+    whole(summary, "advantage")["mean"] += 0.5
+    summary["groups"] = 7
     rewritten(enriched, lambda table: table, {b"rlpost.summary": json.dumps(summary).encode()})
     ran = run("verify", enriched)
     assert ran.code == 1
-    assert "groups.count: 7 stored, 12 recomputed" in ran.out
-    assert "advantage.mean" in ran.out
+    assert "groups: 7 stored, 12 recomputed" in ran.out
+    assert "facts.advantage.all.mean: 0.6" in ran.out
 
 
 def test_what_rlpost_did_not_write_is_an_error(tmp_path):

@@ -156,7 +156,7 @@ def many_files(top: Path, files: int, rows: int, groups: int, tokens: int) -> di
         summary = rlpost.advantages(top / "in", top / "out", rlpost.Recipe(), options)
     return {
         "responses": summary["responses"],
-        "groups": summary["groups"]["count"],
+        "groups": summary["groups"],
         "partitions": summary["engine"]["partitions"],
         "driver_peak_mb": peak_mb(),
         "driver_peak_mb_before": before,

@@ -39,7 +39,7 @@ def test_the_summary_as_json_goes_to_a_file_or_to_stdout(tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     ran = run("advantages", source, tmp_path / "a.parquet", "--summary-json", "-")
     summary = strict_json(ran.out)
-    assert summary["schema_version"] == 1
+    assert summary["schema_version"] == 2
     assert summary["responses"] == 12
     assert summary["outputs"] == [str(tmp_path / "a.parquet")]
     run("advantages", source, tmp_path / "b.parquet", "--summary-json", tmp_path / "s.json", "-q")

@@ -28,7 +28,7 @@ SHORT = (
     "adaptive kl", "whiten rewards",
 )  # fmt: skip
 """Recipes of every stage, which README's command runs; the others are run at night."""
-NUMBERS = 48
+NUMBERS = 51
 """Numbers of 8 bytes per response that a pass may send or fetch beside its columns."""
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tests.equality import old_loss
+from tests.equality.facts import comparable
 from tests.equality.old_inspect import in_one_layout
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ ADDED = {
     *("examples.token", "examples.recorded", "examples.computed"),
     # of `compare`: names alone, correlations, and how rows were matched
     *("sides", "pairs.pearson", "pairs.spearman", "matched_by", "by_order_within"),
+    # of `advantages`: counts of populations, spreads of groups and errors of values, each by step
+    # and domain, too
+    *("facts", "tokens"),
 }
 
 # Columns that were added on purpose, likewise.
@@ -233,7 +237,9 @@ def parsed(printed: str) -> Any:
 
 def flat(data: Any, name: str, top: Path) -> Leaves:
     """Leaves of a tree of JSON by their paths, without texts and what may differ."""
-    return dict(_leaves(in_one_layout(old_loss.in_facts(data)), name, str(top), ignored=False))
+    return dict(
+        _leaves(in_one_layout(old_loss.in_facts(comparable(data))), name, str(top), ignored=False)
+    )
 
 
 def _leaves(data: Any, path: str, top: str, *, ignored: bool) -> Iterator[tuple[str, Any]]:

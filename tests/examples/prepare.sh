@@ -45,12 +45,12 @@ case $code in
 esac
 
 if ! jq --exit-status --argjson least "$least_kept" '
-  (1 - .masked.all.rate >= $least) and (.groups.zero_variance < .groups.count)
+  (.facts.kept.all.mean >= $least) and (.facts.equal_rewards.all.total < .groups)
 ' "$summary" >/dev/null; then
-  jq -r '"prepare: \(100 * .masked.all.rate | round) % masked, \(.groups.zero_variance) of "
-    + "\(.groups.count) groups with zero reward variance"' "$summary" >&2
+  jq -r '"prepare: \(100 * (1 - .facts.kept.all.mean) | round) % masked, "
+    + "\(.facts.equal_rewards.all.total) of \(.groups) groups with equal rewards"' "$summary" >&2
   exit 10
 fi
 
 mv "$unchecked" "$out"
-jq -r '"prepare: \(.responses) responses, advantages \(.advantage.mean) ± \(.advantage.std)"' "$summary"
+jq -r '"prepare: \(.responses) responses, advantages \(.facts.advantage.all | "\(.mean) ± \(.std)")"' "$summary"

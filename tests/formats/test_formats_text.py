@@ -193,7 +193,7 @@ def test_a_dump_of_texts_gets_one_advantage_per_response(name, tmp_path):
     summary = rlpost.advantages(dump, tmp_path / "out.parquet")
     table = pq.read_table(tmp_path / "out.parquet")
     assert summary.tokens is None
-    assert summary.groups["count"] == len({(one.step, one.group) for one in MADE})
+    assert summary.groups == len({(one.step, one.group) for one in MADE})
     rewards, advantages = columns(table, "reward", "response_advantage")
     assert rewards == [one.reward for one in MADE]
     np.testing.assert_allclose(advantages, reference_grpo(MADE), rtol=1e-5, atol=1e-6)

@@ -191,7 +191,7 @@ def test_the_newest_attempt_of_a_step_is_kept(tmp_path):
     rows, summary = converted(tmp_path / "a", None)
     assert rows == ["t0.0", "t1.0", "t11.0", "t12.0"]
     assert summary["attempts"] == {"kept": "newest", "left_out": 2}
-    assert any("2 rows" in text and "--attempts all" in text for text in summary["warnings"])
+    assert any("2 rows" in text and "--attempts all" in text for text in summary.warnings)
     assert summary["responses"] == 4
     every, summary = converted(tmp_path / "a", None, attempts="all")
     assert (len(every), summary["attempts"]["left_out"]) == (6, 0)

@@ -147,51 +147,55 @@ def _truncated(fact, _table, recipe):
     """verl counts responses where a weight is a response's, those without policy tokens too."""
     if recipe.is_cap is not None and recipe.is_cap.low > 0:
         return None
-    counts = fact["correction"]["truncated"]
     if recipe.is_weight.level == "token":
-        return counts["token_rate"]
-    return counts["responses"] / fact["responses"]
+        return fact["is_truncated"]["mean"] or 0.0
+    return _of_all(fact, "is_truncated_responses")
 
 
-def _rejected(fact, *_):
-    return fact["correction"]["rejected"]["token_rate"]
+def _of_all(fact, name):
+    """The mean over all responses, those without policy tokens too."""
+    entry = fact[name]
+    return (entry["mean"] or 0.0) * entry["count"] / fact["kept"]["count"]
+
+
+def _mean(name):
+    return lambda fact, *_: fact[name]["mean"] or 0.0
 
 
 def _rejected_responses(fact, *_):
-    return fact["correction"]["rejected"]["responses"] / fact["responses"]
+    return _of_all(fact, "rejected_responses")
 
 
 def _dropped(fact, _table, recipe):
-    counts = fact["correction"]["rejected" if recipe.is_filter else "masked"]
-    return counts["token_rate"] if counts else 0.0
+    name = "rejected" if recipe.is_filter else "is_masked"
+    return (fact[name]["mean"] or 0.0) if name in fact else 0.0
 
 
 def _clipped(fact, _table, recipe):
     """open-instruct counts tokens at the cap among those it masks, too."""
-    return None if recipe.is_mask else fact["correction"]["truncated"]["token_rate"]
+    return None if recipe.is_mask else (fact["is_truncated"]["mean"] or 0.0)
 
 
 def _mean_weight(fact, _table, recipe):
-    return None if recipe.is_filter else fact["correction"]["weight"]["mean"]
+    return None if recipe.is_filter else fact["is_weight"]["mean"]
 
 
 def _chi_square(fact, *_):
     """verl's mean is over all responses, those without policy tokens too."""
-    correction = fact["correction"]
-    return correction["chi_square"]["sequence"] * correction["responses"] / fact["responses"]
+    return _of_all(fact, "engine_chi2_responses")
 
 
 METRICS = {
     "rollout_is_ratio_fraction_high": _truncated,
     "rollout_corr/rollout_is_ratio_fraction_high": _truncated,
-    "rollout_rs_masked_fraction": _rejected,
+    "rollout_rs_masked_fraction": _mean("rejected"),
     "rollout_rs_seq_masked_fraction": _rejected_responses,
-    "rollout_corr/kl": lambda fact, *_: fact["correction"]["kl"]["k1"],
-    "rollout_corr/k3_kl": lambda fact, *_: fact["correction"]["kl"]["k3"],
-    "rollout_corr/chi2_token": lambda fact, *_: fact["correction"]["chi_square"]["token"],
+    "rollout_corr/kl": _mean("engine_k1"),
+    "rollout_corr/k3_kl": _mean("engine_k3"),
+    "rollout_corr/chi2_token": _mean("engine_chi2"),
     "rollout_corr/chi2_seq": _chi_square,
     "val/rho_drop_frac": _dropped,
     "val/rho_clipfrac": _clipped,
     "val/rho_weight": _mean_weight,
-    "num_masked_seqs": lambda fact, *_: fact["correction"]["rejected"]["responses"],
+    "num_masked_seqs": lambda fact, *_: fact["rejected_responses"]["total"],
 }

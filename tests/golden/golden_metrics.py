@@ -2,14 +2,16 @@
 
 from golden_corrections import METRICS as CORRECTION_METRICS
 from golden_runs import has_observations, width
+from summaries import numbers, parts
 
 
 def metrics_of(entry, one, table, summary, state) -> dict[str, tuple[float, float]]:
     """{name: (expected, ours)} for every metric of an entry that can be told from a summary."""
     metrics = entry["metrics"]
     records = metrics.get("per_step") or metrics.get("per_step_domain") or [metrics]
-    by_step = "per_step" in metrics and len(records) == len(summary["steps"])
-    facts = summary["steps"] if by_step else [summary]
+    steps = parts(summary, "step")
+    by_step = "per_step" in metrics and len(records) == len(steps)
+    facts = steps if by_step else [numbers(summary)]
     counts = [record.get("actor/samples_total", 1.0) for record in records]
     found = {}
     for name in dict.fromkeys(name for record in records for name in record):
@@ -63,14 +65,14 @@ def _running(records, state) -> dict[str, tuple[float, float]]:
 
 def _drops(fact):
     """Whether responses are dropped: ROLL counts their clipped rewards, and rlpost does not."""
-    return fact["masked"]["all"]["responses"] > 0
+    return fact["kept"]["total"] < fact["kept"]["count"]
 
 
 def _clip(name):
     def fraction(fact, _table, _recipe):
         if _drops(fact):
             return None
-        return fact[name]["fraction"] if fact[name] else 0.0
+        return (fact[name]["mean"] or 0.0) if name in fact else 0.0
 
     return fraction
 
@@ -82,40 +84,39 @@ def _padded_clip(name):
     """
 
     def fraction(fact, table, _recipe):
-        if name == "token_reward_clip" and (has_observations(table) or _drops(fact)):
+        if name == "token_reward_clipped" and (has_observations(table) or _drops(fact)):
             return None
-        count = fact[name]["count"] if fact[name] else 0
-        return count / (fact["responses"] * (width(table) + 1))
+        count = fact[name]["total"] if name in fact else 0
+        return count / (fact["kept"]["count"] * (width(table) + 1))
 
     return fraction
 
 
-def _kept(name):
+def _passed(name):
     def ratio(fact, _table, _recipe):
-        return 1 - fact["masked"].get(name, {"rate": 0.0})["rate"]
+        return 1 - fact[f"dropped:{name}"]["mean"] if f"dropped:{name}" in fact else 1.0
 
     return ratio
 
 
 def _constant_groups(fact, _table, recipe):
     """TRL counts responses, by the deviation that it divides by."""
-    groups = fact["groups"]
-    by_group = recipe.norm_std != "batch" and groups["size"]["min"] == groups["size"]["max"]
-    equal = fact["signal"]["groups"]["equal_rewards"]
-    return equal / groups["count"] if by_group else None
+    size = fact["group_size"]
+    by_group = recipe.norm_std != "batch" and size["min"] == size["max"]
+    return fact["equal_rewards"]["total"] / size["count"] if by_group else None
 
 
 COEFFICIENTS = ("critic/kl_coef", "actor/reward_kl_penalty_coeff")
 METRICS = {
     **CORRECTION_METRICS,
-    "critic/reward_clip_frac": _clip("reward_clip"),
-    "critic/token_reward_clip_frac": _padded_clip("token_reward_clip"),
-    "critic/advantage_clip_frac": _padded_clip("advantage_clip"),
+    "critic/reward_clip_frac": _clip("reward_clipped"),
+    "critic/token_reward_clip_frac": _padded_clip("token_reward_clipped"),
+    "critic/advantage_clip_frac": _padded_clip("advantage_clipped"),
     "critic/kl": lambda fact, *_: fact["kl"]["mean"],
     "actor/reward_kl_penalty": lambda fact, *_: fact["kl"]["mean"],
-    "actor/max_len_mask_ratio": _kept("longer"),
-    "actor/difficulty_mask_ratio": _kept("difficulty"),
-    "actor/error_len_mask_ratio": _kept("long_errors"),
-    "actor/final_mask_ratio": _kept("all"),
+    "actor/max_len_mask_ratio": _passed("longer"),
+    "actor/difficulty_mask_ratio": _passed("difficulty"),
+    "actor/error_len_mask_ratio": _passed("long_errors"),
+    "actor/final_mask_ratio": lambda fact, *_: fact["kept"]["mean"],
     "frac_reward_zero_std": _constant_groups,
 }

@@ -196,7 +196,7 @@ def test_the_output_mirrors_a_directory_and_steps_are_batches(tmp_path):
         save(table, tmp_path / "in" / f"step={step}" / "part.parquet")
     ran = run("advantages", tmp_path / "in", tmp_path / "out", "--summary-json", "-", "-q")
     assert ran.code == 0
-    assert [row["step"] for row in json.loads(ran.out)["steps"]] == [2, 3, 10]
+    assert json.loads(ran.out)["facts"]["kept"]["step"]["label"] == [2, 3, 10]
     assert written(tmp_path / "out") == [f"step={step}/part.parquet" for step in (10, 2, 3)]
     for step, table in tables.items():
         out = pq.ParquetFile(tmp_path / "out" / f"step={step}" / "part.parquet").read()

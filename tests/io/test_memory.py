@@ -55,7 +55,7 @@ def test_an_index_of_a_pandas_frame_stays_its_index(expected):
     frame = FRAME.to_pandas().set_index("prompt_id")
     enriched, summary = rlpost.enrich(frame)
     assert enriched.index.equals(frame.index)
-    assert summary["groups"] == expected[1]["groups"]
+    assert summary["facts"] == expected[1]["facts"]
     pd.testing.assert_series_equal(enriched["reward"], frame["reward"])
 
 

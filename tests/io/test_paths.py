@@ -127,7 +127,7 @@ def test_the_output_of_several_files_mirrors_their_directory(s3, tmp_path):
         assert ran.code == 0
         assert json.loads(ran.out)["inputs"] == [f"s3://lab/in/{name}" for name in names]
         assert json.loads(ran.out)["outputs"] == [f"s3://lab/out/{name}" for name in names]
-        assert [row["step"] for row in json.loads(ran.out)["steps"]] == [2, 3, 10]
+        assert json.loads(ran.out)["facts"]["kept"]["step"]["label"] == [2, 3, 10]
     for name in names:
         assert s3.get(f"out/{name}") == (out / name).read_bytes()
 

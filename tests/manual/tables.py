@@ -24,6 +24,7 @@ from rlpost.formats.targets import TARGETS
 from rlpost.losses import LOSSES
 from rlpost.manual import OF_COMMANDS, TOPICS
 from rlpost.pipeline.loss_measures import OF_BATCHES, OF_INPUT, OF_LOSS
+from rlpost.pipeline.measures import MEASURES, POPULATIONS
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS
 from rlpost.recipe.presets import correction_named
 from rlpost.recipe.presets import corrections as every_correction
@@ -372,6 +373,22 @@ def _option(option: Any, *, variable: bool) -> tuple[str, ...]:
     )
 
 
+def measures() -> str:
+    """The measures of a summary, each with its kind and its population."""
+    of_component = dict.fromkeys(
+        ("component", "reward_correlation", "advantage_share", "equal_component"), "NAME"
+    )
+    of_filter = dict.fromkeys(("rejected", "rejected_responses"), "FILTER")
+    ends = {"correlation": "A,B", **of_component, **of_filter}
+    rows = []
+    for measure in MEASURES:
+        name, colon, _ = measure.name.partition(":")
+        named = f"{name}:{ends.get(name, 'MASK')}" if colon else name
+        words = POPULATIONS[measure.of].words.format(unit="response")
+        rows.append((f"`{named}`", measure.kind, words, measure.about))
+    return table(("measure", "kind", "of", ""), rows)
+
+
 TABLES = {
     "about": inspect_topics,
     "speed": chart,
@@ -391,6 +408,7 @@ TABLES = {
     "recorded": recorded,
     "format-notes": format_notes,
     "findings": findings,
+    "measures": measures,
     "logged-metrics": logged_metrics,
     "loss-measures": loss_measures,
     "replay-findings": replay_findings,

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from summaries import warnings_of, whole
 
 from rlpost import Recipe, enrich
 from rlpost.errors import DataError, UsageError
@@ -59,13 +60,13 @@ def test_gae_by_hand():
     """δ of the last token is 3 + 4 - 4; of the first 0 + 2 - 1, with λ 1 and γ 0.5."""
     found, summary = advantages(table(), estimator="gae", lam=1.0, bootstrap="last")
     assert found.tolist() == [[2.5, 0, 3, 0], [0.5, 0, -1, 0]]
-    assert summary["warnings"] == []
-    assert summary["truncation"]["responses"] == 1
+    assert warnings_of(summary) == []
+    assert whole(summary, "truncated")["total"] == 1
 
 
 def test_an_end_without_a_value_is_reported_with_its_count():
     _, summary = advantages(table(reasons=["length", "length", "stop"]), estimator="gae")
-    (warning,) = summary["warnings"]
+    (warning,) = warnings_of(summary)
     assert "2 truncated" in warning
     assert "--bootstrap" in warning
 
@@ -73,7 +74,7 @@ def test_an_end_without_a_value_is_reported_with_its_count():
 def test_a_choice_without_effect_is_reported():
     rows = table(reasons=["stop", "stop"])
     _, summary = advantages(rows, estimator="gae", bootstrap="last")
-    assert any("--bootstrap last" in text for text in summary["warnings"])
+    assert any("--bootstrap last" in text for text in warnings_of(summary))
 
 
 def test_a_column_of_values_needs_them_for_truncated_responses_alone():

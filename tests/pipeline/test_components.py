@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from runs import run, save
+from summaries import parts, whole
 
 import rlpost
 
@@ -55,31 +56,48 @@ def shares(parts, advantages):
     return np.array(covariances) / sum(covariances)
 
 
+def correlations(summary, name):
+    """Correlations of a component with the reward, and with each other component."""
+    return {"reward": whole(summary, f"reward_correlation:{name}")["value"]} | {
+        other: whole(summary, f"correlation:{pair}")["value"]
+        for other in NAMES
+        for pair in (f"{name},{other}", f"{other},{name}")
+        if f"correlation:{pair}" in summary["facts"]
+    }
+
+
 @pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "reinforce_pp", "gdpo"])
 def test_the_summary_has_the_numbers_of_numpy(estimator):
     enriched, summary = rlpost.enrich(TABLE, recipe(estimator))
-    found = summary["components"]
     advantages = np.array([row[0] for row in enriched["advantages"].to_pylist()])
     read = scores if estimator == "gdpo" else (lambda values: values)
-    parts = [w * read(COLUMNS[name]) for name, w in zip(NAMES, WEIGHTS, strict=True)]
-    total = sum(w * COLUMNS[name] for name, w in zip(NAMES, WEIGHTS, strict=True))
-    want = shares(parts, advantages)
-    assert [*found] == [*NAMES]
+    weighted = [w * read(COLUMNS[name]) for name, w in zip(NAMES, WEIGHTS, strict=True)]
+    columns = {
+        **COLUMNS,
+        "reward": sum(w * COLUMNS[name] for name, w in zip(NAMES, WEIGHTS, strict=True)),
+    }
+    want = shares(weighted, advantages)
+    kind = "component:"
+    assert [x.removeprefix(kind) for x in summary["facts"] if x.startswith(kind)] == [*NAMES]
     for name, share in zip(NAMES, want, strict=True):
-        one, values = found[name], COLUMNS[name]
-        assert one["mean"] == pytest.approx(values.mean())
-        assert one["std"] == pytest.approx(values.std(ddof=1))
-        assert (one["min"], one["max"], one["scored"]) == (values.min(), values.max(), ROWS)
-        assert one["reward_correlation"] == pytest.approx(np.corrcoef(values, total)[0, 1])
-        for other, value in one["correlations"].items():
-            assert value == pytest.approx(np.corrcoef(values, COLUMNS[other])[0, 1])
-        assert {*one["correlations"]} == {*NAMES} - {name}
-        assert one["advantage_share"] == pytest.approx(share, rel=1e-5)
+        numbers, values = whole(summary, f"component:{name}"), COLUMNS[name]
+        assert numbers["mean"] == pytest.approx(values.mean())
+        assert numbers["std"] == pytest.approx(values.std(ddof=1))
+        spread = (numbers["min"], numbers["max"], numbers["count"])
+        assert spread == (values.min(), values.max(), ROWS)
+        for other, value in correlations(summary, name).items():
+            assert value == pytest.approx(np.corrcoef(values, columns[other])[0, 1])
+        assert {*correlations(summary, name)} == {"reward", *NAMES} - {name}
+        contribution = whole(summary, f"advantage_share:{name}")
+        assert contribution == {"count": ROWS, "value": pytest.approx(share, rel=1e-5)}
         equal = sum(np.ptp(values[group == GROUP]) == 0 for group in range(GROUPS))
-        assert one["no_signal"] == equal
-    assert found["format"]["no_signal"] == GROUPS // 2
-    assert sum(one["advantage_share"] for one in found.values()) == pytest.approx(1)
-    assert all(step["components"]["style"]["scored"] == ROWS // 2 for step in summary["steps"])
+        assert whole(summary, f"equal_component:{name}")["total"] == equal
+    assert whole(summary, "equal_component:format")["total"] == GROUPS // 2
+    contributions = [whole(summary, f"advantage_share:{name}")["value"] for name in NAMES]
+    assert sum(contributions) == pytest.approx(1)
+    for step in parts(summary, "step"):
+        assert step["component:style"]["count"] == ROWS // 2
+        assert step["equal_component:format"]["count"] == GROUPS // 2
 
 
 def test_inspect_has_the_same_numbers_of_raw_and_of_enriched_files(tmp_path):
@@ -91,19 +109,20 @@ def test_inspect_has_the_same_numbers_of_raw_and_of_enriched_files(tmp_path):
         out = tmp_path / f"{estimator}.parquet"
         summary = rlpost.advantages(path, out, recipe(estimator))
         found = rlpost.inspect(out, reward_components=weights)
-        for name, one in summary["components"].items():
+        for name, weight in weights.items():
+            equal = whole(summary, f"equal_component:{name}")["total"]
             for facts in found, raw:
                 own = facts.components[name]
-                assert (own["weight"], own["no_signal"]) == (one["weight"], one["no_signal"])
-                mean = facts.whole(f"component:{name}")["mean"]
-                assert mean == pytest.approx(one["mean"], rel=1e-12)
-                pairs = {"reward": one["reward_correlation"], **one["correlations"]}
-                for other, value in pairs.items():
-                    key = f"correlation:{name},{other}"
-                    if key in facts.facts:
-                        assert facts.whole(key)["value"] == pytest.approx(value)
+                assert (own["weight"], own["no_signal"]) == (weight, equal)
+                mean = whole(summary, f"component:{name}")["mean"]
+                assert facts.whole(f"component:{name}")["mean"] == pytest.approx(mean, rel=1e-12)
+                for key in facts.facts.keys() & summary["facts"].keys():
+                    if "correlation" in key:
+                        value = facts.whole(key)["value"]
+                        assert value == pytest.approx(whole(summary, key)["value"]), key
             share = found.whole(f"advantage_share:{name}")["value"]
-            assert share == pytest.approx(one["advantage_share"], rel=1e-6)
+            want = whole(summary, f"advantage_share:{name}")["value"]
+            assert share == pytest.approx(want, rel=1e-6)
             assert found.components[name]["share_of"] == "advantages"
     total = sum(w * COLUMNS[name] for name, w in weights.items())
     centred = by_group(total, lambda part: part - part.mean())
@@ -121,30 +140,32 @@ def test_missing_components_are_left_out_of_their_own_numbers(tmp_path):
     some = TABLE.set_column(3, "style", pa.array(values, from_pandas=True))
     numerics = rlpost.Numerics(missing_components="skip")
     for estimator in ("grpo", "gdpo"):
-        found = rlpost.enrich(some, recipe(estimator, numerics=numerics))[1]["components"]
+        summary = rlpost.enrich(some, recipe(estimator, numerics=numerics))[1]
         scored = ~np.isnan(values)
-        assert found["style"]["scored"] == scored.sum()
-        assert found["style"]["mean"] == pytest.approx(values[scored].mean())
+        style = whole(summary, "component:style")
+        assert style["count"] == scored.sum()
+        assert style["mean"] == pytest.approx(values[scored].mean())
         want = np.corrcoef(values[scored], COLUMNS["correct"][scored])[0, 1]
-        assert found["style"]["correlations"]["correct"] == pytest.approx(want)
-        assert sum(one["advantage_share"] for one in found.values()) == pytest.approx(1)
+        assert correlations(summary, "style")["correct"] == pytest.approx(want)
+        contributions = [whole(summary, f"advantage_share:{name}")["value"] for name in NAMES]
+        assert sum(contributions) == pytest.approx(1)
     facts = rlpost.inspect(save(some, tmp_path / "a.parquet"), reward_components=NAMES)
     assert facts.components["style"]["nonfinite"] == (~scored).sum()
     assert "nonfinite" in [one.check for one in facts.findings]
 
 
-def test_a_component_may_have_the_name_of_a_role(tmp_path):
+@pytest.mark.parametrize("names", [("reward", "a/b", "b"), ("a/b", "b", "reward")])
+def test_a_component_may_have_the_name_of_a_role(names, tmp_path):
     named = TABLE.rename_columns(["prompt_id", "step", "reward", "a/b", "b", "response_mask"])
     path = save(named, tmp_path / "a.parquet")
-    names = ("reward", "a/b", "b")
     summary = rlpost.advantages(
         path, tmp_path / "b.parquet", rlpost.Recipe(reward_components=names)
     )
     facts = rlpost.inspect(path, reward_components=names)
-    for name, one in summary["components"].items():
-        found = facts.whole(f"correlation:{name},reward")["value"]
-        assert found == pytest.approx(one["reward_correlation"])
-    assert facts.rewards.column == "reward, a/b, b"
+    for name in names:
+        key = f"reward_correlation:{name}"
+        assert facts.whole(key)["value"] == pytest.approx(whole(summary, key)["value"])
+    assert facts.rewards.column == ", ".join(names)
 
 
 WORDS = ["--reward-components", ",".join(NAMES), "--component-weights", "1,-0.5,2"]

@@ -98,7 +98,7 @@ def test_numbers_and_summary_are_those_of_one_run_over_all_files(top, words):
     }  # fmt: skip
     differing = {name for name in {**one, **each} if one.get(name) != each.get(name)}
     assert differing == {"outputs", "bytes", "seconds"}
-    assert [row["step"] for row in each["steps"]] == [3, 5, 7]
+    assert each["facts"]["kept"]["step"]["label"] == [3, 5, 7]
     for name in ("0.parquet", "1.parquet", "2.parquet"):
         assert pq.read_table(top / "one" / name).equals(pq.read_table(top / "each" / name))
 

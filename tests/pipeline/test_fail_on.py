@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from distributed_runs import LOCAL, RAY, in_tasks, steps_table, write_files
 from runs import rollout, run, save, strict_json
+from summaries import errors_of, warnings_of
 
 import rlpost
 from rlpost.errors import FindingsError
@@ -38,11 +39,11 @@ def test_warnings_fail_a_run_on_request_and_its_state_stays(engine, folder):
     with pytest.raises(FindingsError) as error:
         ENGINES[engine](folder, options)
     summary = error.value.summary
-    assert (summary["errors"], summary["outputs"]) == ([], [])
-    assert all(text in str(error.value) for text in summary["warnings"])
+    assert (errors_of(summary), summary["outputs"]) == ([], [])
+    assert all(text in str(error.value) for text in warnings_of(summary))
     assert published(folder) == []
     assert not (folder / "state.json").exists()
-    assert ENGINES[engine](folder, replace(LOCAL, fail_on="error"))["warnings"]
+    assert warnings_of(ENGINES[engine](folder, replace(LOCAL, fail_on="error")))
     assert len(published(folder)) == 4
 
 
@@ -55,7 +56,7 @@ def test_errors_fail_a_run_on_request(tmp_path):
         ran = run(*words, "--fail-on", severity)
         assert (ran.code, out.exists()) == (1, False)
         assert "all advantages are zero" in ran.err
-        assert len(strict_json(summary.read_text())["errors"]) == 1
+        assert len(errors_of(strict_json(summary.read_text()))) == 1
     assert run(*words).code == 0
     assert strict_json(summary.read_text())["outputs"] == [str(out)]
 

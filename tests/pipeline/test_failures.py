@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from agentic_run import agentic_run
 from runs import run
+from summaries import warnings_of, whole
 
 import rlpost
 from rlpost.errors import DataError
@@ -35,9 +36,9 @@ def test_a_failed_response_is_out_of_the_baseline_and_of_training():
     advantages, got, summary = centred(table([None, "", "  ", "judge timed out"]))
     assert advantages == [-1.0, 1.0, 0.0, 0.0]
     assert got["sample_mask"].to_pylist() == [True, True, True, False]
-    assert summary["masked"]["failure"]["new"] == 1
+    assert whole(summary, "left_out:failure")["total"] == 1
     assert summary["failures"]["reasons"] == {"judge timed out": 1}
-    assert summary["reward"]["mean"] == 2.0
+    assert whole(summary, "reward")["mean"] == 2.0
 
 
 @pytest.mark.parametrize(
@@ -162,12 +163,12 @@ def test_rows_of_an_older_attempt_count_with_a_warning_or_are_left_out():
     advantages, got, summary = centred(attempts_table())
     assert "sample_mask" not in got.column_names
     assert summary["attempts"]["superseded"] == 2
-    assert any("--attempts newest" in one for one in summary["warnings"])
+    assert any("--attempts newest" in one for one in warnings_of(summary))
     advantages, got, summary = centred(attempts_table(), attempts="newest")
     assert advantages == [0.5, -0.5, 0.0, 0.0, 0.5, -0.5]
     assert got["sample_mask"].to_pylist() == [True, True, False, False, True, True]
-    assert summary["masked"]["superseded"]["new"] == 2
-    assert not any("--attempts" in one for one in summary["warnings"])
+    assert whole(summary, "left_out:superseded")["total"] == 2
+    assert not any("--attempts" in one for one in warnings_of(summary))
 
 
 def test_the_right_advantages_of_an_agentic_run():

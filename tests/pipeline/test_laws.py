@@ -213,7 +213,8 @@ def test_the_order_of_rows_changes_scans_by_rounding_and_nothing_else(name):
     check_order(TABLE, recipe, want, order, same_bits if exact else same_numbers)
     if exact:
         _, mixed, _ = enriched(TABLE.take(order), recipe)
-        assert json.loads(mixed)["advantage"] == json.loads(summary)["advantage"]
+        mixed, summary = json.loads(mixed), json.loads(summary)
+        assert mixed["facts"]["advantage"] == summary["facts"]["advantage"]
 
 
 # Any recipe on any table
@@ -382,8 +383,6 @@ def test_blocks_of_a_chunk_change_no_bit(tmp_path, monkeypatch):
 BAD = (math.nan, math.inf, -math.inf)
 EMIT = ("advantages", "returns", "response_level_rewards", "sample_mask", "kl", "raw_advantages",
         "token_level_rewards", "group_mean", "group_size")  # fmt: skip
-FACTS = ("reward", "response_level_reward", "reward_clip", "token_reward_clip", "advantage",
-         "return", "advantage_clip", "kl", "groups")  # fmt: skip
 
 
 def same_facts(got, want):
@@ -452,7 +451,15 @@ def test_a_response_that_is_left_out_is_as_if_it_were_not_there(case):
         close(*((flat(here), flat(there)) if listed else (here, there)))
         out = written(got.take(gone), name)
         assert not any(flat(out) if listed else out), name
-    assert summary["masked"].pop(how)["responses"] == len(gone)
-    assert summary["responses"] == len(rows)
-    for name in FACTS:
-        same_facts(summary.get(name), expected.get(name))
+    here, there = summary["facts"], expected["facts"]
+    assert here.pop(f"left_out:{how}")["all"]["total"] == len(gone)
+    there.pop(f"left_out:{how}", None)
+    assert (summary["responses"], expected["responses"]) == (len(rows), len(others))
+    assert [*here] == [*there]
+    for name, measure in there.items():
+        if measure["of"] == "responses":
+            assert here[name]["all"]["total"] == measure["all"]["total"]
+        else:
+            same_facts(here[name]["all"], measure["all"])
+    for name in ("kl", "groups", "groups_with_signal"):
+        same_facts(summary[name], expected[name])

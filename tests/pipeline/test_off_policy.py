@@ -10,6 +10,7 @@ from corrected_rows import LEVELS, close, row
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import rollouts, to_table
+from summaries import numbers, warnings_of, whole
 
 import rlpost
 from rlpost import Options, Recipe, api
@@ -68,7 +69,7 @@ def test_weights_of_the_pipeline_are_those_of_the_loops(rows, level, limits, bou
     flat_masks = [m for one in rows for m in one.mask]
     own = [w for w, m in zip((w for xs in want for w in xs), flat_masks, strict=True) if m]
     ess = slow.effective_share(own)
-    assert summary["correction"]["ess"] == (None if ess is None else pytest.approx(ess))
+    assert whole(summary, "ess")["value"] == (None if ess is None else pytest.approx(ess))
 
 
 @settings(max_examples=20)
@@ -87,14 +88,17 @@ def test_filters_of_the_pipeline_are_those_of_the_loops(rows, filters):
     for name in ("advantages", "returns", "is_weight"):
         zeros = [x == 0 for xs in lists(table, name) for x in xs]
         assert all(z for z, m in zip(zeros, (m for ms in masks for m in ms), strict=True) if not m)
-    facts = summary["correction"]
+    facts = numbers(summary)
     rejected = sum(map(sum, (one.mask for one in rows))) - sum(map(sum, masks))
-    assert facts["rejected"]["tokens"] == rejected
-    for one, found in zip(filters, facts["filters"], strict=True):
+    assert facts["rejected"]["total"] == rejected
+    assert facts["rejected"]["count"] == sum(map(sum, (one.mask for one in rows)))
+    names = [name.removeprefix("rejected:") for name in facts if name.startswith("rejected:")]
+    assert names == [str(one) for one in Recipe(**options).is_filter]
+    for one, name in zip(filters, names, strict=True):
         alone = [slow.accepted(one_row, [one]) for one_row in rows]
         pairs = [sum(r.mask) - sum(own) for r, own in zip(rows, alone, strict=True)]
-        assert found["tokens"] == sum(pairs)
-        assert found["responses"] == sum(n > 0 for n in pairs)
+        assert facts[f"rejected:{name}"]["total"] == sum(pairs)
+        assert facts[f"rejected_responses:{name}"]["total"] == sum(n > 0 for n in pairs)
 
 
 @settings(max_examples=20)
@@ -110,18 +114,22 @@ def test_a_filter_of_a_batch_rejects_its_largest_tokens(rows, order, of):
 @given(rollouts())
 def test_the_summary_says_how_far_the_policies_are_apart(rows):
     _, summary = enriched(rows, is_weight="token")
-    facts = summary["correction"]
     own = [
         (o, i) for one in rows for o, i, m in zip(one.old, one.infer, one.mask, strict=True) if m
     ]
     for name in ("k1", "k3"):
         values = [slow.token_value(o, i, name, 40.0) for o, i in own]
-        assert facts["kl"][name] == pytest.approx(slow.mean(values), abs=1e-9)
+        assert whole(summary, f"engine_{name}")["mean"] == (
+            pytest.approx(slow.mean(values), abs=1e-9) if own else None
+        )
+    names = {"token": "engine_chi2", "sequence": "engine_chi2_responses"}
     for name, value in slow.chi_squares(rows).items():
-        assert facts["chi_square"][name] == pytest.approx(value, rel=1e-6, abs=1e-9)
+        want = pytest.approx(value, rel=1e-6, abs=1e-9) if own else None
+        assert whole(summary, names[name])["mean"] == want
     wrong = sum(math.exp(i) >= 0.5 and abs(o - i) > 2 for o, i in own)
-    assert facts["confident_disagreement"] == wrong
-    assert facts["tokens"] == len(own)
+    assert whole(summary, "confident_disagreement")["total"] == wrong
+    assert whole(summary, "engine_k1")["count"] == len(own)
+    assert whole(summary, "engine_chi2_responses")["count"] == sum(1 in one.mask for one in rows)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +170,9 @@ def test_a_filter_that_drops_everything_is_an_error():
 def test_equal_log_probs_are_warned_of():
     same = [row([-1.0, -2.0], [-1.0, -5.0], [1, 0])]
     _, summary = enriched(same, is_weight="token")
-    assert any("identical in every policy token" in text for text in summary["warnings"])
+    assert any("identical in every policy token" in text for text in warnings_of(summary))
     _, summary = enriched([*same, row([-1.0], [-2.0])], is_weight="token")
-    assert not any("identical" in text for text in summary["warnings"])
+    assert not any("identical" in text for text in warnings_of(summary))
 
 
 @pytest.mark.parametrize(
@@ -268,4 +276,4 @@ def test_a_response_with_a_bad_number_weighs_0_and_leaves_every_mean():
     recipe = Recipe(is_weight="token:normalised", nonfinite="mask", is_filter=("max:k2::9",))
     out, summary = rlpost.enrich(table, recipe)
     assert lists(out, "is_weight") == [[0.0, 0.0], [1.0]]
-    assert summary["correction"]["tokens"] == 1
+    assert whole(summary, "rejected")["count"] == 1

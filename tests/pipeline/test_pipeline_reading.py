@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from processed_files import USUAL
 from runs import rollout, run, save
+from summaries import whole
 from test_left_out import close, flat
 
 import rlpost
@@ -66,7 +67,7 @@ def test_a_file_is_read_like_a_table(tmp_path):
 def test_no_finish_reason_at_all_is_no_truncation():
     recipe = rlpost.Recipe(drop_truncated=True, columns={"reward": "right"})
     _, summary = rlpost.enrich(table(finish_reason=pa.nulls(4)), recipe)
-    assert summary["masked"]["truncated"]["responses"] == 0
+    assert whole(summary, "dropped:truncated")["total"] == 0
 
 
 def test_finish_reasons_of_another_type_are_read_only_where_they_are_needed():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from reference import Response
 from strategies import ESSENTIALS, rollouts, to_table
+from summaries import warnings_of, whole
 
 import rlpost
 from rlpost.estimators import ESTIMATORS
@@ -82,7 +83,7 @@ def test_estimators_without_a_baseline_per_response_keep_them_on_their_tokens(es
     rows = [replace(r, **{**values, "values": [0.0] * len(r.mask)}) for r in ROWS]
     options = {"estimator": estimator, "numerics": {"process_rewards": "token"}}
     table, summary = enriched(rows, estimator=estimator)
-    assert summary["process_reward"]["added_per"] == "token"
+    assert summary["process_rewards"] == "token"
     assert table.column("advantages").to_pylist() == advantages(rows, **options)
     # The second token of the second response earns 1 and its reward 0.
     options = {"lam": 1.0} if estimator == "gae" else {}
@@ -96,12 +97,14 @@ def test_estimators_without_a_baseline_per_response_keep_them_on_their_tokens(es
 def test_the_summary_has_their_statistics():
     _, summary = enriched(ROWS)
     sums = [math.fsum(r.token_rewards) for r in ROWS]
-    facts = summary["process_reward"]
-    assert facts["added_per"] == "response"
+    facts = whole(summary, "process_reward")
+    assert summary["process_rewards"] == "response"
+    assert facts["count"] == 5
     assert facts["mean"] == pytest.approx(sum(sums) / 5)
     assert (facts["min"], facts["max"]) == (min(sums), max(sums))
-    assert summary["reward"]["mean"] == pytest.approx(0.8)  # the raw reward is the file's
-    assert "process_reward" not in enriched([replace(r, token_rewards=None) for r in ROWS])[1]
+    assert whole(summary, "reward")["mean"] == pytest.approx(0.8)  # the raw reward is the file's
+    _, summary = enriched([replace(r, token_rewards=None) for r in ROWS])
+    assert ("process_reward" in summary["facts"], summary["process_rewards"]) == (False, None)
 
 
 def test_the_reward_clip_and_penalties_see_the_sum():
@@ -109,19 +112,19 @@ def test_the_reward_clip_and_penalties_see_the_sum():
     assert table.column("response_level_rewards").to_pylist() == pytest.approx(
         [1.2, 1, 0.5, 1, 1.2]
     )
-    assert summary["reward_clip"]["count"] == 2
+    assert whole(summary, "reward_clipped")["total"] == 2
     table, _ = enriched(ROWS, estimator="raw", reward_scale=(0, 1, 0, 10))
     assert table.column("response_level_rewards").to_pylist() == [10.75, 1, 9.5, 10, 10.5]
 
 
 def test_equal_rewards_look_at_the_sum_and_difficulty_at_the_raw_reward():
     _, summary = enriched(ROWS, drop_equal_rewards=True)
-    assert summary["masked"]["equal_rewards"]["responses"] == 0
-    assert summary["signal"]["groups"]["equal_rewards"] == 0
+    assert whole(summary, "dropped:equal_rewards")["total"] == 0
+    assert whole(summary, "equal_rewards")["total"] == 0
     bare = [replace(r, token_rewards=None) for r in ROWS]
-    assert enriched(bare, drop_equal_rewards=True)[1]["signal"]["groups"]["equal_rewards"] == 1
+    assert whole(enriched(bare, drop_equal_rewards=True)[1], "equal_rewards")["total"] == 1
     _, summary = enriched(ROWS, drop_difficulty="0.1:0.95")
-    assert summary["masked"]["difficulty"]["responses"] == 2  # the mean of `q` is 1
+    assert whole(summary, "dropped:difficulty")["total"] == 2  # the mean of `q` is 1
 
 
 @pytest.mark.parametrize("estimator", ["step_reinforce", "gigpo"])
@@ -144,7 +147,7 @@ def test_steps_earn_their_process_rewards(estimator):
 def test_estimators_without_rewards_warn_that_they_are_not_used():
     rows = [replace(r, components={"a": 1.0, "b": r.reward}) for r in ROWS]
     _, summary = enriched(rows, estimator="gdpo", reward_components=("a", "b"))
-    assert "process rewards are not used: gdpo reads no reward" in summary["warnings"]
+    assert "process rewards are not used: gdpo reads no reward" in warnings_of(summary)
     assert "process_reward" not in summary
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from summaries import parts, warnings_of, whole
 from typer.testing import CliRunner
 
 import rlpost
@@ -62,11 +63,11 @@ def test_equal_ones_are_equal_under_each_name(name, tokens):
     table = table.append_column(name, recorded(table))
     summary = rlpost.enrich(table, GRPO.model_copy(update={"replace": True}))[1]
     policy = sum(n - (n > 2) for n in LENGTHS.tolist()) if tokens else ROWS
-    entry = summary["recorded"]
-    assert entry["text"] == f"recorded advantages (`{name}`): equal"
-    assert (entry["compared"], entry["differs"], entry["sign_differs"]) == (policy, 0, 0)
-    assert entry["difference"]["max"] < 1e-6
-    assert summary["warnings"] == [x for x in summary["warnings"] if "recorded" not in x]
+    assert summary["recorded"] == f"recorded advantages (`{name}`): equal"
+    for measure in ("recorded_differs", "recorded_sign_differs"):
+        assert whole(summary, measure) == {"count": policy, "total": 0, "mean": 0.0}
+    assert whole(summary, "recorded_difference")["max"] < 1e-6
+    assert warnings_of(summary) == [x for x in warnings_of(summary) if "recorded" not in x]
 
 
 @pytest.mark.parametrize("tokens", [True, False])
@@ -77,17 +78,20 @@ def test_two_signs_that_are_flipped_are_a_warning(tokens):
     summary = summary_of(table)
     flat = [np.abs(right[row].as_py()) for row in (2, 30)]
     size = [n - (n > 2) if tokens else 1 for n in LENGTHS[[2, 30]].tolist()]
-    entry = summary["recorded"]
-    assert entry["differs"] == entry["sign_differs"] == sum(size)
-    assert entry["difference"]["max"] == pytest.approx(2 * max(np.max(x) for x in flat))
-    assert summary["warnings"][-1] == entry["text"]
-    assert f"in sign in {sum(size)} (largest difference " in entry["text"]
-    for part in ("steps", "domains"):
-        parts = [row["recorded"] for row in summary[part]]
-        for name in ("compared", "differs", "sign_differs"):
-            assert sum(one[name] for one in parts) == entry[name]
-        assert max(one["difference"]["max"] for one in parts) == entry["difference"]["max"]
-    assert [row["recorded"]["differs"] for row in summary["steps"]] == size
+    largest = whole(summary, "recorded_difference")["max"]
+    counts = [whole(summary, f"recorded_{name}")["total"] for name in ("differs", "sign_differs")]
+    assert counts == [sum(size)] * 2
+    assert largest == pytest.approx(2 * max(np.max(x) for x in flat))
+    assert warnings_of(summary)[-1] == summary["recorded"]
+    assert f"in sign in {sum(size)} (largest difference " in summary["recorded"]
+    for by in ("step", "domain"):
+        rows = parts(summary, by)
+        for name in ("recorded_differs", "recorded_sign_differs"):
+            for number in ("count", "total"):
+                assert sum(row[name][number] for row in rows) == whole(summary, name)[number]
+        assert max(row["recorded_difference"]["max"] for row in rows) == largest
+    steps = summary["facts"]["recorded_differs"]["step"]
+    assert steps["total"] == size
 
 
 def test_one_sign_of_many_numbers_is_a_line_and_no_warning():
@@ -95,8 +99,8 @@ def test_one_sign_of_many_numbers_is_a_line_and_no_warning():
     values = recorded(table)
     table = table.append_column("dumped_advantages", flipped(values, 0))
     summary = summary_of(table)
-    assert summary["recorded"]["sign_differs"] == LENGTHS[0] == 1
-    assert summary["recorded"]["text"] not in summary["warnings"]
+    assert whole(summary, "recorded_sign_differs")["total"] == LENGTHS[0] == 1
+    assert summary["recorded"] not in warnings_of(summary)
 
 
 def test_those_of_another_group_key_differ_and_other_numbers_are_named():
@@ -104,10 +108,10 @@ def test_those_of_another_group_key_differ_and_other_numbers_are_named():
     other = recorded(table, Recipe(estimator="grpo", columns={"group": "data_source"}))
     table = table.append_column("advantage", other).append_column("seconds", table["reward"])
     summary = summary_of(table)
-    text = summary["recorded"]["text"]
-    assert text in summary["warnings"]
+    text = summary["recorded"]
+    assert text in warnings_of(summary)
     assert "rlpost replay finds the recipe; other numbers than `reward`: `seconds`" in text
-    assert summary["recorded"]["sign_differs"] > 3
+    assert whole(summary, "recorded_sign_differs")["total"] > 3
 
 
 def test_a_sign_that_is_lost_is_another_sign_but_rounding_is_none():
@@ -121,8 +125,8 @@ def test_a_sign_that_is_lost_is_another_sign_but_rounding_is_none():
     values[16] = [0.0] * len(values[16])
     summary = summary_of(table.append_column("dumped_advantages", lists(values)))
     policy = [n - (n > 2) for n in LENGTHS.tolist()]
-    assert summary["recorded"]["differs"] == sum(policy[:8]) + policy[16]
-    assert summary["recorded"]["sign_differs"] == policy[16]
+    assert whole(summary, "recorded_differs")["total"] == sum(policy[:8]) + policy[16]
+    assert whole(summary, "recorded_sign_differs")["total"] == policy[16]
 
 
 def test_numbers_that_are_missing_are_not_compared_and_no_error():
@@ -132,25 +136,23 @@ def test_numbers_that_are_missing_are_not_compared_and_no_error():
     values[3][0] = float("inf")
     summary = summary_of(table.append_column("dumped_advantages", pa.array(values)))
     policy = [n - (n > 2) for n in LENGTHS.tolist()]
-    assert summary["recorded"]["compared"] == sum(policy[3:]) - 1
-    assert summary["recorded"]["differs"] == 0
-    assert summary["masked"]["all"]["responses"] == 0
+    assert whole(summary, "recorded_differs")["count"] == sum(policy[3:]) - 1
+    assert whole(summary, "recorded_differs")["total"] == 0
+    assert whole(summary, "kept")["mean"] == 1
     values = recorded(rollouts(tokens=False)).to_pylist()
     values[5], values[6] = None, float("inf")
     rows = rollouts(tokens=False).append_column("advantage", pa.array(values))
-    assert summary_of(rows)["recorded"]["compared"] == ROWS - 2
+    assert whole(summary_of(rows), "recorded_differs")["count"] == ROWS - 2
     nothing = table.append_column("dumped_advantages", lists([[]] * ROWS))
-    assert summary_of(nothing)["recorded"]["text"].endswith(
-        "not compared: no number for a kept token"
-    )
+    assert summary_of(nothing)["recorded"].endswith("not compared: no number for a kept token")
 
 
 def test_a_number_a_response_is_that_of_its_tokens():
     table = rollouts()
     rows = recorded(rollouts(tokens=False))
     summary = summary_of(table.append_column("dumped_advantage", rows))
-    assert summary["recorded"]["text"].endswith("equal")
-    assert summary["recorded"]["compared"] == summary["tokens"]["policy"]
+    assert summary["recorded"].endswith("equal")
+    assert whole(summary, "recorded_differs")["count"] == summary["tokens"]["policy"]
 
 
 def test_tokens_that_do_not_train_are_not_compared():
@@ -158,7 +160,7 @@ def test_tokens_that_do_not_train_are_not_compared():
     values = flipped(recorded(table), *range(24))
     table = table.append_column("dumped_advantages", values)
     kept = table.append_column("sample_mask", pa.array(np.arange(ROWS) >= 24))
-    assert summary_of(kept)["recorded"]["text"].endswith("equal")
+    assert summary_of(kept)["recorded"].endswith("equal")
 
 
 @pytest.mark.parametrize("tokens", [True, False])
@@ -169,7 +171,7 @@ def test_a_choice_of_the_column(choice, tokens):
     table = table.append_column("dumped_advantages", flipped(right, *range(ROWS)))
     table = table.append_column("adv", right)
     summary = summary_of(table, recipe=Recipe(estimator="grpo", columns={"advantages": choice}))
-    text = summary.get("recorded", {"text": None})["text"]
+    text = summary.get("recorded")
     assert text == {"none": None, "adv": "recorded advantages (`adv`): equal"}[choice]
 
 
@@ -194,7 +196,7 @@ def test_what_rlpost_wrote_is_none_and_verify_accepts_what_it_replaced(tmp_path)
     pq.write_table(table.append_column("advantages", wrong), path)
     replacing = GRPO.model_copy(update={"replace": True})
     first = rlpost.advantages(path, out, replacing)
-    assert first["recorded"]["differs"] > ROWS
+    assert whole(first, "recorded_differs")["total"] > ROWS
     assert rlpost.verify(out).ok
     assert "recorded" not in rlpost.advantages(out, again, replacing)
     kept = tmp_path / "kept.parquet"
@@ -217,7 +219,9 @@ def test_the_column_is_read_in_the_last_pass_alone(tmp_path):
 def test_a_device_compares_the_same_numbers():
     table = rollouts()
     table = table.append_column("dumped_advantages", flipped(recorded(table), 3, 4))
-    assert summary_of(table, device="torch:cpu")["recorded"] == summary_of(table)["recorded"]
+    summaries = [summary_of(table, device=device) for device in ("torch:cpu", "cpu")]
+    assert summaries[0]["recorded"] == summaries[1]["recorded"]
+    assert summaries[0]["facts"] == summaries[1]["facts"]
 
 
 def test_the_screen_has_the_line_once(tmp_path):

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from summaries import warnings_of
 
 import rlpost
 from rlpost.errors import DataError
@@ -129,7 +130,7 @@ def test_a_row_that_is_there_twice_is_no_turn_more(estimator, options):
 
 def test_a_row_that_is_there_twice_is_named_where_rollouts_count():
     def warnings(rows):
-        return [x for x in credit(rows, estimator="grpo")[1]["warnings"] if "another row" in x]
+        return [x for x in warnings_of(credit(rows, estimator="grpo")[1]) if "another row" in x]
 
     (text,) = warnings(COPIED)
     assert text.startswith("1 row ")

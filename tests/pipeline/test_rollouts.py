@@ -13,6 +13,7 @@ from reference import Response
 from reference_pipeline import pipeline
 from runs import run
 from strategies import rollouts, to_table
+from summaries import warnings_of, whole
 from test_left_out import close, flat, written
 
 import rlpost
@@ -101,12 +102,12 @@ def test_ids_of_steps_are_no_rollouts_and_a_warning_names_the_column():
     """As slime's `rollout_id`, which counts the iterations of training."""
     table = turns([1.0, 1.0, 0.0, 0.0], ["0", "0", "1", "1"], steps=[0, 0, 1, 1])
     _, summary = rlpost.enrich(table, rlpost.Recipe(columns={"rollout": "traj"}))
-    (found,) = [text for text in summary["warnings"] if "--unit row" in text]
+    (found,) = [text for text in warnings_of(summary) if "--unit row" in text]
     assert "2 of 2 groups" in found
     assert "`traj`" in found
     _, summary = rlpost.enrich(table, rlpost.Recipe(columns={"rollout": "none"}))
     assert summary["unit"] == {"name": "row", "reason": ""}
-    assert not [text for text in summary["warnings"] if "rollout" in text]
+    assert not [text for text in warnings_of(summary) if "rollout" in text]
 
 
 def test_rewards_and_pass_rates_count_each_rollout_once():
@@ -114,21 +115,24 @@ def test_rewards_and_pass_rates_count_each_rollout_once():
     recipe = rlpost.Recipe(columns={"rollout": "traj"})
     _, summary = rlpost.enrich(table, recipe)
     assert summary["unit"] == {"name": "rollout", "reason": "`traj` identifies them"}
-    assert summary["rollouts"] == {"count": 2, "counted": 2}
-    assert summary["steps"][0]["reward"]["mean"] == summary["reward"]["mean"] == 0.5
-    assert summary["pass_rate"] == 0.5
+    assert (summary["rollouts"], whole(summary, "reward")["count"]) == (2, 2)
+    assert summary["facts"]["reward"]["step"]["mean"] == [whole(summary, "reward")["mean"]] == [0.5]
+    assert summary["facts"]["reward"]["of"] == "rollouts that count"
+    assert summary["facts"]["equal_rewards"]["of"] == "prompt groups of several rollouts"
+    assert whole(summary, "passed")["mean"] == 0.5
     _, summary = rlpost.enrich(table, recipe.model_copy(update={"unit": "row"}))
     assert summary["unit"] == {"name": "row", "reason": "the recipe sets unit row"}
-    assert "rollouts" not in summary
-    assert summary["pass_rate"] == 0.75
+    assert summary["rollouts"] is None
+    assert summary["facts"]["reward"]["of"] == "responses that count"
+    assert whole(summary, "passed")["mean"] == 0.75
 
 
 def test_a_rollout_without_numbers_is_counted_but_not_in_rewards():
     table = turns([1.0, math.nan, 0.0, 0.0], ["a", "a", "b", "c"])
     options = {"columns": {"rollout": "traj"}, "nonfinite": "mask", "rollout_reward": "last"}
     _, summary = rlpost.enrich(table, rlpost.Recipe(**options))
-    assert summary["rollouts"] == {"count": 3, "counted": 2}
-    assert summary["reward"]["mean"] == 0
+    assert (summary["rollouts"], whole(summary, "reward")["count"]) == (3, 2)
+    assert whole(summary, "reward")["mean"] == 0
 
 
 @pytest.mark.parametrize(
@@ -184,7 +188,7 @@ def test_a_row_that_is_left_out_leaves_its_rollout_without_a_reward(rule):
     options = {"columns": {"rollout": "traj"}, "rollout_reward": rule, "nonfinite": "mask"}
     got, summary = rlpost.enrich(table, rlpost.Recipe(estimator="raw", **options))
     assert written(got, "response_level_rewards") == [0, 0, 1, 1]
-    assert summary["masked"]["nonfinite"]["responses"] == 2
+    assert whole(summary, "left_out:nonfinite")["total"] == 2
 
 
 def test_rows_that_differ_are_named_by_their_files(tmp_path):

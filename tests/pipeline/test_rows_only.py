@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from summaries import warnings_of, whole
 
 import rlpost
 from rlpost.errors import DataError, RlpostError, UsageError
@@ -123,8 +124,8 @@ def test_the_output_of_a_table_of_texts() -> None:
     assert out["group_std"].to_pylist()[2:] == [0, 0]
     assert out["group_pass_rate"].to_pylist() == [0.5, 0.5, 1, 1]
     assert summary.tokens is None
-    assert not summary.warnings
-    assert summary.advantage["max"] == pytest.approx(half)
+    assert not warnings_of(summary)
+    assert whole(summary, "advantage")["max"] == pytest.approx(half)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from runs import run
 from strategies import to_table
+from summaries import dropped, warnings_of
 from test_left_out import close, flat, responses, written
 
 import rlpost
@@ -54,6 +55,16 @@ def test_a_mask_by_another_name_becomes_the_sample_mask(name, tmp_path):
     assert first.select(sorted(first.columns)).equals(again.select(sorted(again.columns)))
 
 
+def lost(summary):
+    """How many responses are left out for each reason, and how many each mask drops."""
+    facts = summary["facts"].items()
+    return {
+        name: facts["all"]["total"]
+        for name, facts in facts
+        if name.startswith(("left_out:", "dropped:"))
+    }
+
+
 def test_the_written_mask_combines_both():
     table = masked(to_table(responses()), [True, False, True, True])
     recipe = rlpost.Recipe(drop_longer=3)
@@ -61,8 +72,9 @@ def test_the_written_mask_combines_both():
         rlpost.enrich(table, recipe)
     got, summary = rlpost.enrich(table, recipe.model_copy(update={"replace": True}))
     assert written(got, "sample_mask") == [True, False, False, False]
-    assert {name: one["responses"] for name, one in summary["masked"].items()} == {
-        "sample_mask": 1, "longer": 2, "nonfinite": 0, "all": 3}  # fmt: skip
+    assert lost(summary) == {
+        "left_out:sample_mask": 1, "left_out:nonfinite": 0, "dropped:longer": 2}  # fmt: skip
+    assert dropped(summary) == 3
 
 
 def test_a_weight_is_no_mask_and_a_null_is_an_error():
@@ -72,9 +84,9 @@ def test_a_weight_is_no_mask_and_a_null_is_an_error():
         rlpost.enrich(masked(to_table(responses()), [True, False, None, True]))
     recipe = rlpost.Recipe(nonfinite="mask", replace=True)
     _, summary = rlpost.enrich(masked(to_table(responses()), [True, False, None, True]), recipe)
-    assert {name: one["responses"] for name, one in summary["masked"].items()} == {
-        "sample_mask": 1, "nonfinite": 1, "all": 2}  # fmt: skip
-    assert "1 response left out: a number is not finite" in summary["warnings"]
+    assert lost(summary) == {"left_out:sample_mask": 1, "left_out:nonfinite": 1}
+    assert dropped(summary) == 2
+    assert "1 response left out: a number is not finite" in warnings_of(summary)
 
 
 def test_a_mask_that_leaves_nothing_is_an_error():
@@ -100,7 +112,7 @@ def test_the_same_recipe_gives_the_same_file_again(tmp_path):
     one, two, summary = twice(tmp_path, to_table(responses()), OWN, OWN)
     assert one["sample_mask"].to_list() == [True, True, True, False]
     assert one.select(sorted(one.columns)).equals(two.select(sorted(two.columns)))
-    assert any("--map sample_mask=sample_mask" in text for text in summary["warnings"])
+    assert any("--map sample_mask=sample_mask" in text for text in warnings_of(summary))
     assert "sample_mask" not in summary["roles"]
     assert verify([tmp_path / "two.parquet"])["ok"]
 
@@ -109,12 +121,12 @@ def test_masks_that_cannot_be_separated_are_an_error(tmp_path):
     table = masked(to_table(responses()), [True, False, True, True])
     with pytest.raises(UsageError, match=r"--map sample_mask=sample_mask .*--map sample_mask=none"):
         twice(tmp_path, table, {**OWN, "replace": True}, {})
-    for column, dropped in (("sample_mask", 2), ("none", 0)):
+    for column, count in (("sample_mask", 2), ("none", 0)):
         recipe = rlpost.Recipe(replace=True, columns={"sample_mask": column})
         summary = rlpost.advantages(
             tmp_path / "one.parquet", tmp_path / f"{column}.parquet", recipe
         )
-        assert summary["masked"]["all"]["responses"] == dropped
+        assert dropped(summary) == count
     with pytest.raises(DataError, match=r"--replace replaced it|cannot be separated"):
         verify([tmp_path / "one.parquet"])
 
@@ -128,10 +140,10 @@ def test_a_mask_that_a_run_computed_in_some_files_only_is_an_error(tmp_path, ord
     options = {"replace": True}
     with pytest.raises(UsageError, match=f"{enriched}.*{own}.*--map sample_mask=none"):
         rlpost.advantages(tmp_path / "in", tmp_path / "out", rlpost.Recipe(**options))
-    for column, dropped in (("sample_mask", 2), ("none", 0)):
+    for column, count in (("sample_mask", 2), ("none", 0)):
         recipe = rlpost.Recipe(**options, columns={"sample_mask": column})
         summary = rlpost.advantages(tmp_path / "in", tmp_path / column, recipe)
-        assert summary["masked"]["all"]["responses"] == dropped
+        assert dropped(summary) == count
 
 
 def test_the_loss_uses_the_mask_beside_the_advantages(tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_estimators import joined, segments
 from strategies import BY_TRAJECTORY, rollouts, to_table
+from summaries import warnings_of
 
 import rlpost
 from rlpost.errors import DataError, UsageError
@@ -180,7 +181,7 @@ FORKED = {
 
 
 def warnings(**options):
-    return rlpost.enrich(pa.table(FORKED), rlpost.Recipe(**options))[1]["warnings"]
+    return warnings_of(rlpost.enrich(pa.table(FORKED), rlpost.Recipe(**options))[1])
 
 
 @pytest.mark.parametrize(

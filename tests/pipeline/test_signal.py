@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from summaries import dropped, errors_of, parts, whole
 
 import rlpost
 
@@ -13,6 +14,9 @@ GROUPS = {
     "learns": ([0.0, 1.0, 1.0], 1, "math"),
     "alone": ([1.0], 1, "code"),
 }
+
+
+SIGNS = ("positive", "negative", "zero")
 
 
 def frame(groups=GROUPS):
@@ -30,36 +34,38 @@ def summary_of(data, **options):
 
 
 def test_groups_are_counted_by_what_they_teach():
-    groups = summary_of(frame())["signal"]["groups"]
-    assert groups == {
-        "count": 4,
-        "with_signal": 1,
-        "equal_rewards": 2,
-        "all_pass": 1,
-        "none_pass": 1,
-        "pass_threshold": 1.0,
-    }
+    summary = summary_of(frame())
+    assert (summary["groups"], summary["groups_with_signal"]) == (4, 1)
+    assert {name: (whole(summary, name)["total"], whole(summary, name)["count"]) for name in (
+        "with_signal", "single", "equal_rewards", "all_pass")} == {
+        "with_signal": (1, 4), "single": (1, 4), "equal_rewards": (2, 3), "all_pass": (1, 3),
+    }  # fmt: skip
+    sizes = {"count": 4, "mean": 2.25, "std": pytest.approx(0.957427), "min": 1, "max": 3}
+    assert whole(summary, "group_size") == sizes
+    assert summary["recipe"]["pass_threshold"] == 1.0
 
 
 def test_the_threshold_of_a_pass_is_that_of_the_recipe():
     summary = summary_of(frame(), pass_threshold=2.0)
-    assert summary["pass_rate"] == 0
-    assert summary["signal"]["groups"]["all_pass"] == 0
-    assert summary["signal"]["groups"]["none_pass"] == 2
+    assert whole(summary, "passed")["mean"] == 0
+    assert whole(summary, "all_pass")["total"] == 0
+    assert whole(summary, "equal_rewards")["total"] == 2
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "gae"])
 def test_steps_and_domains_add_up_to_the_whole(estimator):
     summary = summary_of(frame(), estimator=estimator)
-    for table in ("steps", "domains"):
-        for name, count in summary["signal"]["groups"].items():
-            if name != "pass_threshold" and count is not None:
-                parts = [row["signal"]["groups"][name] for row in summary[table]]
-                assert sum(parts) == count, (table, name)
-        for sign in ("positive", "negative", "zero"):
-            for name in ("tokens", "responses"):
-                parts = [row["signal"]["tokens"][sign][name] for row in summary[table]]
-                assert sum(parts) == summary["signal"]["tokens"][sign][name]
+    measures = ["reward", "kept", "group_size", "single", "equal_rewards", "all_pass", "advantage"]
+    measures += ["with_signal"] if estimator == "grpo" else []
+    measures += [f"{of}_{x}" for of in ("advantage", "length") for x in SIGNS]
+    assert ("with_signal" in summary["facts"]) == (estimator == "grpo")
+    assert (summary["groups_with_signal"] is None) == (estimator == "gae")
+    for by in ("step", "domain"):
+        rows = parts(summary, by)
+        assert len(rows) == 2
+        for name in measures:
+            for part in {"count", "total"} & whole(summary, name).keys():
+                assert sum(row[name][part] for row in rows) == whole(summary, name)[part], name
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "gae", "raw"])
@@ -73,7 +79,8 @@ def test_the_histogram_has_each_advantage_other_than_0(estimator, scale):
     table, summary = rlpost.enrich(data, rlpost.Recipe(estimator=estimator))
     values = table["advantages"].explode().to_numpy()
     values = values[values != 0]
-    edges, counts = (np.array(summary["signal"]["histogram"][key]) for key in ("edges", "counts"))
+    profile = summary["profiles"]["advantage"]
+    edges, counts = (np.array(profile[key]) for key in ("edges", "counts"))
     assert len(edges) == len(counts) + 1 <= 33
     assert np.all(np.diff(edges) == edges[1] - edges[0])
     assert counts.sum() == len(values)
@@ -82,18 +89,25 @@ def test_the_histogram_has_each_advantage_other_than_0(estimator, scale):
     assert (np.histogram(away, edges)[0] == counts).all()
 
 
+DROPPED = "dropped:"
 MASKED = {"drop_equal_rewards": True, "drop_single": True, "drop_longer": 4}
 
 
 def test_what_masks_newly_drop_adds_up():
-    masked = summary_of(frame(), **MASKED)["masked"]
-    assert {name: (one["responses"], one["new"]) for name, one in masked.items()} == {
-        "nonfinite": (0, 0),
+    summary = summary_of(frame(), **MASKED)
+    masks = [x.removeprefix(DROPPED) for x in summary["facts"] if x.startswith(DROPPED)]
+    assert {
+        name: tuple(
+            whole(summary, f"{kind}{name}")["total"] for kind in (DROPPED, f"newly_{DROPPED}")
+        )
+        for name in masks
+    } == {
         "longer": (2, 2),  # the third response of each group of three
         "equal_rewards": (5, 4),
         "single": (1, 1),
-        "all": (7, 7),
     }
+    assert whole(summary, "left_out:nonfinite") == {"count": 9, "total": 0, "mean": 0}
+    assert (dropped(summary), whole(summary, "kept")["total"]) == (7, 2)
 
 
 CAUSES = {
@@ -106,6 +120,8 @@ CAUSES = {
 @pytest.mark.parametrize("cause", CAUSES)
 def test_no_signal_at_all_has_a_likely_cause(cause):
     summary = summary_of(frame(CAUSES[cause]))
-    assert cause in summary["signal"]["no_signal"]["cause"]
-    assert len(summary["errors"]) == 1
-    assert summary_of(frame())["signal"]["no_signal"] is None
+    assert summary["verdict"]["level"] == "error"
+    assert summary["verdict"]["text"].startswith("nothing to learn: all ")
+    assert cause in summary["verdict"]["cause"]
+    assert len(errors_of(summary)) == 1
+    assert summary_of(frame())["verdict"]["level"] == "ok"

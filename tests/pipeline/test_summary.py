@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from runs import rollout, run, save
+from summaries import errors_of, numbers, parts, warnings_of
 
 import rlpost
 
@@ -66,24 +67,29 @@ def processed(tmp_path, data, **options):
 def statistic(values):
     values = values.cast(pl.Float64)
     if values.is_empty():
-        return {"mean": None, "std": None, "min": None, "max": None}
+        return {"count": 0, "mean": None, "std": None, "min": None, "max": None}
     std = values.std() if len(values) > 1 else 0.0
-    return {"mean": values.mean(), "std": std, "min": values.min(), "max": values.max()}
+    return {
+        "count": len(values),
+        "mean": values.mean(),
+        "std": std,
+        "min": values.min(),
+        "max": values.max(),
+    }
 
 
+MASKS = ("left_out:", "dropped:")
+NEWLY = "newly_dropped:"
 TOKENS_OF = "policy tokens of kept responses"
 
 
-def saturated(values, bound, of):
+def saturated(values, bound):
     """How many written values are at the bound, and their share."""
-    if bound is None:
-        return None
-    count = int((values.abs() == np.float32(bound)).sum())
-    return {"bound": bound, "count": count, "fraction": count / max(len(values), 1), "of": of}
+    return share(values.abs() == np.float32(bound), len(values))
 
 
 def share(flags, rows):
-    return {"responses": int(flags.sum()), "rate": flags.sum() / rows}
+    return {"count": rows, "total": int(flags.sum()), "mean": flags.sum() / rows}
 
 
 def signal(out):
@@ -95,84 +101,98 @@ def signal(out):
         .filter(pl.col("final_response_mask") == 1)
     )
     rows = kept.group_by("i").agg(pl.col("advantages").cast(pl.Float64).sum().sign(), pl.len())
-    found = {"count": kept.height}
+    measures = {}
     for name, sign in (("positive", 1), ("negative", -1), ("zero", 0)):
-        tokens = int((kept["advantages"].sign() == sign).sum())
-        own = rows.filter(pl.col("advantages") == sign)
-        found[name] = {
-            "tokens": tokens,
-            "share": tokens / kept.height,
-            "responses": own.height,
-            "mean_length": own["len"].mean(),
-        }
+        measures[f"advantage_{name}"] = share(kept["advantages"].sign() == sign, kept.height)
+        lengths = rows.filter(pl.col("advantages") == sign)["len"]
+        measures[f"length_{name}"] = {"count": len(lengths), "mean": lengths.mean()}
     valid = out.filter(pl.col("reward").is_finite())
     reward = pl.col("reward")
     groups = valid.group_by("step", "prompt_id").agg(
         reward.first(), reward.n_unique().alias("kinds"), pl.len()
     )
-    equal = groups.filter(pl.col("kinds") == 1, pl.col("len") > 1)["reward"]
-    passing = int((equal >= 1).sum())
-    counts = {"count": groups.height, "equal_rewards": len(equal), "all_pass": passing}
-    return {"tokens": found, "groups": counts | {"none_pass": len(equal) - passing}}
+    several = groups.filter(pl.col("len") > 1)
+    equal = several["kinds"] == 1
+    return measures | {
+        "group_size": statistic(groups["len"]),
+        "single": share(groups["len"] == 1, groups.height),
+        "equal_rewards": share(equal, several.height),
+        "all_pass": share(equal & (several["reward"] >= 1), several.height),
+    }
 
 
 def explained(out):
     """The share of the variance of the returns of kept tokens that the values explain."""
     columns = ["returns", "values", "final_response_mask"]
     tokens = out.select(columns).explode(columns).filter(pl.col("final_response_mask") == 1)
-    errors = (tokens["returns"].cast(pl.Float64) - tokens["values"]).var()
-    return 1 - errors / tokens["returns"].cast(pl.Float64).var()
+    errors = tokens["returns"].cast(pl.Float64) - tokens["values"]
+    value = {
+        "count": tokens.height,
+        "value": 1 - errors.var() / tokens["returns"].cast(pl.Float64).var(),
+    }
+    return {"explained_variance": value}
+
+
+def dropped(out, recipe):
+    """How many responses each mask drops, if it is the only one."""
+    rows, lengths, measures = out.height, out["response_mask"].list.sum(), {}
+    if recipe.drop_longer:
+        measures["dropped:longer"] = share(lengths >= recipe.drop_longer, rows)
+    if recipe.drop_truncated:
+        measures["dropped:truncated"] = share(out["finish_reason"] == "length", rows)
+    if recipe.drop_equal_rewards:
+        measures["dropped:equal_rewards"] = share(out["kinds"] == 1, rows)
+    if recipe.drop_difficulty:
+        inside = out["solved"].is_between(*recipe.drop_difficulty, closed="none")
+        measures["dropped:difficulty"] = share(~inside, rows)
+    if recipe.drop_long_errors:
+        good = (out["reward"] == 1) | ((out["reward"] == 0) & (lengths < recipe.drop_long_errors))
+        measures["dropped:long_errors"] = share(~good, rows)
+    return measures
+
+
+def clipped(out, kept, recipe):
+    """How many written values are at the bounds of the recipe."""
+    measures = {}
+    if recipe.reward_clip:
+        rewards = out.filter("sample_mask")["response_level_rewards"]
+        measures["reward_clipped"] = saturated(rewards, recipe.reward_clip.high)
+        measures["token_reward_clipped"] = saturated(
+            kept["token_level_rewards"], recipe.reward_clip.high
+        )
+    if recipe.advantage_clip:
+        measures["advantage_clipped"] = saturated(kept["advantages"], recipe.advantage_clip)
+    return measures
 
 
 def facts(out, recipe):
-    """What the summary says of these rows, from the columns alone."""
+    """What the summary says of these rows, by measure, from the columns alone."""
     rows, valid = out.height, out.filter(pl.col("reward").is_finite())
     tokens = out.filter(pl.col("response_mask").list.len() > 0).select(TOKENS).explode(TOKENS)
     kept = tokens.filter(pl.col("final_response_mask") == 1)
-    policy = tokens.filter(pl.col("response_mask") == 1)
-    lengths = out["response_mask"].list.sum()
-    masked = {
-        "nonfinite": share(~out["reward"].is_finite(), rows),
-        "all": share(~out["sample_mask"], rows),
-    }
-    if recipe.drop_longer:
-        masked["longer"] = share(lengths >= recipe.drop_longer, rows)
-    if recipe.drop_truncated:
-        masked["truncated"] = share(out["finish_reason"] == "length", rows)
-    if recipe.drop_equal_rewards:
-        masked["equal_rewards"] = share(out["kinds"] == 1, rows)
-    if recipe.drop_difficulty:
-        inside = out["solved"].is_between(*recipe.drop_difficulty, closed="none")
-        masked["difficulty"] = share(~inside, rows)
-    if recipe.drop_long_errors:
-        good = (out["reward"] == 1) | ((out["reward"] == 0) & (lengths < recipe.drop_long_errors))
-        masked["long_errors"] = share(~good, rows)
-    found = {
-        "responses": rows,
-        "tokens": {"all": tokens.height, "policy": policy.height},
-        "masked": masked,
+    ends = out.filter(pl.col("sample_mask"), pl.col("response_mask").list.sum() > 0)
+    measures = {
+        "kept": share(out["sample_mask"], rows),
+        "left_out:nonfinite": share(~out["reward"].is_finite(), rows),
+        "policy_tokens": statistic(valid["response_mask"].list.sum()),
         "reward": statistic(valid["reward"]),
+        "passed": share(valid["reward"] >= 1, valid.height),
         "response_level_reward": statistic(valid["response_level_rewards"]),
-        "reward_clip": saturated(
-            out.filter("sample_mask")["response_level_rewards"],
-            recipe.reward_clip and recipe.reward_clip.high,
-            "kept responses",
-        ),
-        "token_reward_clip": saturated(
-            kept["token_level_rewards"], recipe.reward_clip and recipe.reward_clip.high, TOKENS_OF
-        ),
         "advantage": statistic(kept["advantages"]),
         "return": statistic(kept["returns"]),
-        "advantage_clip": saturated(kept["advantages"], recipe.advantage_clip, TOKENS_OF),
+        **signal(out),
+        **dropped(out, recipe),
+        **clipped(out, kept, recipe),
     }
-    found |= {"signal": signal(out), "pass_rate": (valid["reward"] >= 1).sum() / valid.height}
     if recipe.estimator == "gae":
-        found["critic"] = {"explained_variance": explained(out)}
+        measures |= explained(out)
+    if recipe.estimator == "gae" or recipe.drop_truncated:  # then the column is read
+        measures["truncated"] = share(ends["finish_reason"] == "length", ends.height)
     if "kl" in out.columns:
-        found["kl"] = statistic(valid["kl"].list.sum() / valid["response_mask"].list.sum())
+        measures["kl"] = statistic(valid["kl"].list.sum() / valid["response_mask"].list.sum())
     if "sample_weight" in out.columns:
-        found["sample_weight"] = statistic(valid["sample_weight"])
-    return found
+        measures["sample_weight"] = statistic(valid["sample_weight"])
+    return measures
 
 
 def same(got, want, where=""):
@@ -222,12 +242,32 @@ def test_the_summary_is_what_the_columns_say(name, tmp_path):
         solved=over.mean().over("step", "prompt_id"),
     )
     recipe = rlpost.Recipe(**RECIPES[name])
-    same(summary, facts(out, recipe))
-    assert set(summary["masked"]) == set(facts(out, recipe)["masked"])
-    for table, column in (("steps", "step"), ("domains", "domain")):
-        assert [part[column] for part in summary[table]] == sorted(out[column].unique().to_list())
-        for part in summary[table]:
-            same(part, facts(out.filter(pl.col(column) == part[column]), recipe), part[column])
+    want, measured = facts(out, recipe), summary["facts"]
+    same(numbers(summary), want)
+    assert {x for x in measured if x.startswith(MASKS)} == {x for x in want if x.startswith(MASKS)}
+    newly = [x for x in measured if x.startswith(NEWLY)]
+    assert len(newly) == sum(x.startswith("dropped:") for x in want)
+    assert summary["responses"] == out.height
+    masks = out["response_mask"]
+    assert summary["tokens"] == {"all": masks.list.len().sum(), "policy": masks.list.sum().sum()}
+    for by in ("step", "domain"):
+        rows = parts(summary, by)
+        assert [row["label"] for row in rows] == sorted(out[by].unique().to_list())
+        for row in rows:
+            same(row, facts(out.filter(pl.col(by) == row["label"]), recipe), row["label"])
+
+
+def test_each_measure_says_of_what_it_is(tmp_path):
+    clips = {"reward_clip": 0.6, "advantage_clip": 0.5}
+    _, summary = processed(tmp_path, frame(), **clips)
+    of = {name: entry["of"] for name, entry in summary["facts"].items()}
+    for name in ("advantage", "advantage_clipped", "token_reward_clipped", "advantage_zero"):
+        assert of[name] == TOKENS_OF
+    assert of["reward_clipped"] == "kept responses"
+    assert of["reward"] == of["passed"] == of["policy_tokens"] == "responses that count"
+    assert of["kept"] == of["left_out:nonfinite"] == "responses"
+    assert of["single"] == "prompt groups"
+    assert of["equal_rewards"] == "prompt groups of several responses"
 
 
 def test_roles_and_settings_are_said(tmp_path):
@@ -271,7 +311,7 @@ def test_an_adaptive_coefficient_compares_the_mean_kl_of_responses(tmp_path):
     options = {"kl_coef": 0.1, "kl_target": (0.15, 10.0)}
     _, summary = processed(tmp_path, data, **options)
     assert summary["kl"]["target"] == 0.15
-    means = [step["kl"]["mean"] for step in summary["steps"]]
+    means = summary["facts"]["kl"]["step"]["mean"]
     assert means == pytest.approx([0.2, 0.1, 0.0])
     betas = [batch["coefficient"] for batch in summary["kl"]["coefficients"]]
     assert betas == pytest.approx([0.1, 0.1 * (1 + 0.2 * 2 / 10), 0.1 * 1.04 * (1 - 0.2 * 2 / 10)])
@@ -316,7 +356,7 @@ def small(**columns):
 def warnings(data, **options):
     """The findings of a run, errors first."""
     summary = rlpost.enrich(data, rlpost.Recipe(**options))[1]
-    return summary["errors"] + summary["warnings"]
+    return errors_of(summary) + warnings_of(summary)
 
 
 def test_nothing_wrong_nothing_said():
@@ -339,8 +379,8 @@ padded = [[-1.0, 0.0, 0.0], [-1.0, -0.1, -0.2], [-0.1, 0.0, 0.0], [-1.0, -2.0, 0
 )
 def test_what_makes_numbers_wrong_is_an_error(columns, options, text):
     summary = rlpost.enrich(small(**columns), rlpost.Recipe(**options))[1]
-    assert any(text in one for one in summary["errors"])
-    assert not any(text in one for one in summary["warnings"])
+    assert any(text in one for one in errors_of(summary))
+    assert not any(text in one for one in warnings_of(summary))
 
 
 def test_log_probs_of_0_that_another_column_has_too_are_no_shift():
@@ -429,10 +469,10 @@ def test_a_batch_of_one_token_is_not_whitened_and_that_is_said(estimator):
     columns = {"prompt_id": ["a", "a", "b"], "step": [0, 0, 1], "reward": [1.0, 0.0, 0.5]}
     data = pl.DataFrame({**columns, "response_mask": [[1, 1], [1], [1]]})
     _, summary = rlpost.enrich(data, recipe)
-    (said,) = [text for text in summary["warnings"] if "whitened" in text]
+    (said,) = [text for text in warnings_of(summary) if "whitened" in text]
     assert said.startswith("1 batch is not whitened")
     _, summary = rlpost.enrich(data.head(2), recipe)
-    assert [text for text in summary["warnings"] if "whitened" in text] == []
+    assert [text for text in warnings_of(summary) if "whitened" in text] == []
 
 
 def test_the_seconds_of_a_run_are_start_up_passes_and_publishing(tmp_path):

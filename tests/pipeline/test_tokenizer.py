@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from summaries import warnings_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import rlpost
@@ -139,7 +140,7 @@ def test_made_ids_are_marked_and_a_finding_of_every_layout_of_texts(trained, dum
 
 def test_a_column_of_lengths_is_not_ignored_silently(trained):
     _, summary = rlpost.enrich(table(response_length=[1] * ROWS), Recipe(tokenizer=str(trained)))
-    (warning,) = (text for text in summary.warnings if "ignored" in text)
+    (warning,) = (text for text in warnings_of(summary) if "ignored" in text)
     assert warning.startswith("`response_length` ignored: --tokenizer counts the tokens of `compl")
 
 

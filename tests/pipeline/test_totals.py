@@ -3,9 +3,14 @@
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from summaries import whole
 
+import rlpost
+from rlpost.pipeline.measures import Numbers
 from rlpost.pipeline.totals import ExactTotals, Totals
 
 NUMBERS = st.floats(-1e300, 1e300) | st.floats(-1, 1) | st.sampled_from([0.0, 5e-324, 1e-300])
@@ -46,3 +51,50 @@ def test_totals_over_sets_of_keys_are_those_of_fractions(rows, sets):
 def test_totals_without_keys_have_no_numbers():
     assert ExactTotals().over_each([[], [1]]) == [Totals(), Totals()]
     assert Totals().statistic("x")["mean"] is None
+
+
+# Spreads a billionth as large as the numbers
+
+COUNT, BASE, STD = 100_000, 1e6, 1e-3
+LARGE = BASE + STD * np.random.default_rng(7).choice([-1.0, 1.0], COUNT)
+WANT = {
+    "mean": pytest.approx(BASE, rel=1e-11),
+    "std": pytest.approx((LARGE - BASE).std(ddof=1), rel=1e-6),
+    "min": LARGE.min(),
+    "max": LARGE.max(),
+}
+
+
+def statistic_of(numbers: Numbers, keys: np.ndarray) -> dict[str, float | None]:
+    counted = numbers.counted(keys)
+    return counted.totals(counted.numbers).total().statistic("x")
+
+
+def test_the_deviation_of_large_rewards_is_not_lost_to_rounding():
+    assert (LARGE - BASE).std(ddof=1) == pytest.approx(STD, rel=1e-4)
+    rows = {"prompt_id": np.arange(COUNT) // 8, "reward": LARGE, "step": np.arange(COUNT) % 3}
+    summary = rlpost.enrich(pa.table(rows), rlpost.Recipe(estimator="raw"))[1]
+    assert whole(summary, "reward") == {"count": COUNT, **WANT}
+    for step, std in enumerate(summary["facts"]["reward"]["step"]["std"]):
+        assert std == pytest.approx((LARGE - BASE)[step::3].std(ddof=1), rel=1e-6)
+
+
+def test_nor_is_that_of_large_advantages_of_tokens():
+    lengths = np.random.default_rng(8).multinomial(COUNT, np.ones(300) / 300)
+    lengths[:2] = 0, lengths[:2].sum()
+    offsets, keys = np.concatenate([[0], lengths.cumsum()]), np.arange(300) % 4
+    numbers = Numbers()
+    numbers.add_tokens("x", LARGE, None, offsets)
+    assert statistic_of(numbers, keys) == WANT
+    mask, numbers = np.arange(COUNT) % 3 > 0, Numbers()
+    numbers.add_tokens("x", np.where(mask, LARGE, 0.5), mask, offsets)
+    want = pytest.approx((LARGE - BASE)[mask].std(ddof=1), rel=1e-6)
+    assert statistic_of(numbers, keys) == {**WANT, "std": want}
+
+
+def test_nor_is_that_of_responses_whose_tokens_have_one():
+    count = np.arange(COUNT) % 7
+    numbers = Numbers()
+    numbers.add_constant("x", count, LARGE)
+    want = pytest.approx((LARGE - BASE).repeat(count).std(ddof=1), rel=1e-6)
+    assert statistic_of(numbers, np.arange(COUNT) % 4) == {**WANT, "std": want}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from reference import Response
 from strategies import to_table
+from summaries import warnings_of
 
 import rlpost
 
@@ -147,9 +148,9 @@ def test_a_reward_arrives_or_a_warning_counts_it(estimator, how, terminal):
     got = table.column(column).to_pylist()
     for one, other in zip(got, want, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    assert counted(summary["warnings"], "the reward") == lost
-    assert counted(summary["warnings"], "process rewards") == lost_process
-    named = [text for text in summary["warnings"] if text.startswith("the reward of")]
+    assert counted(warnings_of(summary), "the reward") == lost
+    assert counted(warnings_of(summary), "process rewards") == lost_process
+    named = [text for text in warnings_of(summary) if text.startswith("the reward of")]
     assert all("--numerics terminal_reward=last_policy_token" in text for text in named)
     if terminal == "last_policy_token":
         assert not lost
@@ -164,8 +165,8 @@ def test_reward_whitening_loses_a_reward_on_an_observation_and_says_so():
         estimator="raw", whiten_rewards=True, numerics={"terminal_reward": "last_token"}
     )
     _, summary = rlpost.enrich(to_table(rows), recipe)
-    assert counted(summary["warnings"], "the reward") == 1
-    assert any("--whiten-rewards" in text for text in summary["warnings"])
+    assert counted(warnings_of(summary), "the reward") == 1
+    assert any("--whiten-rewards" in text for text in warnings_of(summary))
 
 
 def test_dropped_responses_and_rewards_of_zero_lose_nothing():
@@ -174,4 +175,4 @@ def test_dropped_responses_and_rewards_of_zero_lose_nothing():
     numerics = {"terminal_reward": "last_token"}
     recipe = rlpost.Recipe(estimator="gae", numerics=numerics, drop_longer=3)
     _, summary = rlpost.enrich(table, recipe)
-    assert counted(summary["warnings"], "the reward") == 0
+    assert counted(warnings_of(summary), "the reward") == 0

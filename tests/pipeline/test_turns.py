@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from summaries import warnings_of
 
 import rlpost
 from rlpost import Recipe
@@ -117,7 +118,7 @@ def warned(path, table, **options):
     pq.write_table(pa.table(table), path / "in.parquet", row_group_size=10)
     (path / "out.parquet").unlink(missing_ok=True)
     summary = rlpost.advantages(path / "in.parquet", path / "out.parquet", Recipe(**options))
-    return [text for text in summary["warnings"] if any(sign in text for sign in TURNS)]
+    return [text for text in warnings_of(summary) if any(sign in text for sign in TURNS)]
 
 
 @pytest.mark.parametrize("columns", [{}, {"rollout_id": "traj_id"}])

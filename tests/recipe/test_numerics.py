@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from estimator_rows import close, responses, written
 from strategies import ESSENTIALS, to_table
+from summaries import warnings_of, whole
 
 import rlpost
 from rlpost.recipe.numerics import Numerics
@@ -90,7 +91,10 @@ def test_masks_of_groups_respect_what_becomes_of_empty_responses(options, counte
         recipe = rlpost.Recipe(**options, numerics={"empty": empty}, emit=("sample_mask",))
         table, summary = rlpost.enrich(to_table(rows), recipe)
         assert table["sample_mask"].to_pylist() == [*want, True, True]
-        assert summary["groups"]["sizes"] == ({2: 1, 3: 1} if empty == "count" else {2: 2})
+        sizes = [3, 2] if empty == "count" else [2, 2]
+        size = whole(summary, "group_size")
+        assert (size["count"], size["mean"]) == (2, sum(sizes) / 2)
+        assert (size["min"], size["max"]) == (2, max(sizes))
 
 
 def test_columns_of_groups_respect_what_becomes_of_empty_responses():
@@ -280,7 +284,7 @@ def test_a_kl_penalty_changes_gdpo_only_token_by_token(credit):
     options["numerics"] |= {"kl_credit": credit}
     recipe = rlpost.Recipe(estimator="gdpo", kl_coef=0.1, **options)
     summary = rlpost.enrich(to_table(rows), recipe)[1]
-    warned = [text for text in summary["warnings"] if "--kl-coef has no effect" in text]
+    warned = [text for text in warnings_of(summary) if "--kl-coef has no effect" in text]
     assert bool(warned) == (credit != "token")
     charged = written(rows, "gdpo", kl_coef=0.1, **options)[0]
     close(charged, free - 0.1 if credit == "token" else free)
@@ -339,13 +343,13 @@ def test_no_kl_penalty_is_subtracted_with_kl_credit_none_and_a_warning_names_the
         close(got, want)
     _, summary = rlpost.enrich(to_table(rows), rlpost.Recipe(estimator=name, **none))
     assert summary["kl"]["credit"] == "none"
-    texts = [text for text in summary["warnings"] if text.startswith("--kl-coef has no effect")]
+    texts = [text for text in warnings_of(summary) if text.startswith("--kl-coef has no effect")]
     assert len(texts) == 1
     assert "--numerics kl_credit=" in texts[0]
     _, free = rlpost.enrich(
         to_table(rows), rlpost.Recipe(estimator=name, **{**none, "kl_coef": 0.0})
     )
-    assert not [text for text in free["warnings"] if "--kl-coef" in text]
+    assert not [text for text in warnings_of(free) if "--kl-coef" in text]
 
 
 @pytest.mark.parametrize("credit", ["return", "response", "token"])
@@ -355,4 +359,4 @@ def test_a_kl_penalty_changes_opd_only_token_by_token(credit):
     same = np.allclose(written(steps(), "opd", **charged)[0], written(steps(), "opd", **options)[0])
     assert same == (credit != "token")
     _, summary = rlpost.enrich(to_table(steps()), rlpost.Recipe(estimator="opd", **charged))
-    assert any("--kl-coef has no effect" in text for text in summary["warnings"]) == same
+    assert any("--kl-coef has no effect" in text for text in warnings_of(summary)) == same

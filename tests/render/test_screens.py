@@ -4,10 +4,12 @@ import io
 import os
 import re
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from strategies import recipes, rollouts, to_table
+from summaries import numbers, parts, whole
 
 import rlpost
 from rlpost.errors import RlpostError
@@ -41,26 +43,54 @@ def cases(draw):
     return rows, options
 
 
+SIGNS = ("positive", "negative", "zero")
+SPREADS = {"count", "mean", "std", "min", "max"}
+
+
 def add_up(summary):
     """What is printed as parts of a whole is that."""
-    signal, masked = summary["signal"], summary["masked"]
-    tokens = signal["tokens"]
-    signs = [tokens[name] for name in ("positive", "negative", "zero")]
-    assert sum(one["tokens"] for one in signs) == tokens["count"]
-    assert all(one["tokens"] >= 0 <= one["responses"] for one in signs)
-    assert sum(signal["histogram"]["counts"]) == signs[0]["tokens"] + signs[1]["tokens"]
-    assert sum(one["new"] for name, one in masked.items() if name != "all") == masked["all"]["new"]
-    assert all(0 <= one["new"] <= one["responses"] for one in masked.values())
-    for groups in (signal["groups"], *(row["signal"]["groups"] for row in summary["steps"])):
-        if groups and groups["equal_rewards"] is not None:
-            assert groups["all_pass"] + groups["none_pass"] == groups["equal_rewards"]
-            assert max(groups["equal_rewards"], groups["with_signal"] or 0) <= groups["count"]
-    for table in ("steps", "domains"):
-        if summary[table]:
-            own = [row["signal"]["tokens"]["count"] for row in summary[table]]
-            assert sum(own) == tokens["count"]
-            own = [row["signal"]["groups"]["count"] for row in summary[table]]
-            assert sum(own) == signal["groups"]["count"]
+    slices = {by: parts(summary, by) for by in ("step", "domain")}
+    for numbers_of in ({"label": None, **numbers(summary)}, *slices["step"], *slices["domain"]):
+        measures = {name: entry for name, entry in numbers_of.items() if name != "label"}
+        tokens, lengths = ([measures[f"{of}_{x}"] for x in SIGNS] for of in ("advantage", "length"))
+        assert sum(entry["total"] for entry in tokens) == measures["advantage"]["count"]
+        assert sum(entry["count"] for entry in lengths) <= measures["kept"]["total"]
+        trained = sum((entry["mean"] or 0) * entry["count"] for entry in lengths)
+        assert trained == pytest.approx(measures["advantage"]["count"])
+        of_masks(measures)
+        of_groups(measures)
+        for entry in measures.values():
+            assert {*entry} in (SPREADS, {"count", "total", "mean"}, {"count", "mean"},
+                                {"count", "value"})  # fmt: skip
+            assert 0 <= entry.get("total", 0) <= entry["count"]
+    totals = [whole(summary, f"advantage_{sign}")["total"] for sign in SIGNS[:2]]
+    assert sum(summary["profiles"]["advantage"]["counts"]) == sum(totals)
+    for rows in slices.values():
+        for name in ("advantage", "kept", "reward", "group_size", "equal_rewards") if rows else ():
+            for part in {"count", "total"} & whole(summary, name).keys():
+                present = [row[name][part] for row in rows if name in row]
+                assert sum(present) == whole(summary, name)[part], name
+
+
+def of_masks(measures):
+    """What masks newly drop, and what is left out, is what does not train."""
+    lost = 0
+    for name, entry in measures.items():
+        if name.startswith("newly_dropped:"):
+            assert entry["total"] <= measures[name.removeprefix("newly_")]["total"]
+        if name.startswith(("newly_dropped:", "left_out:")):
+            lost += entry["total"]
+    assert lost == measures["kept"]["count"] - measures["kept"]["total"]
+
+
+def of_groups(measures):
+    """Groups of equal rewards are of several responses, and those that pass are of them."""
+    if "equal_rewards" in measures:
+        equal, single = measures["equal_rewards"], measures["single"]
+        assert measures["all_pass"]["total"] <= equal["total"]
+        assert (
+            equal["count"] + single["total"] == single["count"] == measures["group_size"]["count"]
+        )
 
 
 def numbers_are_numbers(lines):

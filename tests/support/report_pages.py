@@ -39,9 +39,10 @@ def hostile():
             HOSTILE.replace("\x00", ""): [HOSTILE] * 4,
         }
     )
-    steps = [{"step": HOSTILE, "advantage_clip": {"fraction": 0.5}}, {"step": 1}]
-    summary = {"advantage_clip": {"fraction": 0.5, "count": 1e300, "bound": HOSTILE}}
-    summary |= {"masked": {HOSTILE: {"rate": 0.5, "responses": 1}, "all": 3}, "steps": steps}
+    steps = {"label": [HOSTILE, 1], "mean": [0.5, None], "count": [HOSTILE]}
+    facts = {"advantage_clipped": {"of": HOSTILE, "all": {"mean": 0.5, "total": 1e300}}}
+    facts |= {f"dropped:{HOSTILE}": {"all": {"total": 1}, "step": steps}, "kept": {"all": 3}}
+    summary = {"facts": facts | {HOSTILE: HOSTILE}, "findings": [{"text": HOSTILE}, HOSTILE]}
     setting = {
         "options": {"loss": HOSTILE},
         "clip": {"any": {"fraction": 1}},

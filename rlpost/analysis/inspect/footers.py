@@ -6,7 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.model import ColumnFacts, FileFacts, InputFacts, RoleFacts
+from rlpost.errors import UsageError
+from rlpost.estimators import ESTIMATORS
 from rlpost.io.own_files import stored_object
+from rlpost.io.parquet.inputs import RECIPE_KEY
+from rlpost.pipeline.measures import SHARE
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,15 +94,17 @@ def stored_shares(
     """
     if not components or not source.footers:
         return None
-    stored = stored_object(source.footers[0].metadata or {}, b"rlpost.summary")
+    metadata = source.footers[0].metadata or {}
     try:
-        summary = stored.get("components", {})
-        if not any(one.get("normalised") for one in summary.values()):
+        facts = stored_object(metadata, b"rlpost.summary").get("facts", {})
+        recipe = Recipe.of(stored_object(metadata, RECIPE_KEY))
+        if "components" not in ESTIMATORS[recipe.estimator].columns:
             return None
-        weights = {name: one["weight"] for name, one in summary.items()}
-        same = len(source.files) == 1 and weights == {**components}
-        return {name: summary[name]["advantage_share"] if same else None for name in components}
-    except (AttributeError, LookupError, TypeError):
+        same = len(source.files) == 1 and recipe.component_weight == {**components}
+        return {
+            name: facts[f"{SHARE}{name}"]["all"]["value"] if same else None for name in components
+        }
+    except (AttributeError, LookupError, TypeError, UsageError):
         return None  # it is damaged
 
 

@@ -128,7 +128,7 @@ def _ess(totals: Totals) -> float | None:
 
 def _explained(totals: Totals) -> float | None:
     """Return 1 - Var(R - V) / Var(R); None if returns do not vary."""
-    errors, returns = (_deviations(totals, name) for name in ("value_error", "return"))
+    errors, returns = (_deviations(totals, name) for name in ("value_error", "reward_to_go"))
     return float(1 - errors / returns) if returns > 0 else None
 
 
@@ -152,14 +152,14 @@ TOKEN_MEASURES = (
     Measured("entropy", "policy", "Entropy of a token, nats; or -log p of the sampled one.",
             lambda t: t["entropy"], placed=True),
     Measured("value", "critic", "Value of the critic.", lambda t: t["value"], placed=True),
-    Measured("return", "critic", "Sum of the rewards from a token to the end of its row.",
+    Measured("reward_to_go", "critic", "Sum of the rewards from a token to the end of its row.",
             lambda t: t["return"], placed=True),
-    Measured("value_error", "critic", "Return minus the value.",
+    Measured("value_error", "critic", "Reward to go minus the value.",
             lambda t: t["return"] - t["value"]),
     Measured("squared_value_error", "critic", "Its square.",
             lambda t: (t["return"] - t["value"]) ** 2, "mean", placed=True),
-    Measured("explained_variance", "critic", "1 - Var(return - value) / Var(return).", _explained,
-            "value"),
+    Measured("critic_explained", "critic", "1 - Var(reward to go - value) / Var(reward to go).",
+            _explained, "value"),
     *(Measured(f"value_loss:{x.frameworks}", "critic", "Value loss without a clip.", _plain(x),
               "mean") for x in LOSSES),
     *(Measured(f"clipped_value_loss:{x.frameworks}", "critic", "Value loss.", _clipped(x, "loss"),

@@ -25,6 +25,7 @@ from rlpost.kernels.contributions import PairSums, advantage_shares, correlation
 from rlpost.kernels.moments import exact_product
 from rlpost.kernels.segments import count_true
 from rlpost.pipeline.data import LEFT_OUT
+from rlpost.pipeline.measures import CORRELATION, SHARE, WITH_REWARD
 from rlpost.pipeline.signal import equal_components
 from rlpost.pipeline.stages.rewards import group_statistics
 from rlpost.pipeline.totals import ExactTotals
@@ -367,9 +368,11 @@ def component_facts(
     for names, sides in pairs:
         both = scored & np.isfinite(sides[0]) & np.isfinite(sides[1])
         sums = _pair_sums(*(side[both] for side in sides))
-        numbers[f"correlation:{','.join(names)}"] = "scored", int(both.sum()), correlation(sums)
+        name = f"{CORRELATION}{','.join(names)}" if sides[1] is not reward else ""
+        name = name or f"{WITH_REWARD}{names[0]}"
+        numbers[name] = "scored", int(both.sum()), correlation(sums)
     count = int((table.counted & table.rows["valid"]).sum())
-    numbers |= {f"advantage_share:{name}": ("counted", count, x) for name, x in shares.items()}
+    numbers |= {f"{SHARE}{name}": ("counted", count, x) for name, x in shares.items()}
     facts: dict[str, Json] = {
         name: {"of": population, "all": {"count": size, "value": value}}
         for name, (population, size, value) in numbers.items()

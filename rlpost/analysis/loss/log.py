@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.loss.summary import finding, settings_of
+from rlpost.analysis.loss.summary import settings_of
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
 from rlpost.io.memory_limit import memory_limit
 from rlpost.losses.config import LossConfig
+from rlpost.pipeline.summary import finding
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
 from rlpost.analysis.loss.log import add_log
-from rlpost.analysis.loss.summary import finding, loss_findings, summarise_losses, verdict
+from rlpost.analysis.loss.summary import loss_findings, summarise_losses, verdict
 from rlpost.display.controls import in_utf8
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
@@ -25,7 +25,7 @@ from rlpost.pipeline.output.columns import emitted, mask_metadata
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
 from rlpost.pipeline.run import check_clash, engine_for, write_files
-from rlpost.pipeline.summary import response_facts, rollout_warnings, run_summary
+from rlpost.pipeline.summary import finding, response_facts, rollout_warnings, run_summary
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import LOSS_COLUMNS, Recipe
 from rlpost.recipe.semantics import SEMANTICS
@@ -97,7 +97,7 @@ def loss(
             texts["semantics"] = semantics_warnings(source.files, source.footers)
             texts["lost_mask"] = [f"{lost}, and all count in the loss"] if lost else []
         else:
-            texts["rollouts"] = rollout_warnings(plan, response_facts(plan, responses))
+            texts = rollout_warnings(plan, response_facts(plan, responses))
         texts["stages"] = responses.notes.get("warnings", [])
         findings = [finding(check, text) for check, part in texts.items() for text in part]
         findings += loss_findings(plan, summary, totals, configs)

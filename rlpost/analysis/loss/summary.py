@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +22,7 @@ from rlpost.pipeline.loss_measures import (
 )
 from rlpost.pipeline.summary import (
     common_warnings,
+    finding,
     nonfinite,
     positive_warning,
     roles_of,
@@ -149,14 +149,6 @@ def _range(first: int, last: int | None) -> str:
     return f"from {first}" if last is None else f"{first} to {last}"
 
 
-def finding(check: str, text: str, level: str = "warning") -> Json:
-    """Return a finding as plain data: its columns and its option are those that its text names."""
-    option = re.search(r"--[a-z][-a-z]*", text)
-    columns = [*dict.fromkeys(re.findall(r"`([^`]+)`", text))]
-    entry = {"check": check, "level": level, "text": text, "columns": columns, "rows": []}
-    return {**entry, "option": option and option[0]}
-
-
 def loss_findings(
     plan: Plan, summary: Json, totals: TotalsBy, configs: Sequence[LossConfig]
 ) -> Iterator[Json]:
@@ -169,7 +161,8 @@ def loss_findings(
     sums = totals[f"{variants_of(configs)[0].prefix}{BY_CELL}"].total()
     losses = settings_of(summary)[0]["facts"]["policy_loss"]
     lost = sum(losses[key]["count"].count(0) for key in ("step", "batch") if key in losses)
-    yield from (finding("input", text) for text in common_warnings(plan, summary["nonfinite"]))
+    for name, texts in common_warnings(plan, summary["nonfinite"]).items():
+        yield from (finding(name, text) for text in texts)
     yield from (finding("no_advantages", x) for x in zero_advantages(facts["advantage"]["all"]))
     if old == new:
         text = f"current and old log-probs are the same column, `{new}`"

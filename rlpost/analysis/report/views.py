@@ -9,20 +9,20 @@ from rlpost.errors import UnavailableError
 from rlpost.optional import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from rlpost.analysis.inspect.model import Facts
     from rlpost.analysis.report.charts import Chart
 
 _HEIGHT = "48rem"
-_TRENDS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
-    ("Mean raw reward", False, ("reward", "mean")),
-    ("Groups with signal", True, ("signal", "groups", "with_signal")),
-    ("Advantages of exactly 0", True, ("signal", "tokens", "zero", "share")),
-    ("KL per token", False, ("kl", "mean")),
-    ("Std of advantages", False, ("advantage", "std")),
+_TRENDS = (
+    ("Mean raw reward", False, "reward", "mean"),
+    ("Groups with signal", True, "with_signal", "mean"),
+    ("Advantages of exactly 0", True, "advantage_zero", "mean"),
+    ("KL per token", False, "kl", "mean"),
+    ("Std of advantages", False, "advantage", "std"),
 )
-"""Of a step of a summary: title, whether it is a share, and the keys of the number."""
+"""Of the steps of a summary: title, whether it is a share, measure and number."""
 
 
 def charts_of_facts(facts: Facts) -> str:
@@ -39,27 +39,17 @@ def charts_of_facts(facts: Facts) -> str:
 
 def charts_of_steps(summary: dict[str, Any]) -> str:
     """Return trends over the steps of a run as HTML; empty if there are fewer than two."""
-    steps = summary["steps"]
-    labels = [one["step"] for one in steps]
+    steps = {name: entry.get("step", {}) for name, entry in summary["facts"].items()}
 
     def charts() -> Iterator[Chart]:
         from rlpost.analysis.report.charts import line  # noqa: PLC0415 - altair is an extra
 
-        for title, share, keys in _TRENDS:
-            values = [_number_at(one, keys) for one in steps]
+        for title, share, name, number in _TRENDS:
+            values = steps.get(name, {}).get(number, [])
             if any(value is not None for value in values):
-                yield line(title, labels, values, "step", share=share)
+                yield line(title, steps[name]["label"], values, "step", share=share)
 
-    return _html(charts) if len(steps) > 1 else ""
-
-
-def _number_at(step: Any, keys: Sequence[str]) -> float | None:
-    """Return a number of a step; a count of groups as their share. None if there is none."""
-    parent: Any = {}
-    for key in keys:
-        parent, step = step, step.get(key) if step else None
-    whole = parent["count"] if step is not None and keys[-1] == "with_signal" else 1
-    return None if step is None or not whole else float(step / whole)
+    return _html(charts) if len(steps["kept"].get("label", ())) > 1 else ""
 
 
 def _html(charts: Callable[[], Iterable[Chart]]) -> str:

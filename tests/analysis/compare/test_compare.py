@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from compared_files import ARITHMETIC, CALCULATOR, compared, kept_by_both, measure, plain
 from runs import run
+from summaries import whole
 
 import rlpost
 from rlpost.analysis.compare.render import show
@@ -121,8 +122,8 @@ def test_a_recipe_and_its_file_have_the_same_population(tmp_path):
     assert stored == again
     kept = int(pl.read_parquet(out)["final_response_mask"].list.sum().sum())
     assert stored["count"] == kept < int(pl.read_parquet(out)["response_mask"].list.sum().sum())
-    for name in ("mean", "std", "min", "max"):
-        assert stored[name] == pytest.approx(summary["advantage"][name], rel=1e-6)
+    for name in ("count", "mean", "std", "min", "max"):
+        assert stored[name] == pytest.approx(whole(summary, "advantage")[name], rel=1e-6)
     assert measure(comparison, "equal")["total"] == kept
 
 

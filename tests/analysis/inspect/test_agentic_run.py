@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 from agentic_run import agentic_run
+from summaries import warnings_of
 
 import rlpost
 from rlpost.analysis.inspect.facts import inspect
@@ -78,4 +79,4 @@ def test_rows_that_a_run_left_out_are_no_fault_of_its_output(generated, tmp_path
     assert "superseded_attempts" not in found(tmp_path / "out.parquet")
     empty = ~_with_tokens(generated) & pl.from_arrow(got)["sample_mask"]
     assert not empty.any()  # crashes, which are left out, have no token
-    assert not any("without policy tokens" in text for text in summary["warnings"])
+    assert not any("without policy tokens" in text for text in warnings_of(summary))

@@ -101,7 +101,7 @@ def test_the_critic_equals_loops():
     assert whole("value")["mean"] == near(fmean(v for v, _ in flat))
     assert whole("value")["std"] == near(math.sqrt(variance(v for v, _ in flat)))
     explained = 1 - pvariance([r - v for v, r in flat]) / pvariance([r for _, r in flat])
-    assert whole("explained_variance")["value"] == near(explained)
+    assert whole("critic_explained")["value"] == near(explained)
     squares = fmean((r - v) ** 2 for v, r in flat)
     assert whole("squared_value_error")["mean"] == near(squares)
     names = ("verl 0.9.1, areal 1.0.4", "areal 1.0.4, huber", "xtuner")
@@ -132,7 +132,7 @@ def test_the_critic_equals_loops():
         ]
         assert places["count"][place] == len(part)
         assert places["value"][place] == near(fmean(v for v, _ in part))
-        assert places["return"][place] == near(fmean(r for _, r in part))
+        assert places["reward_to_go"][place] == near(fmean(r for _, r in part))
         squares = fmean((v - r) ** 2 for v, r in part)
         assert places["squared_value_error"][place] == near(squares)
     groups = defaultdict(list)
@@ -242,7 +242,7 @@ def test_the_screens_have_the_numbers_of_the_sample_file():
         assert done.exit_code == 0, done.output
         assert not [one for one in numbers if one not in done.output]
         assert len(done.output.splitlines()) <= 24
-    assert facts.whole("explained_variance")["value"] == pytest.approx(0.2169, abs=1e-4)
+    assert facts.whole("critic_explained")["value"] == pytest.approx(0.2169, abs=1e-4)
     assert not facts.entropy["sampled"]
     sampled = rlpost.inspect(file, columns_map={"entropy": "none"})
     assert sampled.entropy["sampled"]

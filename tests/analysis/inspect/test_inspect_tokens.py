@@ -14,19 +14,6 @@ from inspected_files import spread
 from rlpost.analysis.inspect.facts import inspect
 
 
-def test_kl_and_mismatch_equal_those_of_the_summary(facts, summary):
-    kl = {name: summary["kl"][name] for name in ("mean", "std", "min", "max")}
-    assert spread(facts, "kl") == pytest.approx(kl, rel=1e-9, abs=1e-15)
-    want = summary["correction"]
-    assert facts.whole("engine_gap")["count"] == want["tokens"]
-    for name, value in (want["kl"] | {"chi2": want["chi_square"]["token"]}).items():
-        if f"engine_{name}" in facts.facts:
-            assert facts.whole(f"engine_{name}")["mean"] == pytest.approx(value, rel=1e-9)
-    assert facts.whole("ess")["value"] == pytest.approx(want["ess"], rel=1e-12)
-    assert facts.whole("confident_disagreement")["total"] == want["confident_disagreement"]
-    assert facts.whole("identical_log_probs")["total"] == want["identical"]
-
-
 def policy_tokens(sample):
     lists = ["response_mask", "old_log_probs", "infer_log_probs", "ref_log_probs", "values"]
     frame = pl.read_parquet(sample).with_row_index("row")

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from response_index import ARITHMETIC, CALCULATOR, index_of
+from summaries import whole
 
 import rlpost
 from rlpost.analysis.browse.levels import Listings
@@ -36,7 +37,7 @@ def test_the_kl_is_that_of_the_summary(tmp_path):
     index = index_of(CALCULATOR, measured=["kl"])
     recipe = rlpost.Recipe(estimator="grpo", rollout_reward="last")
     summary = rlpost.advantages(CALCULATOR, tmp_path / "out.parquet", recipe)
-    assert index.numbers["kl"].mean() == pytest.approx(summary["kl"]["mean"], rel=1e-9)
+    assert index.numbers["kl"].mean() == pytest.approx(whole(summary, "kl")["mean"], rel=1e-9)
     enriched = index_of(tmp_path / "out.parquet", measured=["advantage"])
     frame = pl.read_parquet(tmp_path / "out.parquet").with_row_index()
     tokens = frame.explode("advantages", "response_mask").filter(pl.col("response_mask") == 1)

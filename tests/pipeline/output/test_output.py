@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from processed_files import ALL_ON, USUAL, foreign
 from runs import rollout, strict_json
+from summaries import warnings_of
 
 from rlpost import Recipe, enrich
 
@@ -38,7 +39,7 @@ def test_a_file_says_how_it_was_made(process, words):
     recipe = Recipe.model_validate_json(metadata[b"rlpost.recipe"])
     summary = strict_json(metadata[b"rlpost.summary"].decode())
     assert metadata[b"rlpost.version"].decode() == "0.1.0"
-    assert summary["schema_version"] == 1
+    assert summary["schema_version"] == 2
     assert summary["responses"] == 12
     assert recipe.kl_coef == (0.1 if words is ALL_ON else 0.0)
     assert enrich(rollout(), recipe)[0].equals(process(rollout(), *words))
@@ -48,7 +49,7 @@ def test_the_summary_stays_json_where_nothing_can_be_measured(process):
     table = rollout()
     none = [[0] * len(mask) for mask in table["response_mask"].to_pylist()]
     table = table.set_column(2, "response_mask", pa.array(none, pa.list_(pa.uint8())))
-    assert strict_json(process(table).schema.metadata[b"rlpost.summary"].decode())["warnings"]
+    assert warnings_of(strict_json(process(table).schema.metadata[b"rlpost.summary"].decode()))
 
 
 def test_other_tools_read_the_output(process, tmp_path):

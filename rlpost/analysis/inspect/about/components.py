@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rlpost.analysis.inspect.about.base import page_of, topic
 from rlpost.display.tables import TextTable
 from rlpost.display.text import number, percent
+from rlpost.pipeline.measures import CORRELATION, WITH_REWARD
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts
@@ -36,7 +37,7 @@ def _rows(facts: Facts) -> list[tuple[str, ...]]:
         rows.append(
             (
                 name, number(profile["weight"]), number(spread["mean"]), number(spread["std"]),
-                "–" if equal is None else f"{equal:,}", _correlation(facts, name, "reward"),
+                "–" if equal is None else f"{equal:,}", _correlation(facts, f"{WITH_REWARD}{name}"),
                 percent(facts.whole(f"advantage_share:{name}")["value"]),
             )
         )  # fmt: skip
@@ -46,7 +47,7 @@ def _rows(facts: Facts) -> list[tuple[str, ...]]:
 def _notes(facts: Facts) -> list[str]:
     """Return what the columns mean, and the correlations between components."""
     pairs = [
-        f"{name} and {other} {_correlation(facts, name, other)}"
+        f"{name} and {other} {_correlation(facts, f'{CORRELATION}{name},{other}')}"
         for name, other in combinations(facts.components, 2)
     ]
     of = next(iter(facts.components.values()))["share_of"]
@@ -56,6 +57,6 @@ def _notes(facts: Facts) -> list[str]:
     ]
 
 
-def _correlation(facts: Facts, name: str, other: str) -> str:
-    value = facts.whole(f"correlation:{name},{other}")["value"]
+def _correlation(facts: Facts, measure: str) -> str:
+    value = facts.whole(measure)["value"]
     return "–" if value is None else f"{value:+.2f}"

@@ -39,7 +39,7 @@ def critic(facts: Facts) -> Page:
         _losses(facts),
         _wide("calibration by decile", deciles, mean_value=parts["value"],
               mean_return=parts["return"]),
-        _wide("by position", labels, mean_value=places["value"], mean_return=places["return"],
+        _wide("by position", labels, mean_value=places["value"], mean_return=places["reward_to_go"],
               error=errors),
         _lambdas(profile["lambdas"]),
     ]  # fmt: skip
@@ -49,7 +49,9 @@ def critic(facts: Facts) -> Page:
 
 def summary_lines(facts: Facts) -> list[str]:
     """Return the numbers of all tokens, and what the returns leave out."""
-    value, returns, square = (facts.whole(x) for x in ("value", "return", "squared_value_error"))
+    value, returns, square = (
+        facts.whole(x) for x in ("value", "reward_to_go", "squared_value_error")
+    )
     means = f"mean value {number(value['mean'])}, mean return {number(returns['mean'])}"
     error = f"error {number(math.sqrt(square['mean']))} (root mean square)"
     lines = [f"{value['count']:,} policy tokens: {means}, {error}"]
@@ -60,7 +62,7 @@ def summary_lines(facts: Facts) -> list[str]:
 
 def verdict(facts: Facts) -> Notice:
     """Return how much of the variance of returns the values explain."""
-    explained = facts.whole("explained_variance")["value"]
+    explained = facts.whole("critic_explained")["value"]
     if explained is None:
         return Notice("warning", "all returns are equal: there is nothing to explain")
     returns = "the returns (sums of later rewards, γ = 1)"
