@@ -161,8 +161,8 @@ def loss_findings(
     sums = totals[f"{variants_of(configs)[0].prefix}{BY_CELL}"].total()
     losses = settings_of(summary)[0]["facts"]["policy_loss"]
     lost = sum(losses[key]["count"].count(0) for key in ("step", "batch") if key in losses)
-    for name, texts in common_warnings(plan, summary["nonfinite"]).items():
-        yield from (finding(name, text) for text in texts)
+    common = common_warnings(plan, summary["nonfinite"]).items()
+    yield from (finding(name, text) for name, texts in common for text in texts)
     yield from (finding("no_advantages", x) for x in zero_advantages(facts["advantage"]["all"]))
     if old == new:
         text = f"current and old log-probs are the same column, `{new}`"
