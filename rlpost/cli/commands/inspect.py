@@ -13,7 +13,8 @@ from rlpost.cli.options import (
     option,
     reads_data,
 )
-from rlpost.cli.output import reporting
+from rlpost.cli.output import echo, reporting
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import FindingsError, UsageError
 from rlpost.recipe.flags import flag_of
 
@@ -221,11 +222,8 @@ def _show_responses(paths: list[str], where: str | None, **options: Any) -> None
     from rlpost.analysis.responses import views  # noqa: PLC0415
     from rlpost.interface.inputs import condition, open_inputs  # noqa: PLC0415
 
-    kept = condition(where, options["columns_map"])
-    with (
-        reporting(bars=False) as reporter,
-        open_inputs(paths, reporter=reporter, where=kept) as opened,
-    ):
+    kept, reporter = condition(where, options["columns_map"]), SilentReporter(echo)
+    with open_inputs(paths, reporter=reporter, where=kept) as opened:
         if kept is not None:
             reporter.note(kept.matches.line())
         views.show(opened.paths, made_of=opened, **options)
