@@ -50,7 +50,7 @@ async def browser() -> None:
         rlpost.advantages(ROOT / "sample_data" / "arithmetic.parquet", out, recipe)
         index = build_index([str(out)], {})
         for measure in ("kl", "advantage"):
-            index.measure(measure)
+            index.number(measure)
         app = Browser(index)
         async with app.run_test(size=(128, 24)) as pilot:
             for key in ("j", "enter", *"jjjjjj", "enter", *"jjjj"):
