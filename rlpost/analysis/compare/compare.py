@@ -139,10 +139,11 @@ def _compared(
         beside = (columns[-1].offsets, columns[-1].values) if masked else None
         columns = columns[: len(names)]
         kept = [lists.mask_beside(beside, x.offsets) & np.isfinite(x.values) for x in columns]
-        part = RowMeasures() if by_response else measured(columns, kept, own, names)
+        if not by_response:
+            return measured(columns, kept, own, names)
         pairs = zip(columns, kept, strict=True)
-        part.means = [lists.row_means(x.values, x.offsets, keep) for x, keep in pairs]
-        return part
+        means = [lists.row_means(x.values, x.offsets, keep) for x, keep in pairs]
+        return RowMeasures(means=means)
 
     reporter.start("compare", len(rows))
     parts: list[RowMeasures] = []

@@ -73,15 +73,6 @@ class SetSums(NamedTuple):
         return facts | {"mean": mean, **{name: [*map(finite, x)] for name, x in parts.items()}}
 
 
-def side_measures(values: Numbers, offsets: Codes) -> dict[str, SetSums]:
-    """Return measures of the numbers of each response, [n] each."""
-    count = np.diff(offsets)
-    return {
-        "advantage": SetSums.of(values, offsets),
-        "advantage_zero": SetSums(count, count_true(values == 0, offsets)),
-    }
-
-
 def pair_measures(left: Numbers, right: Numbers, offsets: Codes) -> dict[str, SetSums]:
     """Return measures of the differences of each response, [n] each.
 
@@ -193,10 +184,13 @@ def measured(
             for by, (labels, codes) in slices.items():
                 rows.measures[f"{prefix}{name}:{of}", by] = sums.pooled(codes, len(labels))
 
-    if of_sides:
-        for name, keep, column in zip(names, kept, columns, strict=True):
-            (values,), offsets = _where(keep, column.offsets, column.values)
-            add(side_measures(values, offsets), "", name)
+    packed = [_where(keep, c.offsets, c.values) for keep, c in zip(kept, columns, strict=True)]
+    for name, ((values,), offsets) in zip(names, packed, strict=True):
+        sums = SetSums.of(values, offsets)
+        rows.means.append(np.where(sums.number > 0, sums.total / sums.number.clip(1), np.nan))
+        if of_sides:
+            zeros = SetSums(sums.number, count_true(values == 0, offsets))
+            add({"advantage": sums, "advantage_zero": zeros}, "", name)
     same = np.logical_and.reduce([column.lengths == columns[0].lengths for column in columns])
     if not same.all():
         rows.unequal = int((~same).sum())
@@ -208,7 +202,11 @@ def measured(
         kept = [keep[where] for keep, where in zip(kept, inside, strict=True)]
     for i, j in combinations(range(len(columns)), 2):
         left, right = columns[i], columns[j]
-        (x, y), offsets = _where(kept[i] & kept[j], left.offsets, left.values, right.values)
+        if rows.unequal or not np.array_equal(kept[i], kept[j]):
+            (x, y), offsets = _where(kept[i] & kept[j], left.offsets, left.values, right.values)
+        else:
+            (x,), offsets = packed[i]
+            (y,), _ = packed[j]
         add(pair_measures(x, y, offsets), prefix, f"{names[i]}:{names[j]}")
         rows.products[i, j] = co_moments(x, y)
     return rows
