@@ -192,6 +192,9 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Return freed memory to the system, if glibc is the C library."""
+    """Return freed memory to the system, now and from now on, if glibc is the C library."""
     with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, 1 << 17)
+        library.mallopt(_TRIM_THRESHOLD, 1 << 17)
+        library.malloc_trim(0)

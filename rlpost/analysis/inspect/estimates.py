@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.tokens import LAMBDAS, policy_role
-from rlpost.kernels.moments import exact_means, exact_sums, keyed_moments
+from rlpost.kernels.moments import exact_sums, group_moments, group_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,14 +61,15 @@ def _lambdas(rows: pl.DataFrame) -> tuple[int, Json | None]:
     if not len(rows):
         return 0, None
     codes = rows.select(pl.struct(keys).rank("dense") - 1).to_series().to_numpy().astype(np.int64)
-    count = int(codes.max()) + 1
-    returns, whole = rows["target:1.0"].to_numpy(), np.zeros(count, np.int64)
+    columns = [rows[f"target:{lam}"].to_numpy() for lam in LAMBDAS]
+    order = np.lexsort((*columns, codes))  # sums do not depend on the order of the input
+    offsets = group_offsets(codes, count := int(codes.max()) + 1)
     bias, std = list[float](), list[float]()
-    for lam in LAMBDAS:
-        targets = rows[f"target:{lam}"].to_numpy()
-        own, lead = (keyed_moments(x, codes, count) for x in (targets, targets - returns))
+    for column in columns:
+        targets, leads = column[order], (column - columns[-1])[order]
+        own, lead = (group_moments(x, offsets) for x in (targets, leads))
         squares = lead.mean**2 - lead.std**2 / lead.number, own.std**2
-        means = [float(exact_sums(x, whole, 1)[0]) / count for x in squares]
+        means = [math.fsum(x) / count for x in squares]
         bias.append(math.sqrt(max(means[0], 0.0)))
         std.append(means[1] ** 0.5)
     error = [*map(math.hypot, bias, std)]
@@ -171,5 +172,6 @@ def _group_means(rows: pl.DataFrame, keys: list[str]) -> pl.Series:
     codes: Integers = (
         rows.select(pl.struct(keys).rank("dense") - 1).to_series().to_numpy().astype(np.int64)
     )
-    means: Floats = exact_means(rows["reward"].to_numpy(), codes, np.bincount(codes))
-    return pl.Series(means[codes])
+    rewards: Floats = rows["reward"].to_numpy()
+    order, offsets = np.lexsort((rewards, codes)), group_offsets(codes, int(codes.max()) + 1)
+    return pl.Series(group_moments(rewards[order], offsets).mean[codes])

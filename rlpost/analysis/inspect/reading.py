@@ -25,7 +25,7 @@ from rlpost.io.arrow import CellLocation, is_list, is_true
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
-from rlpost.io.system import release_freed_memory
+from rlpost.io.system import keep_freed_memory, release_freed_memory
 from rlpost.io.threads import Prefetcher
 from rlpost.kernels.histogram import tally
 from rlpost.kernels.rewards import component_sum
@@ -126,6 +126,7 @@ def read(
     """
     if not source.columns:
         raise DataError(f"{source.name}: there are no columns, so there is nothing to read")
+    keep_freed_memory()
     files = [str(file.path) for file in source.files]
     reading = PassResult(selection, pl.DataFrame(), files=files, counted=counted)
     names = selection.names or source.columns[:1]
