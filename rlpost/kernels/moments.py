@@ -235,6 +235,23 @@ def _halves(values: Array) -> tuple[Array, Array]:
     return high, values - high
 
 
+def square_sums(number: Array, total: Array, deviations: Array | float) -> tuple[Array, Array]:
+    """Return the sum of the squares of the numbers of each set, [n], and what its rounding took.
+
+    Σx² = Σ(x - m)² + n·m² with n·m = Σx; what rounding of m took is in the small part.
+
+    Args:
+        number: [n] how many there are.
+        total: [n] float64, their sums.
+        deviations: [n] their squared deviations from their mean, added up.
+    """
+    count = number.clip(1)
+    mean = total / count
+    square, rest = exact_product(total, mean)
+    whole, lost = exact_product(mean, count)
+    return square, rest + mean * ((total - whole) - lost) + deviations
+
+
 class TokenMoments(NamedTuple):
     """Number, sum and sum of squared deviations of the values of each segment, [N] each."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable  # noqa: TC003 - of the fields of a NamedTuple
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +37,7 @@ from rlpost.losses.kl import KlLoss
 from rlpost.pipeline.measures import MOST_NATS, Numbers
 from rlpost.pipeline.stages.loss import blocks, tokens_of
 from rlpost.pipeline.stages.loss_weights import SIGNED, rounded, signs_of, step_gradient
-from rlpost.pipeline.totals import Counted, Totals, TotalsBy
+from rlpost.pipeline.totals import Counted, Totals, TotalsBy, by_label
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.loss import behaviour_role
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
@@ -94,23 +93,9 @@ def _numbers(totals: Totals, key: str, count: int, *, less: int = 0) -> Json:
     return entry
 
 
-def _spread(totals: Totals, key: str, count: int) -> Json:
-    """Return mean, deviation and extremes."""
-    return {
-        **replace(totals, sums=totals.sums | {f"{key}.count": count << totals.scale}).statistic(key)
-    }
-
-
-def _share(total: int, count: int) -> Json:
-    return {"total": total, "mean": total / count if count else None}
-
-
-def _share_of_sum(totals: Totals, key: str, count: int) -> Json:
-    return _share(totals.count(key), count)
-
-
 def _share_of_others(totals: Totals, key: str, count: int) -> Json:
-    return _share(count - totals.count(key), count)
+    total = count - totals.count(key)
+    return {"total": total, "mean": total / count if count else None}
 
 
 def _ess(totals: Totals, key: str, count: int, *, less: int = 0) -> Json:
@@ -148,7 +133,7 @@ class LossMeasure(NamedTuple):
         if self.kinds:
             parts = totals.counts["kinds"][setting.at, :OUTSIDE]
             part, whole = (int(parts[kinds].sum()) for kinds in (self.kinds, self.among))
-            return {"count": whole, **_share(part, whole)}
+            return {"count": whole, "total": part, "mean": part / whole if whole else None}
         config = setting.config
         key = self.key.format(name=self.name, at=setting.at, kl=config.kl_name, clamp=config.clamp)
         if key not in totals.sums and f"{key}.total" not in totals.sums:
@@ -176,8 +161,7 @@ def loss_facts(
         for key, sets in slices.items():
             rows = [row for x in sets.values() if (row := measure.entry(x, setting)) is not None]
             if rows:
-                columns = {name: [row[name] for row in rows] for name in rows[0]}
-                entry[key] = rows[0] if key == "all" else {"label": [*sets], **columns}
+                entry[key] = by_label(None if key == "all" else [*sets], rows)
     return {name: entry for name, entry in facts.items() if "all" in entry}
 
 
@@ -533,7 +517,7 @@ OF_INPUT = (
         "valid",
         of="responses",
     ),
-    LossMeasure("advantage", "Advantage.", _add_advantage, _spread),
+    LossMeasure("advantage", "Advantage.", _add_advantage, Totals.numbers),
     LossMeasure(
         "ratio",
         "Ratio r, of the policy in training to that of `behaviour`. Of the whole input there are "
@@ -660,8 +644,8 @@ OF_LOSS = (
         "{at}.live",
         of="responses with a token in the loss",
     ),
-    LossMeasure("ratio_clamped", "log r is clamped.", _add_beyond, _share_of_sum, "{clamp}"),
-    LossMeasure("kl_clamped", "The KL loss is clamped.", _add_kl_loss, _share_of_sum, "{kl}"),
+    LossMeasure("ratio_clamped", "log r is clamped.", _add_beyond, Totals.yes, "{clamp}"),
+    LossMeasure("kl_clamped", "The KL loss is clamped.", _add_kl_loss, Totals.yes, "{kl}"),
     LossMeasure("gradient_norm", "√Σg² of gradients.", _add_gradient, _norm, "{at}.gradient"),
     LossMeasure("gradient_ess", "(Σ|g|)²/(nΣg²) of gradients.", None, _ess, "{at}.gradient"),
     LossMeasure("gradient_cosine", "To that of the first setting.", None, _cosine, "{at}.gradient"),

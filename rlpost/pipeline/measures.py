@@ -23,7 +23,7 @@ from rlpost.kernels.divergence import (
     kl_terms,
 )
 from rlpost.kernels.histogram import SMALLEST, tally
-from rlpost.kernels.moments import exact_product, token_moments
+from rlpost.kernels.moments import exact_product, square_sums, token_moments
 from rlpost.kernels.segments import (
     count_true,
     segment_max,
@@ -43,7 +43,7 @@ from rlpost.pipeline.stages.tokens import (
     partial_mask,
 )
 from rlpost.pipeline.stages.top_entropy import CHOSEN
-from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals
+from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals, by_label
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, LOG_PROBS
 
 if TYPE_CHECKING:
@@ -157,13 +157,8 @@ class Numbers:
         span: tuple[Array, Array],
     ) -> None:  # fmt: skip
         """Add tokens by their number, sum and squared deviations from their mean, [n] each."""
-        number = count.clip(1)
-        mean = total / number
-        # Σx² = Σ(x - m)² + n·m² with n·m = total; what rounding of m took is in the small part
-        square, rest = exact_product(total, mean)
-        whole, lost = exact_product(mean, number)
-        rest = rest + mean * ((total - whole) - lost) + deviations
-        self.add_spread(name, count, total, (square, rest), span)
+        squares = square_sums(count, total, deviations)
+        self.add_spread(name, count, total, squares, span)
 
 
 Add = Callable[[Numbers, "Batch", "ResolvedRecipe"], None]
@@ -242,14 +237,12 @@ class Measure(NamedTuple):
             totals: of the set.
         """
         count = totals.count(POPULATIONS[self.of].size)
-        if self.kind == "numbers":
-            return {"count": totals.count(f"{name}.count"), **totals.statistic(name)}
         if self.kind == "value":
             assert self.value is not None
             return {"count": count, "value": self.value(totals, name.partition(":")[2])}
-        mean = totals.mean(name, count)
-        return {"count": count, **({"total": totals.count(name)} if self.kind == "share" else {}),
-                "mean": mean}  # fmt: skip
+        if self.kind == "numbers":
+            return totals.numbers(name, totals.count(f"{name}.count"))
+        return totals.yes(name, count) if self.kind == "share" else totals.average(name, count)
 
 
 class Sets(NamedTuple):
@@ -286,9 +279,8 @@ def facts_of(slices: Mapping[str, Sets], resolved: ResolvedRecipe) -> dict[str, 
                 continue
             facts[name] = {"of": words}
             for by, sets in sets_by.items():
-                rows, labels = [measure.entry(name, totals) for totals in sets], slices[by].labels
-                columns = {key: [row[key] for row in rows] for key in rows[0]}
-                facts[name][by] = rows[0] if labels is None else {"label": [*labels], **columns}
+                rows = [measure.entry(name, totals) for totals in sets]
+                facts[name][by] = by_label(slices[by].labels, rows)
     return facts
 
 
@@ -462,9 +454,9 @@ def _explained(totals: Totals, _: str) -> float | None:
 
     None if returns do not vary, or if filters reject tokens after the advantages are computed.
     """
-    error, returns = (totals.variance(name) for name in ("value_error", "return"))
-    same = totals.count("value_error.count") == totals.count("return.count")
-    return float(1 - error / returns) if same and returns else None
+    counts = [totals.count(f"{name}.count") for name in ("value_error", "return")]
+    error, returns = map(totals.deviations, ("value_error", "return"), counts)
+    return 1 - error / returns if counts[0] == counts[1] and returns else None
 
 
 def _rows_of_credit(batch: Batch) -> Mapping[str, Array]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rlpost.kernels.arrays import Array
     from rlpost.kernels.moments import Floats, Integers
 
+Json = dict[str, Any]
 Label = str | int
 
 SPREADS = ("count", "total", "squares", "rest")
@@ -77,29 +78,33 @@ class Totals:
         total = self.sums.get(name, 0) + (more << self.scale)
         return total / (count << self.scale) if count else None
 
-    def statistic(self, name: str) -> dict[str, float | None]:
-        """Return mean, Bessel standard deviation, min and max; all None without numbers."""
-        count, total = (self.sums.get(f"{name}.{part}", 0) for part in SPREADS[:2])
+    def numbers(self, name: str, count: int) -> Json:
+        """Return count, mean, Bessel standard deviation, min and max; None without numbers."""
         if not count:
-            return {"mean": None, "std": None, "min": None, "max": None}
-        one, variance = 1 << self.scale, 0.0
-        if count > one:
-            variance = max(self._squared(name), 0) / (count * (count - one))
+            return {"count": 0, **dict.fromkeys(("mean", "std", "min", "max"))}
+        squared = 0.0
+        if count > 1:
+            below = count * (count - 1) << 2 * self.scale
+            squared = max(self.deviations(name, count), 0) / below
         return {
-            "mean": total / count,
-            "std": variance**0.5,
+            **self.average(f"{name}.total", count),
+            "std": squared**0.5,
             "min": self.lows[name] + 0.0,  # -0 becomes 0, since their order is chance
             "max": self.highs[name] + 0.0,
         }
 
-    def variance(self, name: str) -> Fraction:
-        """Return the variance of n numbers, times n²."""
-        return Fraction(self._squared(name), 1 << 2 * self.scale)
+    def average(self, name: str, count: int) -> Json:
+        """Return count and mean."""
+        return {"count": count, "mean": self.mean(name, count)}
 
-    def _squared(self, name: str) -> int:
-        """Return n Σx² - (Σx)², in integers, so nothing is lost in the subtraction."""
-        count, total, *squares = (self.sums.get(f"{name}.{part}", 0) for part in SPREADS)
-        return sum(squares) * count - total * total
+    def yes(self, name: str, count: int) -> Json:
+        """Return how many there are, for how many something is so, and their share."""
+        return {"count": count, "total": self.count(name), "mean": self.mean(name, count)}
+
+    def deviations(self, name: str, count: int) -> int:
+        """Return n Σx² - (Σx)² of n numbers, in units of 4^-`scale`: nothing is lost in it."""
+        total, *squares = (self.sums.get(f"{name}.{part}", 0) for part in SPREADS[1:])
+        return (sum(squares) << self.scale) * count - total * total
 
     def beside(self, other: Totals) -> Totals:
         """Return these totals with those of other names, of the same set."""
@@ -111,6 +116,18 @@ class Totals:
         }
         lows, highs = self.lows | other.lows, self.highs | other.highs
         return replace(self, sums=sums, lows=lows, highs=highs, scale=scale)
+
+
+def by_label(labels: Sequence[Any] | None, rows: Sequence[Json]) -> Json:
+    """Return statistics of several sets as lists beside their labels; without labels, of one set.
+
+    Args:
+        labels: of the sets.
+        rows: the statistics of each, with the same keys.
+    """
+    if labels is None:
+        return rows[0]
+    return {"label": [*labels], **{x: [row[x] for row in rows] for x in (rows[0] if rows else ())}}
 
 
 class Counted(NamedTuple):

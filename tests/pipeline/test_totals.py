@@ -19,11 +19,12 @@ ROWS = st.lists(st.tuples(st.integers(0, 5), NUMBERS), min_size=1, max_size=12)
 
 def exact_statistic(numbers: list[float]) -> dict[str, float | None]:
     if not numbers:
-        return {"mean": None, "std": None, "min": None, "max": None}
+        return {"count": 0, "mean": None, "std": None, "min": None, "max": None}
     count, total = len(numbers), sum(map(Fraction, numbers))
     squares = sum(Fraction(number * number) for number in numbers)
     variance = (squares - total * total / count) / (count - 1) if count > 1 else Fraction(0)
     return {
+        "count": count,
         "mean": float(total / count),
         "std": float(max(variance, Fraction(0))) ** 0.5,
         "min": min(numbers) + 0.0,
@@ -40,7 +41,7 @@ def test_totals_over_sets_of_keys_are_those_of_fractions(rows, sets):
     totals = ExactTotals.of(keys, parts, {"x": (values, values)})
     for chosen, found in zip(sets, totals.over_each(sets), strict=True):
         numbers = [number for key, number in small if key in chosen]
-        assert found.statistic("x") == exact_statistic(numbers)
+        assert found.numbers("x", len(numbers)) == exact_statistic(numbers)
         assert found.count("x.count") == len(numbers)
         assert found.total("x.total") == sum(map(Fraction, numbers))
         share = Fraction(len(numbers)) and found.total("x.total") / len(numbers)
@@ -50,7 +51,7 @@ def test_totals_over_sets_of_keys_are_those_of_fractions(rows, sets):
 
 def test_totals_without_keys_have_no_numbers():
     assert ExactTotals().over_each([[], [1]]) == [Totals(), Totals()]
-    assert Totals().statistic("x")["mean"] is None
+    assert Totals().numbers("x", 0)["mean"] is None
 
 
 # Spreads a billionth as large as the numbers
@@ -58,6 +59,7 @@ def test_totals_without_keys_have_no_numbers():
 COUNT, BASE, STD = 100_000, 1e6, 1e-3
 LARGE = BASE + STD * np.random.default_rng(7).choice([-1.0, 1.0], COUNT)
 WANT = {
+    "count": COUNT,
     "mean": pytest.approx(BASE, rel=1e-11),
     "std": pytest.approx((LARGE - BASE).std(ddof=1), rel=1e-6),
     "min": LARGE.min(),
@@ -67,14 +69,15 @@ WANT = {
 
 def statistic_of(numbers: Numbers, keys: np.ndarray) -> dict[str, float | None]:
     counted = numbers.counted(keys)
-    return counted.totals(counted.numbers).total().statistic("x")
+    totals = counted.totals(counted.numbers).total()
+    return totals.numbers("x", totals.count("x.count"))
 
 
 def test_the_deviation_of_large_rewards_is_not_lost_to_rounding():
     assert (LARGE - BASE).std(ddof=1) == pytest.approx(STD, rel=1e-4)
     rows = {"prompt_id": np.arange(COUNT) // 8, "reward": LARGE, "step": np.arange(COUNT) % 3}
     summary = rlpost.enrich(pa.table(rows), rlpost.Recipe(estimator="raw"))[1]
-    assert whole(summary, "reward") == {"count": COUNT, **WANT}
+    assert whole(summary, "reward") == WANT
     for step, std in enumerate(summary["facts"]["reward"]["step"]["std"]):
         assert std == pytest.approx((LARGE - BASE)[step::3].std(ddof=1), rel=1e-6)
 
@@ -89,7 +92,7 @@ def test_nor_is_that_of_large_advantages_of_tokens():
     mask, numbers = np.arange(COUNT) % 3 > 0, Numbers()
     numbers.add_tokens("x", np.where(mask, LARGE, 0.5), mask, offsets)
     want = pytest.approx((LARGE - BASE)[mask].std(ddof=1), rel=1e-6)
-    assert statistic_of(numbers, keys) == {**WANT, "std": want}
+    assert statistic_of(numbers, keys) == {**WANT, "count": mask.sum(), "std": want}
 
 
 def test_nor_is_that_of_responses_whose_tokens_have_one():
@@ -97,4 +100,5 @@ def test_nor_is_that_of_responses_whose_tokens_have_one():
     numbers = Numbers()
     numbers.add_constant("x", count, LARGE)
     want = pytest.approx((LARGE - BASE).repeat(count).std(ddof=1), rel=1e-6)
-    assert statistic_of(numbers, np.arange(COUNT) % 4) == {**WANT, "std": want}
+    found = statistic_of(numbers, np.arange(COUNT) % 4)
+    assert found == {**WANT, "count": count.sum(), "std": want}

@@ -15,9 +15,9 @@ import numpy as np
 
 from rlpost.analysis.segments import segment_counts, segment_reduce, segment_sums
 from rlpost.kernels.divergence import effective_sample_size
-from rlpost.kernels.moments import exact_product
+from rlpost.kernels.moments import exact_product, square_sums
 from rlpost.kernels.values import huber, value_loss
-from rlpost.pipeline.totals import ExactTotals
+from rlpost.pipeline.totals import ExactTotals, by_label
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -128,8 +128,9 @@ def _ess(totals: Totals) -> float | None:
 
 def _explained(totals: Totals) -> float | None:
     """Return 1 - Var(R - V) / Var(R); None if returns do not vary."""
-    errors, returns = (_deviations(totals, name) for name in ("value_error", "reward_to_go"))
-    return float(1 - errors / returns) if returns > 0 else None
+    names, count = ("value_error", "reward_to_go"), totals.count("count")
+    errors, returns = (totals.deviations(name, count) for name in names)
+    return 1 - errors / returns if returns > 0 else None
 
 
 TOKEN_MEASURES = (
@@ -202,25 +203,15 @@ def added(name: str, values: Any, offsets: Integers | None = None) -> tuple[Json
         squares, rest = exact_product(values, values)
     else:
         lengths = np.diff(offsets)
-        number, total = lengths.clip(1).astype(np.float64), segment_sums(values, offsets)
-        mean = total / number
-        deviations = np.repeat(mean, lengths)
+        total = segment_sums(values, offsets)
+        deviations = np.repeat(total / lengths.clip(1), lengths)
         deviations -= values
         deviations *= deviations
-        # Σx² = Σ(x - m)² + n·m² with n·m = Σx; what rounding of m took is in the small part
-        squares, rest = exact_product(total, mean)
-        whole, lost = exact_product(mean, number)
-        rest += mean * ((total - whole) - lost) + segment_sums(deviations, offsets)
+        squares, rest = square_sums(lengths, total, segment_sums(deviations, offsets))
         low = segment_reduce(np.minimum, values, offsets, np.inf)
         high = segment_reduce(np.maximum, values, offsets, -np.inf)
     sums = {f"{name}.total": total, f"{name}.squares": squares}
     return sums | {f"{name}.rest": rest}, {name: (low, high)}
-
-
-def _deviations(totals: Totals, name: str) -> Any:
-    """Return n Σx² - (Σx)², a fraction."""
-    parts = (totals.total(f"{name}.{part}") for part in ("squares", "rest"))
-    return sum(parts) * totals.count("count") - totals.total(f"{name}.total") ** 2
 
 
 def entry(measure: Measured, totals: Totals) -> Json:
@@ -228,20 +219,9 @@ def entry(measure: Measured, totals: Totals) -> Json:
     name, kind, count = measure.name, measure.kind, totals.count("count")
     if kind == "value":
         return {"count": count, "value": measure.compute(totals) if count else None}
-    if kind == "share":
-        return {"count": count, "total": totals.count(name), "mean": totals.mean(name, count)}
-    mean = totals.mean(f"{name}.total", count)
-    if kind == "mean" or not count:
-        none = {} if kind == "mean" else dict.fromkeys(("std", "min", "max"))
-        return {"count": count, "mean": mean, **none}
-    deviations = _deviations(totals, name) / (count * max(count - 1, 1))
-    return {
-        "count": count,
-        "mean": mean,
-        "std": float(max(deviations, 0)) ** 0.5,
-        "min": totals.lows[name] + 0.0,  # -0 becomes 0, since their order is chance
-        "max": totals.highs[name] + 0.0,
-    }
+    if kind == "numbers":
+        return totals.numbers(name, count)
+    return totals.yes(name, count) if kind == "share" else totals.average(f"{name}.total", count)
 
 
 @dataclass
@@ -301,9 +281,7 @@ def described(
         table[measure.name] = {"all": entry(measure, each[0])}
         for by, labels in slices.items():
             rows = [entry(measure, x) for x in each[begins[by] : begins[by] + len(labels)]]
-            names = rows[0] if rows else ()
-            arrays = {part: [row.get(part) for row in rows] for part in names}
-            table[measure.name][by] = {"label": [*labels], **arrays}
+            table[measure.name][by] = by_label(labels, rows)
     return table
 
 
