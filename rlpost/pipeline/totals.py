@@ -300,6 +300,11 @@ class ExactTotals:
         return replace(self, blocks=(self.joined,)) if self else self
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all sums, those of whole numbers last."""
+        return (*self.sums, *self.counts)
+
+    @property
     def keys(self) -> list[int]:
         """The keys that occur, ascending."""
         return self.joined.keys.tolist() if self else []

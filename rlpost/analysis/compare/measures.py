@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.difference import ColumnChunk, finite
-from rlpost.analysis.segments import kept_offsets
+from rlpost.analysis.difference import ColumnChunk
+from rlpost.analysis.segments import kept_offsets, spread_sums
 from rlpost.io.keys import KeyColumn, step_order
-from rlpost.kernels.moments import token_moments
-from rlpost.kernels.segments import count_true, segment_max, segment_min
+from rlpost.kernels.segments import count_true
+from rlpost.pipeline.totals import ExactTotals, by_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,54 +27,20 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-class SetSums(NamedTuple):
-    """Sums of sets of numbers, [k] each."""
-
-    number: Numbers
-    total: Numbers
-    squares: Numbers | None = None
-    """Of the deviations from the mean of each set; None for a measure of yes or no."""
-    low: Numbers | None = None
-    high: Numbers | None = None
-
-    @classmethod
-    def of(cls, values: Numbers, offsets: Codes) -> SetSums:
-        """Return the sums of values[offsets[i]:offsets[i + 1]]."""
-        low, high = segment_min(values, offsets), segment_max(values, offsets)
-        return cls(*token_moments(values, None, offsets), low, high)
-
-    @classmethod
-    def joined(cls, parts: Sequence[SetSums]) -> SetSums:
-        """Return the sums of all sets of some parts."""
-        columns = zip(*parts, strict=True)
-        return cls(*(np.concatenate(column) for column in columns if column[0] is not None))
-
-    def pooled(self, codes: Codes, count: int) -> SetSums:
-        """Return the sums of the sets of each code, [count]; squares by Chan, Golub, LeVeque."""
-        number, total = (np.bincount(codes, sums, count) for sums in self[:2])
-        if self.squares is None or self.low is None or self.high is None:
-            return SetSums(number, total)
-        apart = self.total / self.number.clip(1) - (total / number.clip(1))[codes]
-        squares = np.bincount(codes, self.squares + self.number * apart**2, count)
-        low, high = np.full(count, np.inf), np.full(count, -np.inf)
-        np.minimum.at(low, codes, self.low)
-        np.maximum.at(high, codes, self.high)
-        return SetSums(number, total, squares, low, high)
-
-    def facts(self) -> dict[str, list[Any]]:
-        """Return count, mean, standard deviation (Bessel), min and max; of yes or no the total."""
-        some, number = self.number > 0, self.number.clip(1)
-        mean = [*map(finite, np.where(some, self.total / number, np.nan))]
-        facts: dict[str, list[Any]] = {"count": self.number.astype(np.int64).tolist()}
-        if self.squares is None or self.low is None or self.high is None:
-            return facts | {"total": self.total.astype(np.int64).tolist(), "mean": mean}
-        std = np.where(some, np.sqrt(self.squares / (self.number - 1).clip(1)), np.nan)
-        parts = {"std": std, "min": self.low, "max": self.high}
-        return facts | {"mean": mean, **{name: [*map(finite, x)] for name, x in parts.items()}}
+Sums = tuple[dict[str, Any], dict[str, Any]]
+"""Of responses, [n] each: sums by name, and the lowest and the highest number. A measure has the
+size of its population under its name and `.count`; one of yes or no has no `.total`."""
 
 
-def pair_measures(left: Numbers, right: Numbers, offsets: Codes) -> dict[str, SetSums]:
-    """Return measures of the differences of each response, [n] each.
+def side_measures(values: Numbers, offsets: Codes) -> Sums:
+    """Return sums of the numbers of each response, [n] each."""
+    sums, spans = spread_sums("advantage", values, offsets)
+    counts = dict.fromkeys(("advantage.count", "advantage_zero.count"), np.diff(offsets))
+    return {**sums, **counts, "advantage_zero": count_true(values == 0, offsets)}, spans
+
+
+def pair_measures(left: Numbers, right: Numbers, offsets: Codes) -> Sums:
+    """Return sums of the differences of each response, [n] each.
 
     Numbers that are 0 on both sides count in no measure of signs.
 
@@ -85,12 +51,13 @@ def pair_measures(left: Numbers, right: Numbers, offsets: Codes) -> dict[str, Se
     """
     distance, products = np.abs(left - right), left * right
     signed = count_true((left != 0) | (right != 0), offsets)
-    return {
-        "difference": SetSums.of(distance, offsets),
-        "equal": SetSums(np.diff(offsets), count_true(distance == 0, offsets)),
-        "same_sign": SetSums(signed, count_true(products > 0, offsets)),
-        "opposite_sign": SetSums(signed, count_true(products < 0, offsets)),
-    }
+    sums, spans = spread_sums("difference", distance, offsets)
+    sums |= dict.fromkeys(("difference.count", "equal.count"), np.diff(offsets))
+    sums |= dict.fromkeys(("same_sign.count", "opposite_sign.count"), signed)
+    sums["equal"] = count_true(distance == 0, offsets)
+    sums["same_sign"] = count_true(products > 0, offsets)
+    sums["opposite_sign"] = count_true(products < 0, offsets)
+    return sums, spans
 
 
 def co_moments(left: Numbers, right: Numbers) -> Numbers:
@@ -148,8 +115,8 @@ def slices_of(keys: dict[str, pa.ChunkedArray], rows: Codes) -> Slices:
 class RowMeasures:
     """Measures of some rows of all sides."""
 
-    measures: dict[tuple[str, str], SetSums] = field(default_factory=dict)
-    """By name and slice: the sums of each label."""
+    totals: dict[tuple[str, str, str], ExactTotals] = field(default_factory=dict)
+    """By the sides, the prefix of names and the slice: sums by label."""
     products: dict[tuple[int, int], Numbers] = field(default_factory=dict)
     """Of each pair, `co_moments`."""
     means: list[Numbers] = field(default_factory=list)
@@ -179,18 +146,17 @@ def measured(
     """
     rows = RowMeasures()
 
-    def add(measures: dict[str, SetSums], prefix: str, of: str) -> None:
-        for name, sums in measures.items():
-            for by, (labels, codes) in slices.items():
-                rows.measures[f"{prefix}{name}:{of}", by] = sums.pooled(codes, len(labels))
+    def add(sums: Sums, prefix: str, of: str) -> None:
+        for by, (_, codes) in slices.items():
+            rows.totals[of, prefix, by] = ExactTotals.of(codes, *sums)
 
     packed = [_where(keep, c.offsets, c.values) for keep, c in zip(kept, columns, strict=True)]
     for name, ((values,), offsets) in zip(names, packed, strict=True):
-        sums = SetSums.of(values, offsets)
-        rows.means.append(np.where(sums.number > 0, sums.total / sums.number.clip(1), np.nan))
+        sums = side_measures(values, offsets)
+        count, total = (sums[0][f"advantage.{part}"] for part in ("count", "total"))
+        rows.means.append(np.where(count > 0, total / count.clip(1), np.nan))
         if of_sides:
-            zeros = SetSums(sums.number, count_true(values == 0, offsets))
-            add({"advantage": sums, "advantage_zero": zeros}, "", name)
+            add(sums, "", name)
     same = np.logical_and.reduce([column.lengths == columns[0].lengths for column in columns])
     if not same.all():
         rows.unequal = int((~same).sum())
@@ -228,14 +194,15 @@ def facts_of(parts: Sequence[RowMeasures], slices: Slices, populations: dict[str
         populations: what measures count, by the first words of their names.
     """
     facts: Json = {}
-    for name, by in dict.fromkeys(key for part in parts for key in part.measures):
-        sets = [part.measures[name, by] for part in parts if (name, by) in part.measures]
-        labels = slices[by][0]
-        codes = np.tile(np.arange(len(labels)), len(sets))
-        columns = SetSums.joined(sets).pooled(codes, len(labels)).facts()
-        if by == "all":
-            of = next(text for start, text in populations.items() if name.startswith(start))
-            facts[name] = {"of": of, by: {part: values[0] for part, values in columns.items()}}
-        else:
-            facts[name][by] = {"label": labels, **columns}
+    for key in dict.fromkeys(key for part in parts for key in part.totals):
+        (of, prefix, by), labels = key, slices[key[2]][0]
+        totals = sum((part.totals.get(key, ExactTotals()) for part in parts), ExactTotals())
+        sets = totals.over_each([[code] for code in range(len(labels))])
+        for name in (x.removesuffix(".count") for x in totals.names if x.endswith(".count")):
+            spread = f"{name}.total" in totals.names
+            rows = [(x.numbers if spread else x.yes)(name, x.count(f"{name}.count")) for x in sets]
+            words = next(text for start, text in populations.items()
+                         if f"{prefix}{name}".startswith(start))  # fmt: skip
+            entry = facts.setdefault(f"{prefix}{name}:{of}", {"of": words})
+            entry[by] = by_label(None if by == "all" else labels, rows)
     return facts

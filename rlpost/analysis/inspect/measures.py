@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.segments import segment_counts, segment_reduce, segment_sums
+from rlpost.analysis.segments import segment_counts, segment_sums, spread_sums
 from rlpost.kernels.divergence import effective_sample_size
-from rlpost.kernels.moments import exact_product, square_sums
 from rlpost.kernels.values import huber, value_loss
 from rlpost.pipeline.totals import ExactTotals, by_label
 
@@ -187,33 +186,6 @@ def of_column(role: str) -> Measured:
     return Measured(role, f"{TOKENS_OF_COLUMN}{role}", "", lambda t: t["values"])
 
 
-def added(name: str, values: Any, offsets: Integers | None = None) -> tuple[Json, Json]:
-    """Return the sums and the span of numbers, as `ExactTotals.of` takes them.
-
-    Squares have two parts, whose sum is exact, so that a small standard deviation of large numbers
-    is right.
-
-    Args:
-        name: of the measure.
-        values: [T], or [n] without offsets.
-        offsets: [n + 1] of the numbers of each response.
-    """
-    if offsets is None:
-        total, low, high = values, values, values
-        squares, rest = exact_product(values, values)
-    else:
-        lengths = np.diff(offsets)
-        total = segment_sums(values, offsets)
-        deviations = np.repeat(total / lengths.clip(1), lengths)
-        deviations -= values
-        deviations *= deviations
-        squares, rest = square_sums(lengths, total, segment_sums(deviations, offsets))
-        low = segment_reduce(np.minimum, values, offsets, np.inf)
-        high = segment_reduce(np.maximum, values, offsets, -np.inf)
-    sums = {f"{name}.total": total, f"{name}.squares": squares}
-    return sums | {f"{name}.rest": rest}, {name: (low, high)}
-
-
 def entry(measure: Measured, totals: Totals) -> Json:
     """Return the numbers of a measure of a set of responses."""
     name, kind, count = measure.name, measure.kind, totals.count("count")
@@ -325,7 +297,7 @@ class TokenSums:
             elif measure.kind == "mean":
                 sums[total] = segment_sums(values, offsets)
             else:
-                more, span = added(measure.name, values, offsets)
+                more, span = spread_sums(measure.name, values, offsets)
                 sums, spans = sums | more, spans | span
             if places is not None and measure.placed:
                 ends = np.append(segment_sums(values, places[1]), values[offsets[1:] - 1])
@@ -486,7 +458,7 @@ def _described(measure: Measured, view: MeasuredTable, codes: SliceCodes, slices
         if measure.kind == "share":
             sums[measure.name] = numbers
         else:
-            more, spans = added(measure.name, numbers.astype(np.float64))
+            more, spans = spread_sums(measure.name, numbers.astype(np.float64))
             sums |= more
         totals += ExactTotals.of(keys[keep], sums, spans)
     return described([measure], totals, codes, slices)[measure.name]
