@@ -165,6 +165,7 @@ def ignored(facts: Facts, summary: dict[str, Any]) -> set[str]:
 ADVANTAGES = {"advantage", "advantage_zero", "advantage_positive", "advantage_negative"}
 POLICIES = {
     *("engine_k1", "engine_k3", "engine_chi2", "confident_disagreement", "identical_log_probs"),
+    "ess",
 }
 
 
