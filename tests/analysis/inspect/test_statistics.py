@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpost.analysis.inspect.measures import Measured, SliceCodes, added, described
+from rlpost.analysis.inspect.measures import Measured, SliceCodes, described
 from rlpost.analysis.inspect.profiles import pearson
 from rlpost.analysis.inspect.responses import exact_total, pass_at_k
+from rlpost.analysis.segments import spread_sums
 from rlpost.pipeline.totals import ExactTotals
 
 
@@ -56,7 +57,7 @@ X = Measured("x", "counted", "", None)
 
 def spread_of(values, offsets=None):
     """The numbers of a measure of responses, or of their tokens."""
-    sums, spans = added("x", values, offsets)
+    sums, spans = spread_sums("x", values, offsets)
     sums["count"] = np.ones(len(values)) if offsets is None else np.diff(offsets)
     totals = ExactTotals.of(np.zeros(len(sums["count"]), np.int64), sums, spans)
     return described([X], totals, SliceCodes(), {})["x"]["all"]
