@@ -56,7 +56,9 @@ def write_json(summary: dict[str, Any], path: str | None) -> None:
     """Write a summary to a file, with `-` to stdout, with None nowhere; raises as `write_text`."""
     if path is None:
         return
-    text = json.dumps(summary, indent=1) + "\n"
+    from rlpost.display.tables import json_of  # noqa: PLC0415 - rich
+
+    text = json.dumps(json_of(summary), indent=1) + "\n"
     if path == "-":
         sys.stdout.write(text)
     else:

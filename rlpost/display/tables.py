@@ -308,8 +308,34 @@ def show_list(headings: Sequence[str], rows: Sequence[Sequence[Any]], how: str) 
         console(sys.stdout).print(TextTable(headings, rows, text=range(len(headings))))
 
 
+def json_of(value: Any) -> Any:
+    """Return a result as its JSON has it: `facts` are rows, one for each measure and key.
+
+    A row has `measure`, `by` (`all`, `step`, ...), `of` and the numbers, which are lists beside
+    `label` but for `all`.
+    """
+    if isinstance(value, list | tuple):
+        return [json_of(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _rows_of(part) if key == "facts" and isinstance(part, dict) else json_of(part)
+        for key, part in value.items()
+    }
+
+
+def _rows_of(facts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"measure": name, "by": by, "of": entry["of"], **numbers}
+        for name, entry in facts.items()
+        for by, numbers in entry.items()
+        if by != "of"
+    ]
+
+
 def show_json(value: Any) -> None:
     """Print a value on stdout as JSON, with escapes for what stdout cannot encode."""
+    value = json_of(value)
     text = escape_json(json.dumps(value, indent=1, ensure_ascii=False))
     encoding = sys.stdout.encoding or "utf-8"
     try:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from runs import rollout, run, save, strict_json
+from runs import loads, rollout, run, save, strict_json
 from strategies import recipes, rollouts, to_table
 from summaries import whole
 from verified_files import found, harmed, rewritten, with_kept
@@ -141,14 +141,14 @@ def test_a_column_that_was_dropped_or_has_another_type_is_found(enriched):
 
 
 def test_another_recipe_than_the_files_is_found(enriched):
-    recipe = json.loads(pq.read_schema(enriched).metadata[b"rlpost.recipe"])
+    recipe = loads(pq.read_schema(enriched).metadata[b"rlpost.recipe"])
     other = json.dumps({**recipe, "kl_coef": 0.2}).encode()
     rewritten(enriched, lambda table: table, {b"rlpost.recipe": other})
     assert run("verify", enriched).code == 1
 
 
 def test_a_summary_that_was_changed_is_found(enriched):
-    summary = json.loads(pq.read_schema(enriched).metadata[b"rlpost.summary"])
+    summary = loads(pq.read_schema(enriched).metadata[b"rlpost.summary"])
     whole(summary, "advantage")["mean"] += 0.5
     summary["groups"] = 7
     rewritten(enriched, lambda table: table, {b"rlpost.summary": json.dumps(summary).encode()})

@@ -6,7 +6,6 @@ The same rollouts are a file with masks, one with lengths alone, and one with ne
 from __future__ import annotations
 
 import io
-import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
-from runs import run
+from runs import loads, run
 from typer.testing import CliRunner
 
 import rlpost
@@ -93,7 +92,7 @@ def test_no_screen_counts_0_tokens(files, words, how, monkeypatch):
 def test_single_responses_have_a_length_if_a_column_has_it(files):
     def one(name):
         words = [str(files[name]), "--row", "5", "--format", "json"]
-        return json.loads(CliRunner().invoke(inspect_command, words).stdout)["responses"][0]
+        return loads(CliRunner().invoke(inspect_command, words).stdout)["responses"][0]
 
     assert one("lengths")["policy_tokens"] == LENGTHS["response_length"][5]
     assert one("neither")["policy_tokens"] is None
@@ -123,7 +122,7 @@ def test_the_report_shows_texts_and_no_tokens(files, tmp_path):
     text = page.read_text()
     (said,) = re.findall(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', text,
                          re.DOTALL)  # fmt: skip
-    data = json.loads(said)
+    data = loads(said)
     (overview,) = re.findall('<section id="overview">(.*?)</section></section>', text, re.DOTALL)
     assert "truncated" in overview
     assert "no column has tokens" in overview
@@ -188,7 +187,7 @@ def test_commands_read_dumps_and_name_them(tmp_path, monkeypatch):
         own = [one for one in made if one.step == step]
         writers.verl(Path("logs") / f"{step}.jsonl", own, acc=[one.reward for one in own])
     whole = run("inspect", "logs", "--format", "json")
-    files = json.loads(whole.out)["input"]["files"]
+    files = loads(whole.out)["input"]["files"]
     assert [file["path"] for file in files] == ["logs/1.jsonl", "logs/2.jsonl"]
     said = "logs/1.jsonl to logs/2.jsonl: 2 dumps, read as verl, 24 responses, without columns of"
     assert said in whole.err
@@ -200,6 +199,6 @@ def test_commands_read_dumps_and_name_them(tmp_path, monkeypatch):
     assert "rlpost-dump" not in page
     Path("again.jsonl").write_bytes(Path("logs/1.jsonl").read_bytes())
     both = run("compare", "logs/1.jsonl", "again.jsonl", "--column", "acc", "--format", "json")
-    found = json.loads(both.out)
+    found = loads(both.out)
     assert found["sides"] == ["1.jsonl", "again.jsonl"]
     assert found["facts"]["response_equal:1.jsonl:again.jsonl"]["all"]["total"] == 12

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tests.equality import old_loss
-from tests.equality.facts import comparable
+from tests.equality.facts import by_measure, comparable
 from tests.equality.old_inspect import in_one_layout
 
 if TYPE_CHECKING:
@@ -238,7 +238,12 @@ def parsed(printed: str) -> Any:
 def flat(data: Any, name: str, top: Path) -> Leaves:
     """Leaves of a tree of JSON by their paths, without texts and what may differ."""
     return dict(
-        _leaves(in_one_layout(old_loss.in_facts(comparable(data))), name, str(top), ignored=False)
+        _leaves(
+            in_one_layout(old_loss.in_facts(comparable(by_measure(data)))),
+            name,
+            str(top),
+            ignored=False,
+        )
     )
 
 

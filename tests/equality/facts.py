@@ -189,3 +189,19 @@ def _corrections(entry: Json | None) -> dict[str, Json]:
         numbers = {key: _rounded(x) if key == "std" else x for key, x in entry["weight"].items()}
         facts |= {"is_weight": numbers, "ess": {"value": _rounded(entry["ess"])}}
     return facts
+
+
+def by_measure(data: Any) -> Any:
+    """Return JSON whose rows of `facts` are by measure and key, as those of Python."""
+    if isinstance(data, list):
+        return [by_measure(part) for part in data]
+    if not isinstance(data, dict):
+        return data
+    data = {key: by_measure(part) for key, part in data.items()}
+    rows = data.get("facts")
+    if isinstance(rows, list) and all("measure" in row for row in rows):
+        data["facts"] = {}
+        for row in rows:
+            name, by, of = (row.pop(key) for key in ("measure", "by", "of"))
+            data["facts"].setdefault(name, {"of": of})[by] = row
+    return data

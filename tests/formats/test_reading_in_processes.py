@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from runs import loads
 
 from rlpost.errors import DataError
 from rlpost.formats.containers import json_text
@@ -129,7 +130,7 @@ def test_integers_and_masks_have_the_types_of_their_values():
     ]
     for text in texts:
         raw = json_text._decode_fields(f'{{"x":{text}}}'.encode())
-        assert field_types([raw], ()) == field_types([json.loads(f'{{"x":{text}}}')], ())
+        assert field_types([raw], ()) == field_types([loads(f'{{"x":{text}}}')], ())
 
 
 def test_attempts_of_a_stream_are_numbered_over_its_parts(tmp_path):

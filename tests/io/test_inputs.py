@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from runs import rollout, run, save
+from runs import loads, rollout, run, save
 
 from rlpost import enrich
 from rlpost.errors import ReadWriteError, UsageError
@@ -196,7 +195,7 @@ def test_the_output_mirrors_a_directory_and_steps_are_batches(tmp_path):
         save(table, tmp_path / "in" / f"step={step}" / "part.parquet")
     ran = run("advantages", tmp_path / "in", tmp_path / "out", "--summary-json", "-", "-q")
     assert ran.code == 0
-    assert json.loads(ran.out)["facts"]["kept"]["step"]["label"] == [2, 3, 10]
+    assert loads(ran.out)["facts"]["kept"]["step"]["label"] == [2, 3, 10]
     assert written(tmp_path / "out") == [f"step={step}/part.parquet" for step in (10, 2, 3)]
     for step, table in tables.items():
         out = pq.ParquetFile(tmp_path / "out" / f"step={step}" / "part.parquet").read()
@@ -216,14 +215,14 @@ def test_every_file_has_the_summary_of_its_own_rows(tmp_path):
     save(rollout(8), tmp_path / "in" / "a.parquet")
     save(rollout(4), tmp_path / "in" / "b.parquet")
     ran = run("advantages", tmp_path / "in", tmp_path / "out", "--summary-json", "-", "-q")
-    summary = json.loads(ran.out)
+    summary = loads(ran.out)
     assert summary["responses"] == 12
     assert summary["outputs"] == [
         str(tmp_path / "out" / name) for name in ("a.parquet", "b.parquet")
     ]
     for name, rows in (("a.parquet", 8), ("b.parquet", 4)):
         metadata = pq.read_schema(tmp_path / "out" / name).metadata
-        assert json.loads(metadata[b"rlpost.summary"])["responses"] == rows
+        assert loads(metadata[b"rlpost.summary"])["responses"] == rows
         assert metadata[b"rlpost.input"].decode() == name
 
 

@@ -9,7 +9,7 @@ import format_writers_text as texts
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from runs import long_rollout, rollout, run, save
+from runs import loads, long_rollout, rollout, run, save
 from store_runs import local_run
 
 import rlpost
@@ -125,9 +125,9 @@ def test_the_output_of_several_files_mirrors_their_directory(s3, tmp_path):
         words = [given, "s3://lab/out", "-q", "--overwrite", "--summary-json", "-"]
         ran = run("advantages", *words)
         assert ran.code == 0
-        assert json.loads(ran.out)["inputs"] == [f"s3://lab/in/{name}" for name in names]
-        assert json.loads(ran.out)["outputs"] == [f"s3://lab/out/{name}" for name in names]
-        assert json.loads(ran.out)["facts"]["kept"]["step"]["label"] == [2, 3, 10]
+        assert loads(ran.out)["inputs"] == [f"s3://lab/in/{name}" for name in names]
+        assert loads(ran.out)["outputs"] == [f"s3://lab/out/{name}" for name in names]
+        assert loads(ran.out)["facts"]["kept"]["step"]["label"] == [2, 3, 10]
     for name in names:
         assert s3.get(f"out/{name}") == (out / name).read_bytes()
 

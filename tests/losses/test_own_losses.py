@@ -1,6 +1,5 @@
 """Losses of users' own: a function in a file, or an entry point."""
 
-import json
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from unittest import mock
@@ -9,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from runs import run
+from runs import loads, run
 
 import rlpost
 from rlpost.errors import RlpostError, UsageError
@@ -54,7 +53,7 @@ def file(tmp_path_factory):
 
 
 def facts(*words):
-    return json.loads(run("loss", *words, "--format", "json").out)["facts"]
+    return loads(run("loss", *words, "--format", "json").out)["facts"]
 
 
 def test_ppo_as_a_user_writes_it_is_ppo(file, tmp_path):
@@ -74,7 +73,7 @@ def test_ppo_as_a_user_writes_it_is_ppo(file, tmp_path):
 def test_options_are_typed_and_swept(file):
     words = (SAMPLE, "--loss", f"{EXAMPLES / 'sppo.py'}:sppo")
     swept = run("loss", *words, "--sweep", "epsilon=0.1,0.5", "--format", "json")
-    one, two = json.loads(swept.out)["settings"]
+    one, two = loads(swept.out)["settings"]
     assert [x["options"]["loss_options"] for x in (one, two)] == [
         {"epsilon": 0.1},
         {"epsilon": 0.5},
@@ -166,7 +165,7 @@ def test_an_entry_point_is_found_by_name(file):
         assert facts(SAMPLE, "--loss", "theirs")["policy_loss"]["all"]["mean"] != 0
         with pytest.raises(UsageError, match="did you mean theirs"):
             loss_named("their")
-    listed = json.loads(run("losses", f"{file}:ppo", "--format", "json").out)
+    listed = loads(run("losses", f"{file}:ppo", "--format", "json").out)
     assert listed[0]["formula"] == "PPO"
 
 
@@ -218,7 +217,7 @@ def test_an_option_of_advantages_sets_none_of_the_loss(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def own(ratio, *, gamma=1.0):\n    return -ratio * gamma\n", encoding="utf-8")
     words = ("loss", SAMPLE, "--loss", f"{path}:own", "--gamma", "0.9", "--format", "json")
-    assert "--loss-option gamma" in str(json.loads(run(*words).out)["findings"])
+    assert "--loss-option gamma" in str(loads(run(*words).out)["findings"])
     assert "--loss-option" not in str(
-        json.loads(run(*words, "--loss-option", "gamma=1").out)["findings"]
+        loads(run(*words, "--loss-option", "gamma=1").out)["findings"]
     )

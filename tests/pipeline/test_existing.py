@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from random import Random
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from forked_runs import ForkedRuns
-from runs import rollout, run, save, strict_json
+from runs import loads, rollout, run, save, strict_json
 
 import rlpost
 from rlpost.errors import InputsError, UsageError
@@ -92,7 +91,7 @@ def test_numbers_and_summary_are_those_of_one_run_over_all_files(top, words):
     for name, flags in (("one", []), ("each", ["--skip-existing"])):
         command = ["advantages", top / "in", top / name, *flags, *words, "-q"]
         assert run(*command, "--summary-json", paths[name]).code == 0
-    one, each = (json.loads(path.read_text()) for path in paths.values())
+    one, each = (loads(path.read_text()) for path in paths.values())
     assert each.pop("skip_existing") == {
         "written": 3, "up_to_date": [], "waiting": [], "failed": []
     }  # fmt: skip

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from loss_runs import SWEEP, dump, save, summary_of, tied
 from reference import Response
 from reference_pipeline import pipeline
+from runs import loads
 from strategies import ESSENTIALS, JOINING, layouts, recipes, rollouts, same_length, to_table
 from test_left_out import close, flat, written
 
@@ -154,8 +155,8 @@ def check_files(table, recipe, want, summary, cuts, row_groups, top, device="cpu
     got = pa.concat_tables(parts)
     same_bits(new_columns(got), want)
     assert got.select(table.schema.names).equals(table)
-    assert json.dumps({key: facts[key] for key in json.loads(summary)}) == summary
-    assert set(facts) - set(json.loads(summary)) >= MANNER
+    assert json.dumps({key: facts[key] for key in loads(summary)}) == summary
+    assert set(facts) - set(loads(summary)) >= MANNER
 
 
 # Every recipe on one table
@@ -213,7 +214,7 @@ def test_the_order_of_rows_changes_scans_by_rounding_and_nothing_else(name):
     check_order(TABLE, recipe, want, order, same_bits if exact else same_numbers)
     if exact:
         _, mixed, _ = enriched(TABLE.take(order), recipe)
-        mixed, summary = json.loads(mixed), json.loads(summary)
+        mixed, summary = loads(mixed), loads(summary)
         assert mixed["facts"]["advantage"] == summary["facts"]["advantage"]
 
 
@@ -347,8 +348,8 @@ def test_many_small_files_are_the_same_for_any_workers(tmp_path):
     # A file that is a run by itself has the summary that it has among others.
     alone = rlpost.advantages(tmp_path / "in" / names[3], tmp_path / "alone.parquet")
     metadata = pq.read_metadata(tmp_path / "1" / names[3]).metadata
-    stored = json.loads(metadata[b"rlpost.summary"])
-    assert {name: json.loads(json.dumps(alone[name])) for name in stored} == stored
+    stored = loads(metadata[b"rlpost.summary"])
+    assert {name: loads(json.dumps(alone[name])) for name in stored} == stored
 
 
 # Losses

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 import pytest
-from runs import rollout, run, save
+from runs import loads, rollout, run, save
 from summaries import errors_of, numbers, parts, warnings_of
 
 import rlpost
@@ -290,7 +290,7 @@ def test_roles_and_settings_are_said(tmp_path):
     assert betas[0]["coefficient"] == 0.1
     assert betas[1]["coefficient"] == pytest.approx(0.1 * (1 + 0.2 * 80 / 10000))
     assert summary["recipe"]["kl_target"] == 0.01
-    assert json.loads(json.dumps(summary))
+    assert loads(json.dumps(summary))
 
 
 def test_an_adaptive_coefficient_compares_the_mean_kl_of_responses(tmp_path):

@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from equality.facts import by_measure
 
 from rlpost.cli.app import main
 
@@ -70,7 +71,12 @@ def strict_json(text: str):
     def refuse(name):
         raise AssertionError(f"{name} is no JSON")
 
-    return json.loads(text, parse_constant=refuse)
+    return by_measure(json.loads(text, parse_constant=refuse))
+
+
+def loads(text: str):
+    """JSON whose rows of facts are by measure and key, as those of Python."""
+    return by_measure(json.loads(text))
 
 
 def long_rollout(count: int = 400) -> pa.Table:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from compared_files import ARITHMETIC, CALCULATOR, compared, kept_by_both, measure, plain
-from runs import run
+from runs import loads, run
 from summaries import whole
 
 import rlpost
@@ -212,7 +210,7 @@ def test_sides_are_named_by_what_varies(presets, estimators, names):
 def test_json_is_data_and_markdown_is_tables(pair, capsys):
     found = compared(*pair)
     show(found, "json")
-    assert json.loads(capsys.readouterr().out) == found
+    assert loads(capsys.readouterr().out) == found
     show(found, "markdown")
     text = capsys.readouterr().out
     assert text.startswith("# rlpost compare · ")

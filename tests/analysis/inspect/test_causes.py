@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from engine_and_trainer import rollouts
 from inspected_files import RUN
+from runs import loads
 
 import rlpost
 from rlpost.analysis.inspect import token_sample
@@ -298,7 +298,7 @@ def test_the_page_names_cause_advice_and_tokens(tmp_path):
     assert sorted(titles, key=done.output.index) == list(titles)
     assert "to do: bound the policy's age" in done.output
     done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", "json"])
-    first = json.loads(done.output)["mismatch"]["causes"][0]
+    first = loads(done.output)["mismatch"]["causes"][0]
     assert (first["name"], {"share", "estimate", "evidence"} <= first.keys()) == (
         "stale-weights",
         True,

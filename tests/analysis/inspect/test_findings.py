@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from runs import loads
 from typer.testing import CliRunner
 
 from rlpost.analysis.inspect.facts import inspect
@@ -666,7 +666,7 @@ def test_a_check_of_an_input_has_all_its_rows_and_its_severity(tmp_path):
     well = CliRunner().invoke(app, [str(path), "--about", "empty_masks"]).stdout
     assert well.splitlines()[-1].startswith("✓ ")
     listed = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths", "--format", "json"])
-    entry = json.loads(listed.stdout)
+    entry = loads(listed.stdout)
     assert (entry["not_run"], len(entry["found"]["rows"])) == (None, 12)
 
 
@@ -722,7 +722,7 @@ def test_failures_move_baselines(tmp_path):
     shown = CliRunner().invoke(app, [str(path), "--about", "failures"]).stdout
     for text in ("crash", "1 of 2 groups", "0.75", "0.5"):
         assert text in shown
-    listed = json.loads(CliRunner().invoke(app, [str(path), "--format", "json"]).stdout)
+    listed = loads(CliRunner().invoke(app, [str(path), "--format", "json"]).stdout)
     assert listed["failures"]["baselines"]["moved"] == 1
 
 
@@ -933,7 +933,7 @@ def test_quiet_prints_a_line_for_each_finding_and_keeps_json(tmp_path):
     well = str(write(tmp_path / "well.parquet", BASE))
     assert run(app, [well, "-q"]).output == ""
     ran = run(app, [bad, "-q", "--format", "json"])
-    assert json.loads(ran.stdout)["findings"]
+    assert loads(ran.stdout)["findings"]
     assert run(app, [bad, "-q", "--row", "0"]).exit_code != 0
 
 
@@ -944,7 +944,7 @@ def test_ignored_checks_do_not_run_and_do_not_fail(tmp_path):
     assert run(app, [bad, *ignore[2:]]).exit_code == 1
     ran = run(app, [bad, *ignore, "--format", "json"])
     assert ran.exit_code == 0
-    found = json.loads(ran.stdout)
+    found = loads(ran.stdout)
     assert found["findings"] == []
     (check,) = (one for one in found["checks"] if one["name"] == "many_truncated")
     assert check["not_run"] == "ignored with --ignore"
@@ -1120,7 +1120,7 @@ def test_findings_have_rows(tmp_path):
 def test_a_finding_as_json_has_its_columns_rows_and_option(tmp_path):
     path = write(tmp_path / "a.parquet", with_row(BASE, "response_mask", 4, at(3, 2)))
     shown = CliRunner().invoke(app, [str(path), "--format", "json"]).stdout
-    assert json.loads(shown)["findings"] == [
+    assert loads(shown)["findings"] == [
         {
             "check": "mask_values",
             "level": "error",

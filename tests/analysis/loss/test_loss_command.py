@@ -1,6 +1,5 @@
 """`rlpost loss`: numbers against plain computations, and everything that must not change them."""
 
-import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +23,7 @@ from loss_runs import (
     summary_of,
     texts,
 )
-from runs import Ran, run, strict_json
+from runs import Ran, loads, run, strict_json
 
 import rlpost
 from rlpost.analysis.loss.run import loss
@@ -317,7 +316,7 @@ def test_the_output_has_advantages_if_they_were_computed(tmp_path):
     assert got.select(want.schema.names).equals(want)
     assert got.schema.names[-2:] == ["pg_loss", "clip_state"]
     metadata = pq.read_metadata(tmp_path / "out.parquet").metadata
-    assert json.loads(metadata[b"rlpost.recipe"])["estimator"] == "rloo"
+    assert loads(metadata[b"rlpost.recipe"])["estimator"] == "rloo"
 
 
 def test_outputs_are_never_overwritten_without_the_flag(tmp_path):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from loss_runs import of_all, of_measures, texts
 from rich.console import Console
-from runs import run
+from runs import loads, run
 from test_loss_command import FLOATS, SAMPLE, dump, policy_tokens, save, summary_of, warnings
 
 from rlpost.analysis.loss import render as render_loss
@@ -360,7 +360,7 @@ def test_resolved_options_are_complete_and_give_the_same_loss(tmp_path, options)
     assert [name for name, value in values.items() if value is None] == (
         ["agg_length"] if "sum-norm" in values["aggregation"] else []
     )
-    again = LossConfig(LossOptions.of(json.loads(json.dumps(values))))
+    again = LossConfig(LossOptions.of(loads(json.dumps(values))))
     got = loss_run.loss(path, None, None, [again])
     for name in ("options", "formula", "bounds", "aggregation", "facts"):
         assert got[name] == want[name]

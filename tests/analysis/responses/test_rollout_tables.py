@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from agentic_run import agentic_run
+from runs import loads
 
 from rlpost.analysis.browse.levels import Listings, tokens
 from rlpost.analysis.browse.navigation import Navigation
@@ -76,7 +76,7 @@ def test_inspect_row_has_the_rollout_and_the_next_row(run, path, capsys):
     row = a_fork(run, path)
     shared = sum(opened(path)[1].read_whole(row).shared)
     views.show([str(path)], columns_map={}, row=row, format="json")
-    facts = json.loads(capsys.readouterr().out)["rollout"]
+    facts = loads(capsys.readouterr().out)["rollout"]
     assert facts["rows"][facts["place"]]["row"] == row
     assert facts["rows"][facts["place"]]["shared"] == shared > 0
     assert facts["rows"][facts["place"]]["turn"] == "1"
