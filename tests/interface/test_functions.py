@@ -9,7 +9,6 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from runs import loads
 
 import rlpost
 from rlpost.errors import UsageError
@@ -28,7 +27,7 @@ UNEQUAL |= {"left_out", "shifts"}  # by name of the input; of a sample of each r
 
 def results(found):
     """Return the numbers of a result to 12 digits: some are sums in the order of chunks."""
-    return loads(
+    return json.loads(
         json.dumps(found.to_dict()),
         parse_float=lambda number: f"{float(number):.12g}",
         object_pairs_hook=lambda pairs: {n: x for n, x in pairs if n not in UNEQUAL},
