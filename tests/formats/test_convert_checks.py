@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from runs import run
+from runs import loads, run
+from summaries import whole
 
 from rlpost.errors import DataError, UsageError
 from rlpost.formats import FORMATS
@@ -218,7 +219,7 @@ def test_the_maps_in_nemo_rls_note_work_for_loss(tmp_path):
         for old, infer, policy in zip(one.old, one.infer, one.mask, strict=True)
         if policy
     ]
-    assert json.loads(ran.out)["ratio"]["mean"] == pytest.approx(np.exp(gaps).mean(), rel=1e-6)
+    assert whole(loads(ran.out), "ratio")["mean"] == pytest.approx(np.exp(gaps).mean(), rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
