@@ -259,7 +259,7 @@ def test_pages_describe_every_key_of_json_and_metadata(tmp_path):
     for topic, keys in (
         ("metadata", own | {*summary}),
         ("inspect", {*json.loads(run(["inspect", str(sample), "--format", "json"]).out)}),
-        ("losses", {*loss["facts"]}),
+        ("losses", {row["measure"] for row in loss["facts"]}),
         ("losses", loss.keys() - summary.keys()),
     ):
         named = INLINE.findall(page(topic))

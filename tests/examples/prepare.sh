@@ -44,13 +44,17 @@ case $code in
   *) exit "$code" ;;
 esac
 
+# A measure of the whole input; facts has a row for each measure and slice.
+whole='def whole($name): first(.facts[] | select(.measure == $name and .by == "all"));'
+
 if ! jq --exit-status --argjson least "$least_kept" '
-  (.facts.kept.all.mean >= $least) and (.facts.equal_rewards.all.total < .groups)
+  '"$whole"' (whole("kept").mean >= $least) and (whole("equal_rewards").total < .groups)
 ' "$summary" >/dev/null; then
-  jq -r '"prepare: \(100 * (1 - .facts.kept.all.mean) | round) % masked, "
-    + "\(.facts.equal_rewards.all.total) of \(.groups) groups with equal rewards"' "$summary" >&2
+  jq -r "$whole"'"prepare: \(100 * (1 - whole("kept").mean) | round) % masked, "
+    + "\(whole("equal_rewards").total) of \(.groups) groups with equal rewards"' "$summary" >&2
   exit 10
 fi
 
 mv "$unchecked" "$out"
-jq -r '"prepare: \(.responses) responses, advantages \(.facts.advantage.all | "\(.mean) ± \(.std)")"' "$summary"
+jq -r "$whole"'"prepare: \(.responses) responses, advantages "
+  + (whole("advantage") | "\(.mean) ± \(.std)")' "$summary"

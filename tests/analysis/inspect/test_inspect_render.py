@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from runs import run
+from runs import loads, run
 from typer.testing import CliRunner
 
 from rlpost.analysis.inspect import tokens
@@ -27,7 +27,7 @@ RUN = CliRunner()
 
 def test_json_equals_the_facts(sample, facts):
     done = RUN.invoke(app, [str(sample), "--unit", "row", "--format", "json"])
-    shown, own = json.loads(done.stdout), facts.as_json()
+    shown, own = loads(done.stdout), facts.as_json()
     del shown["seconds"], own["seconds"]
     assert shown == json.loads(json.dumps(own))
     assert next(iter(shown)) == "schema_version"
