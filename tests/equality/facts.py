@@ -118,7 +118,7 @@ def _facts(row: Json) -> dict[str, Json]:
         name: {key: _rounded(row[name][key]) if key == "std" else row[name][key]
                for key in NUMBERS}
         for name in SPREADS
-        if name in row
+        if name in row and not (name == "kl" and row.get("kl", {}).get("measured") is False)
     }  # fmt: skip
     rows, masked, tokens = row["responses"], row["masked"], row["signal"]["tokens"]
     facts["kept"] = _share(rows, rows - masked["all"]["responses"])

@@ -102,7 +102,7 @@ def _of_table(new: Json) -> Json:
             "tokens": whole("engine_gap", "count"), "mean_abs": whole("engine_gap"),
             "max_abs": whole("engine_gap", "max"), "clamped": whole("engine_clamped", "total"),
             "k1": whole("engine_k1"), "k3": whole("engine_k3"),
-            "chi_square": whole("engine_chi2"), "ess": whole("ess", "value"),
+            "chi_square": whole("engine_chi2"), "ess": whole("engine_ess", "value"),
             "confident_disagreement": whole("confident_disagreement", "total"),
             "identical": whole("identical_log_probs", "total"),
         }  # fmt: skip
@@ -159,7 +159,8 @@ def _critic(critic: Json, facts: Json, whole: Any) -> Json:
     rows = [
         {
             "tokens": places["count"][at], "value": places["value"][at],
-            "returns": places["return"][at], "rmse": math.sqrt(places["squared_value_error"][at]),
+            "returns": places["reward_to_go"][at],
+            "rmse": math.sqrt(places["squared_value_error"][at]),
         }
         for at in range(len(places["label"]))
     ]  # fmt: skip
@@ -171,8 +172,9 @@ def _critic(critic: Json, facts: Json, whole: Any) -> Json:
     losses = [name.partition(":")[2] for name in facts if name.startswith("value_loss:")]
     settings = {"xtuner": (0.2, None), "areal 1.0.4, huber": (0.5, 10.0)}
     return {
-        "tokens": whole("value", "count"), "value": whole("value"), "returns": whole("return"),
-        "explained_variance": whole("explained_variance", "value"),
+        "tokens": whole("value", "count"), "value": whole("value"),
+        "returns": whole("reward_to_go"),
+        "explained_variance": whole("critic_explained", "value"),
         "rmse": math.sqrt(whole("squared_value_error")),
         "first": first, "last": rows[-1], "by_position": rows[:-1],
         "losses": [
@@ -192,7 +194,7 @@ def _critic(critic: Json, facts: Json, whole: Any) -> Json:
         "steps": [
             {
                 "label": label, "tokens": _at(facts, "value", "step", "count", at),
-                "explained_variance": _at(facts, "explained_variance", "step", "value", at),
+                "explained_variance": _at(facts, "critic_explained", "step", "value", at),
                 "rmse": math.sqrt(_at(facts, "squared_value_error", "step", "mean", at)),
             }
             for at, label in enumerate(steps if len(steps) > 1 else [])

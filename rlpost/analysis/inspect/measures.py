@@ -30,7 +30,7 @@ Kind = Literal["numbers", "share", "mean", "value"]
 
 POPULATIONS = {
     "all": "{row}s",
-    "counted": "{row}s that count",
+    "counted": "{row}s that nothing leaves out, with a finite reward or without",
     "units": "{unit}s that count",
     "scored": "{unit}s that count, with a finite reward",
     "tried": "{unit}s that nothing leaves out, or a failure alone",
@@ -140,8 +140,8 @@ TOKEN_MEASURES = (
             lambda t: t["excess"] - t["d"], "mean", placed=True),
     Measured("engine_chi2", "compared", "χ²(trainer ‖ engine), exp(2d) - 1.",
             lambda t: t["excess"] * (t["excess"] + 2.0), "mean"),
-    Measured("ess", "compared", "Effective sample size of the weights exp(d), a share.", _ess,
-            "value"),
+    Measured("engine_ess", "compared", "Effective sample size of the weights exp(d), a share.",
+            _ess, "value"),
     Measured("confident_disagreement", "compared",
             "PolicyTokens over 0.5 for the engine, and 7 times less likely for the trainer.",
             lambda t: t["sure"], "share"),

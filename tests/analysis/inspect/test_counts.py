@@ -165,7 +165,6 @@ def ignored(facts: Facts, summary: dict[str, Any]) -> set[str]:
 ADVANTAGES = {"advantage", "advantage_zero", "advantage_positive", "advantage_negative"}
 POLICIES = {
     *("engine_k1", "engine_k3", "engine_chi2", "confident_disagreement", "identical_log_probs"),
-    "ess",
 }
 
 
@@ -291,7 +290,15 @@ def test_failed_responses_have_no_part_in_statistics_of_policies(tmp_path):
     assert "engine_mismatch" not in {finding.check for finding in facts.findings}
     assert facts.whole("kl")["mean"] == pytest.approx(0.5)
     assert facts.entropy == counted.entropy
-    for name in ("kl", "engine_k3", "engine_gap", "ess", "entropy", "reward", "policy_tokens"):
+    for name in (
+        "kl",
+        "engine_k3",
+        "engine_gap",
+        "engine_ess",
+        "entropy",
+        "reward",
+        "policy_tokens",
+    ):
         assert facts.whole(name) == counted.whole(name), name
         for part in facts.facts[name]["step"]:
             assert facts.by("step", name, part)[:3] == counted.by("step", name, part)

@@ -14,7 +14,7 @@ from rlpost.analysis.inspect.facts import inspect
 
 def test_the_numbers_equal_those_of_the_summary(facts, summary):
     names = same_numbers(facts, summary)
-    assert {"policy_tokens", "reward", "passed", "group_size", "kl", "engine_k3", "ess"} <= names
+    assert {"policy_tokens", "reward", "passed", "group_size", "kl", "engine_k3"} <= names
 
 
 def test_lengths_and_their_correlation_equal_a_plain_computation(sample, facts):

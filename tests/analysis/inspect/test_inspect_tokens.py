@@ -96,4 +96,4 @@ def test_nonfinite_tokens_and_rows_of_unequal_lists_are_left_out(tmp_path):
     assert k3 == pytest.approx((np.expm1(gap) - gap).mean())
     weights = np.exp(gap)
     ess = weights.sum() ** 2 / (len(gap) * (weights**2).sum())
-    assert inspected.whole("ess")["value"] == pytest.approx(ess)
+    assert inspected.whole("engine_ess")["value"] == pytest.approx(ess)

@@ -81,7 +81,7 @@ def _largest(gap: Mismatch) -> TextTable | None:
 def _table(facts: Facts) -> TextTable:
     names = ("engine_gap", "engine_k1", "engine_k3", "confident_disagreement", "engine_clamped")
     gap, k1, k3, sure, clamped = map(facts.whole, names)
-    ess = percent(facts.whole("ess")["value"])
+    ess = percent(facts.whole("engine_ess")["value"])
     lines = [
         f"mean |Δ log-prob| {number(gap['mean'])} nats, maximum {number(gap['max'])}",
         *clamped_lines("KL and effective sample size", clamped["total"]),

@@ -370,7 +370,7 @@ def engine_mismatch(data: CheckInput) -> Result:
     counts = facts.by("step", "engine_k3", "count")
     by_step = zip(facts.labels("step"), facts.by("step", "engine_k3"), counts, strict=True)
     steps = {x: k3 for x, k3, n in by_step if n >= TOKENS_OF_STEP and k3 > MOST_K3}
-    whole, ess = facts.whole("engine_k3")["mean"], facts.whole("ess")["value"] or 0.0
+    whole, ess = facts.whole("engine_k3")["mean"], facts.whole("engine_ess")["value"] or 0.0
     many_wrong = sure["mean"] > CONFIDENT_DISAGREEMENT
     if whole < MOST_K3 and ess > LEAST_ESS and not many_wrong and not steps:
         return None
