@@ -1182,3 +1182,13 @@ def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path
         "`traj_id` in 1 of"
         in finding(null, "unusable_keys", tmp_path, columns_map={"rollout": "traj_id"}).text
     )
+
+
+def test_a_finite_reward_beside_one_that_is_nan_is_none(tmp_path):
+    """Of the two rows of a rollout, the last one has no number."""
+    columns = with_outcome(with_turns(BASE))
+    columns["reward"] = np.array(columns["reward"], np.float64)
+    columns["reward"][5] = np.nan
+    chosen = {"columns_map": {"rollout": "traj_id"}, "rollout_reward": "last"}
+    found = finding(columns, "nonfinite", tmp_path, **chosen)
+    assert found.text.startswith("`reward` (1 NaN) is not finite in 2 of ")

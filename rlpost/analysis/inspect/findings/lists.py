@@ -255,9 +255,10 @@ def nonfinite(data: CheckInput) -> Result:
     kinds: dict[str, dict[str, int]] = {}
     flags = []
     if "reward" in rows and reward.any():
-        null, values = rows["reward_null"].filter(reward), rows["reward"].filter(reward)
-        infinite, count = int(values.is_infinite().sum()), int(null.sum())
-        kinds["reward"] = {"null": count, "NaN": len(values) - infinite - count, "±inf": infinite}
+        values = rows["reward"].filter(reward)  # of a rollout, other rows may have finite ones
+        null, infinite = rows["reward_null"].filter(reward), int(values.is_infinite().sum())
+        nan = int((values.is_nan() & ~null).sum())
+        kinds["reward"] = {"null": int(null.sum()), "NaN": nan, "±inf": infinite}
         flags.append(reward)
     for role, column in data.tokens.items():
         if column.nonfinite_rows:
