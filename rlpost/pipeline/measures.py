@@ -22,7 +22,7 @@ from rlpost.kernels.divergence import (
     effective_sample_size,
     kl_terms,
 )
-from rlpost.kernels.histogram import SMALLEST, tally
+from rlpost.kernels.histogram import tally
 from rlpost.kernels.moments import exact_product, square_sums, token_moments
 from rlpost.kernels.segments import (
     count_true,
@@ -167,7 +167,7 @@ COMPONENT, CORRELATION, WITH_REWARD = "component:", "correlation:", "reward_corr
 SHARE, EQUAL = "advantage_share:", "equal_component:"
 LEFT, DROPPED, NEWLY, REJECTED = "left_out:", "dropped:", "newly_dropped:", "rejected:"
 """What names of measures begin with of which there is one for each component, mask or filter."""
-SIGNS = {"positive": "above 0", "negative": "below 0", "zero": "0, or below float32's least"}
+SIGNS = {"positive": "above 0", "negative": "below 0", "zero": "0, or rounding"}
 
 
 class Population(NamedTuple):
@@ -377,15 +377,14 @@ def _add_rewards(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> No
 
 def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
     """Add advantages and returns of the policy tokens that are kept, and their signs."""
-    xp = batch.xp
+    xp, least = batch.xp, resolved.least_advantage
     if resolved.constant:
         rows, count = _rows_of_credit(batch), _kept_tokens(batch)
         for name, column in (("advantage", "credit"), ("return", "credit_returns")):
             numbers.add_constant(name, count, rows[column])
-        numbers.tallies.append(
-            tally(rows["credit"], namespace(count).astype(count, namespace(count).int64))
-        )
         sign_of, xp = rows["credit"], namespace(count)
+        credit = xp.where(abs(sign_of) >= least, sign_of, 0.0)
+        numbers.tallies.append(tally(credit, xp.astype(count, xp.int64)))
     else:
         mask = partial_mask(batch)
         numbers.add_tokens("advantage", batch["advantages"], mask, batch.offsets)
@@ -396,15 +395,16 @@ def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> Non
         else:
             numbers.add_tokens("return", batch["returns"], mask, batch.offsets)
         kept = xp.astype(inside(batch["advantages"], mask), xp.float32)
+        kept = xp.where(abs(kept) >= least, kept, 0.0) if resolved.whiten else kept
         numbers.tallies.append(tally(kept))
         sign_of = numbers.sums["advantage.total"]
     tokens, signed = numbers.sums["advantage.count"], xp.astype(sign_of, xp.float32)
     numbers.sums["trained"] = trained = tokens > 0
     counts: list[Array] = []
     if not resolved.constant:
-        counts = [count_true(x, batch.offsets) for x in (kept >= SMALLEST, kept <= -SMALLEST)]
-    for at, (sign, hit) in enumerate((("positive", signed >= SMALLEST),
-                                      ("negative", signed <= -SMALLEST))):  # fmt: skip
+        counts = [count_true(x, batch.offsets) for x in (kept >= least, kept <= -least)]
+    for at, (sign, hit) in enumerate((("positive", signed >= least),
+                                      ("negative", signed <= -least))):  # fmt: skip
         numbers.sums[f"{sign}_responses"] = hit & trained
         numbers.sums[f"length_{sign}"] = lengths = xp.where(hit, tokens, 0)
         numbers.sums[f"advantage_{sign}"] = counts[at] if counts else lengths

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from rlpost.errors import UsageError
 from rlpost.estimators import ESTIMATORS, completed, estimator_named
 from rlpost.estimators.groups import raw
+from rlpost.kernels.histogram import SMALLEST
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
 from rlpost.recipe.roles import RECORDED, ROLES, is_read_by_name, kind_of
@@ -192,6 +193,11 @@ class ResolvedRecipe:
         """Rollouts count, and no estimator or scan needs to know which rows are of one."""
         needed = self.recipe.scan == "rollout" or "rollout" in self.estimator.needs
         return self.unit == "rollout" and not needed
+
+    @property
+    def least_advantage(self) -> float:
+        """The least size of an advantage that is not 0: whitening leaves rounding of its mean."""
+        return 2.0**-40 if self.whiten else SMALLEST
 
     @property
     def compares_recorded(self) -> bool:

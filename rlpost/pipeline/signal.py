@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.kernels.histogram import SMALLEST
 from rlpost.kernels.segments import count_true, offsets_of, segment_min
 from rlpost.pipeline.stages.rewards import group_statistics
 from rlpost.pipeline.totals import SPREADS, Totals
@@ -129,7 +128,7 @@ def members_of(codes: Integers, rows: Mask) -> tuple[Integers, Integers]:
 
 
 def group_cells(
-    responses: Responses, groups: PromptGroups, recipe: Recipe
+    responses: Responses, groups: PromptGroups, recipe: Recipe, least: float
 ) -> Iterator[tuple[str, Integers]]:
     """Yield each kind and size of group, and the cells of these groups.
 
@@ -137,13 +136,14 @@ def group_cells(
         responses: with a row for each response or rollout.
         groups: of the table.
         recipe: names the reward components.
+        least: the size of an advantage that is not 0.
     """
     for size in np.unique(groups.size).tolist():
         yield f"{_SIZE}{size}", groups.cell[groups.size == size]
     yield "equal_rewards", groups.cell[groups.equal]
     yield "all_pass", groups.cell[groups.equal & groups.passing]
     if "credit" in responses:
-        credited = abs(responses["credit"].astype(np.float32)) >= SMALLEST
+        credited = abs(responses["credit"].astype(np.float32)) >= least
         credited &= responses["kept"] & (responses["tokens"] > 0)
         signal = count_true(credited[groups.members], groups.offsets) > 0
         yield "with_signal", groups.cell[signal]

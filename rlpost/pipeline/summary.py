@@ -161,9 +161,8 @@ def _counts(plan: Plan, responses: Responses) -> Counts:
     numbers: list[tuple[str, NDArray[np.int64]]] = []
     if plan.resolved.grouped:
         rows, total = countable(units, recipe), total_rewards(units)
-        numbers += group_cells(
-            units, prompt_groups(units, total, rows, recipe.pass_threshold), recipe
-        )
+        groups = prompt_groups(units, total, rows, recipe.pass_threshold)
+        numbers += group_cells(units, groups, recipe, plan.resolved.least_advantage)
     if TRUNCATED in units:
         ends = units["kept"] & (units["tokens"] > 0)
         numbers += [

@@ -125,3 +125,18 @@ def test_no_signal_at_all_has_a_likely_cause(cause):
     assert cause in summary["verdict"]["cause"]
     assert len(errors_of(summary)) == 1
     assert summary_of(frame())["verdict"]["level"] == "ok"
+
+
+def test_what_whitening_rounds_is_no_signal():
+    """Six of ten groups have equal rewards; the mean of all advantages is not quite 0."""
+    rewards = [0.1, 0.2, 0.3, 0.1] * 4 + [0.7] * 24
+    rows = {
+        "prompt_id": np.arange(40) // 4,
+        "reward": rewards,
+        "response_mask": [[1] * 5] * 40,
+    }
+    table, summary = rlpost.enrich(pl.DataFrame(rows), rlpost.Recipe(whiten_advantages=True))
+    assert 0 < table["advantages"][30][0] ** 2 < 1e-20
+    assert (summary["groups_with_signal"], summary["groups"]) == (4, 10)
+    assert whole(summary, "advantage_zero")["mean"] == 0.6
+    assert sum(summary["profiles"]["advantage"]["counts"]) == 16 * 5
