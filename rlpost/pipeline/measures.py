@@ -296,7 +296,7 @@ def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> Counted:
 
 
 def observed(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:
-    """Return the numbers of responses that metrics need of columns that no later stage changes.
+    """Return the numbers of responses that measures need of columns that no later stage changes.
 
     A pass that has the columns of the file adds them to the table, so that the last pass need not
     read these columns again.

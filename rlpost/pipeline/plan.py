@@ -60,7 +60,7 @@ class Pass:
     mapped: tuple[Stage, ...]
     applied: tuple[Stage, ...]
     observed: bool = False
-    """It computes what metrics need of columns that the passes after it do not read."""
+    """It computes what measures need of columns that the passes after it do not read."""
 
     @property
     def roles(self) -> frozenset[str]:
@@ -215,7 +215,7 @@ class Plan:
         return tuple(stage for stage in self.stages[begin:end] if stage.apply)
 
     def _used_later(self, index: int, names: Sequence[str]) -> frozenset[str]:
-        """Return the token columns made before a stage that it, later ones or metrics use."""
+        """Return the token columns made before a stage that it, later ones or measures use."""
         made = {name for stage in self.stages[:index] if stage.apply for name in stage.makes}
         used = {name for stage in self.stages[index + 1 :] for name in stage.uses}
         return frozenset(made & (used | {*names} | COUNTED))

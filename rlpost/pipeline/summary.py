@@ -1,6 +1,6 @@
 """The summary of a run as plain data, for `--summary-json` and the metadata of files.
 
-It has the metrics of the totals, facts about groups and KL coefficients, and warnings.
+It has the measures of the totals, facts about groups and KL coefficients, and warnings.
 """
 
 from __future__ import annotations

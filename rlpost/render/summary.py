@@ -41,6 +41,7 @@ from rlpost.pipeline.measures import (
 )
 from rlpost.pipeline.summary import NO_SIGNAL, texts_of
 from rlpost.pipeline.words import mask_flags
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -623,5 +624,14 @@ def _next_steps(summary: Json) -> list[str]:
     if not outputs:
         return []
     out = outputs[0] if len(outputs) < _SEVERAL else str(PurePath(outputs[0]).parent)
-    path = shlex.quote(out)
-    return [f"next: rlpost browse {path} · rlpost report {path} -o report.html"]
+    options = [*_counted_rows(summary["recipe"])]
+    path = " ".join([shlex.quote(out), *options])
+    browse, report = f"next: rlpost browse {path}", f"rlpost report {path} -o report.html"
+    return [browse, f"      {report}"] if options else [f"{browse} · {report}"]
+
+
+def _counted_rows(recipe: Json) -> Iterator[str]:
+    """Yield the options with which browse and report count the rows of the output as the run."""
+    for name in ("rollout_reward", "failures", "attempts"):
+        if recipe[name] != Recipe.model_fields[name].default:
+            yield f"--{name.replace('_', '-')} {recipe[name]}"

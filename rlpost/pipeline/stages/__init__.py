@@ -65,7 +65,7 @@ class Stage:
     """The column from which its numbers are computed, besides columns of the file; empty: from all
     that earlier stages compute."""
     observed: bool = False
-    """Its pass also computes what metrics need of columns of the file, so that later passes begin
+    """Its pass also computes what measures need of columns of the file, so that later passes begin
     with it if they use no token column of earlier stages."""
 
     @property
@@ -388,7 +388,7 @@ _LOG_RATIO = Stage(
 _COMPARED = Stage(
     "comparison", frozenset({recorded.role_of("advantages")}), apply=lambda batch: batch
 )
-"""Reads advantages that a trainer recorded, which metrics compare with the computed ones."""
+"""Reads advantages that a trainer recorded, which measures compare with the computed ones."""
 _KL = frozenset({"kl", "row_kl"})
 _REWARDS = frozenset({"token_level_rewards"})
 _CREDIT = frozenset({"advantages", "returns"})
@@ -524,7 +524,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     else:
         score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
         reduce = _each(resolved)(on_responses.estimate, recipe=recipe, estimator=estimator)
-        # The metrics of filters that come first need their columns of the file.
+        # The measures of filters that come first need their columns of the file.
         observed = not (recipe.is_filter and recipe.numerics.correction == "first")
         stage = Stage(estimator.name, map=score, reduce=reduce, uses=_REWARDS, fields=fields)
         stages.append(replace(stage, observed=observed))
