@@ -56,33 +56,39 @@ def compared(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:
     difference = abs(recorded - computed)
     known = xp.isfinite(difference) if mask is None else xp.isfinite(difference) & mask
     difference = inside(difference, known)
-    largest = segment_max(difference, offsets)
-    counts = dict.fromkeys(("differs", "sign_differs"), xp.zeros_like(largest))
+    largest, count = segment_max(difference, offsets), count_true(known, offsets)
+    counts = dict.fromkeys(("differs", "sign_differs"), xp.zeros_like(count))
     if is_tensor(largest) or largest.max(initial=0.0) > ABSOLUTE:  # on the host one looks first
         sizes = abs(inside(recorded, known)), abs(computed)
         wrong = difference > RELATIVE * sizes[1] + ABSOLUTE
         zero = (xp.minimum(*sizes) <= ABSOLUTE) & (xp.maximum(*sizes) > LEAST_SIGN)
         flips = wrong & (zero | (recorded * computed < 0))
         counts = {"differs": count_true(wrong, offsets), "sign_differs": count_true(flips, offsets)}
-    return {"compared": count_true(known, offsets), **counts, "difference": largest}
+    return {"compared": count, **counts, "difference": largest}
 
 
-def verdict(source: Source | TableSource, columns: ColumnMap, facts: Json) -> tuple[str, bool]:
-    """Return what was compared in one line, and whether many signs differ."""
+def flipped(facts: Json) -> bool:
+    """Return whether many recorded advantages have another sign than the computed ones."""
+    entry = facts.get("recorded_sign_differs", {"all": {"count": 0}})["all"]
+    return bool(entry["count"]) and bool(entry["total"] >= FLIPPED * entry["count"])
+
+
+def verdict(source: Source | TableSource, columns: ColumnMap, facts: Json) -> str:
+    """Return what was compared in one line, with other columns to read if many signs differ."""
     count, differs = (facts["recorded_differs"]["all"][name] for name in ("count", "total"))
     flips = facts["recorded_sign_differs"]["all"]["total"]
     text = f"recorded advantages (`{columns.column(ADVANTAGES)}`): "
     if not differs:
-        return text + ("equal" if count else "not compared: no number for a kept token"), False
+        return text + ("equal" if count else "not compared: no number for a kept token")
     unit = plural("response" if columns.rows_only else "policy token")
     text += f"differ in {differs:,} of {count:,} {unit}, in sign in {flips:,} (largest difference "
     text += f"{number(facts['recorded_difference']['all']['max'])}): rlpost replay finds the recipe"
-    if flips < FLIPPED * count:
-        return text, False
+    if not flipped(facts):
+        return text
     used = {*columns.columns.values(), *(x for role in ROLES.values() for x in role.aliases)}
     others = [x for x in source.columns if x not in used]
     others = [f"`{x}`" for x in others if content_of(source, x) == "number"]
     if others and "reward" in columns:
         more = f"; other numbers than `{columns.column('reward')}`: "
         text += more + ", ".join(others[:MOST_CANDIDATES])
-    return text, True
+    return text

@@ -311,7 +311,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         "profiles": {"advantage": _histogram(totals)},
     }
     if "recorded_differs" in measured:
-        summary["recorded"] = recorded.verdict(plan.source, plan.columns, measured)[0]
+        summary["recorded"] = recorded.verdict(plan.source, plan.columns, measured)
     summary["verdict"] = _verdict(plan, summary)
     summary["findings"] = _findings(plan, facts, summary, sums)
     return summary
@@ -392,7 +392,11 @@ def _findings(plan: Plan, facts: ResponseFacts, summary: Json, totals: Totals) -
         ("lost_rewards", "warning", _lost(resolved, totals)),
         ("same_log_probs", "warning", _identical(measured)),
         ("steps_without_signal", "warning", _steps_without_signal(summary)),
-        ("recorded_advantages", "warning", _recorded(plan, measured)),
+        (
+            "recorded_advantages",
+            "warning",
+            [summary["recorded"]] if recorded.flipped(measured) else [],
+        ),
     ]
     order = sorted(found, key=lambda one: one[1] != "error")
     return [finding(name, text, level) for name, level, texts in order for text in texts]
@@ -457,14 +461,6 @@ def _identical(facts: Json) -> list[str]:
         "so there is nothing to correct"
     )
     return [text]
-
-
-def _recorded(plan: Plan, facts: Json) -> list[str]:
-    """Return the warning of recorded advantages of another sign than the computed ones."""
-    if "recorded_differs" not in facts:
-        return []
-    text, flipped = recorded.verdict(plan.source, plan.columns, facts)
-    return [text] if flipped else []
 
 
 def _padded(count: int, rows: int) -> list[str]:
