@@ -33,11 +33,6 @@ _LOW = 0xFFFFFFFF
 _MANTISSA = 53
 
 
-def zero_digits(keys: int) -> Integers:
-    """Return the digits of `keys` sums of nothing, [keys, digits] int64."""
-    return np.zeros((keys, DIGITS), np.int64)
-
-
 def exact_digits(values: Floats, keys: Integers, count: int) -> Integers:
     """Return the exact sums of `values` by key.
 
@@ -55,7 +50,7 @@ def exact_digits(values: Floats, keys: Integers, count: int) -> Integers:
     bit = exponent.astype(np.int64) + (_BIAS - _MANTISSA)
     slot, shift = (bit >> 5) + keys * DIGITS, bit & 31
     low, high = (mantissa & _LOW) << shift, (mantissa >> 32) << shift  # high has the sign
-    digits = zero_digits(count)
+    digits = np.zeros((count, DIGITS), np.int64)
     flat = digits.reshape(-1)
     np.add.at(flat, slot, low & _LOW)
     np.add.at(flat, slot + 1, (low >> 32) + (high & _LOW))
@@ -89,15 +84,15 @@ def round_digits(digits: Integers, divisors: Integers | Floats | None = None) ->
     Returns:
         [keys] float64; ±inf beyond its range.
     """
+    used = used_digits(digits)
     whole = [1] * len(digits) if divisors is None else [int(x) for x in divisors.tolist()]
-    rows = zip(digits.tolist(), whole, strict=True)
-    return np.array([_round(row, divisor) for row, divisor in rows], np.float64)
+    pairs, scale = zip(integers_of(digits[:, used]), whole, strict=True), scale_of(used)
+    return np.array([_round(total, divisor << scale) for total, divisor in pairs], np.float64)
 
 
-def _round(row: list[int], divisor: int) -> float:
-    total = sum(digit << (32 * index) for index, digit in enumerate(row) if digit)
+def _round(total: int, divisor: int) -> float:
     try:
-        return total / (divisor << _BIAS)
+        return total / divisor
     except OverflowError:
         return float("inf") if total > 0 else float("-inf")
 
@@ -273,7 +268,9 @@ def token_moments(values: Array, mask: Array | None, offsets: Array) -> TokenMom
     if mask is not None:
         inside, count = xp.where(mask, inside, 0.0), count_true(mask, offsets)
     count, total = xp.astype(count, xp.float64), segment_sum(inside, offsets)
-    squares = (spread(total / count.clip(1), offsets) - inside) ** 2
+    squares = spread(total / count.clip(1), offsets)
+    squares -= inside
+    squares *= squares
     if mask is not None:
         squares = xp.where(mask, squares, 0.0)
     return TokenMoments(count, total, segment_sum(squares, offsets))

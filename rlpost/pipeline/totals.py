@@ -24,7 +24,6 @@ from rlpost.kernels.moments import (
     integers_of,
     scale_of,
     used_digits,
-    zero_digits,
 )
 
 if TYPE_CHECKING:
@@ -57,9 +56,6 @@ class Totals:
     tallies: tuple[Integers, ...] | None = None
     """Of all keys together; None for a set of keys."""
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.sums or f"{name}.count" in self.sums
-
     def count(self, name: str) -> int:
         """Return a sum of whole numbers."""
         return self.sums.get(name, 0) >> self.scale
@@ -67,11 +63,6 @@ class Totals:
     def total(self, name: str) -> Fraction:
         """Return a sum; 0 if nothing was added."""
         return Fraction(self.sums.get(name, 0), 1 << self.scale)
-
-    def share(self, part: str, whole: str) -> float:
-        """Return the ratio of two sums; 0 if the second is 0."""
-        base = self.sums.get(whole, 0)
-        return self.sums.get(part, 0) / base if base else 0.0
 
     def mean(self, name: str, count: int, more: int = 0) -> float | None:
         """Return (a sum + `more`) / count, rounded once; None if the count is 0."""
@@ -158,7 +149,7 @@ class KeyBlock:
         sums, spans = len(self.digits), len(self.lows)
         joined = KeyBlock(
             keys,
-            zero_digits(sums * len(keys)).reshape(sums, len(keys), DIGITS),
+            np.zeros((sums, len(keys), DIGITS), np.int64),
             np.full((spans, len(keys)), np.inf),
             np.full((spans, len(keys)), -np.inf),
             tuple(np.zeros((len(keys), *one.shape[1:]), one.dtype) for one in self.counts),

@@ -55,7 +55,7 @@ def test_exact_sums_are_rounded_once_at_the_end(pairs):
 def test_exact_sums_do_not_depend_on_order_or_chunks(pairs, random, size):
     want = moments.exact_sums(*columns(pairs), 4)
     shuffled = random.sample(pairs, len(pairs))
-    total = moments.zero_digits(4)
+    total = np.zeros((4, moments.DIGITS), np.int64)
     for start in range(0, len(shuffled), size):
         part = moments.exact_digits(*columns(shuffled[start : start + size]), 4)
         total = unchanged(moments.add_digits, total, part)
@@ -69,7 +69,7 @@ def test_exact_sums_keep_the_last_bit_after_cancellation():
 
 def test_carries_of_thousands_of_partial_sums_do_not_overflow():
     ones = moments.exact_digits(double([0.1, -3e300]), np.array([0, 1]), 2)
-    total = moments.zero_digits(2)
+    total = np.zeros((2, moments.DIGITS), np.int64)
     for _ in range(5000):
         total = moments.add_digits(total, ones)
     found = fractions_of(total)

@@ -44,8 +44,6 @@ def test_totals_over_sets_of_keys_are_those_of_fractions(rows, sets):
         assert found.numbers("x", len(numbers)) == exact_statistic(numbers)
         assert found.count("x.count") == len(numbers)
         assert found.total("x.total") == sum(map(Fraction, numbers))
-        share = Fraction(len(numbers)) and found.total("x.total") / len(numbers)
-        assert found.share("x.total", "x.count") == float(share)
         assert found == totals.over(chosen)
 
 
