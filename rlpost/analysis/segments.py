@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.kernels.moments import exact_product, square_sums
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -45,32 +43,3 @@ def kept_offsets(keep: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray
     before = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=before[1:])
     return before[offsets]
-
-
-def spread_sums(
-    name: str, values: Any, offsets: NDArray[np.int64] | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the sums and the span of numbers, as `ExactTotals.of` takes them.
-
-    Squares have two parts, whose sum is exact, so that a small standard deviation of large numbers
-    is right.
-
-    Args:
-        name: of the measure.
-        values: [T], or [n] without offsets.
-        offsets: [n + 1] of the numbers of each response.
-    """
-    if offsets is None:
-        total, low, high = values, values, values
-        squares, rest = exact_product(values, values)
-    else:
-        lengths = np.diff(offsets)
-        total = segment_sums(values, offsets)
-        deviations = np.repeat(total / lengths.clip(1), lengths)
-        deviations -= values
-        deviations *= deviations
-        squares, rest = square_sums(lengths, total, segment_sums(deviations, offsets))
-        low = segment_reduce(np.minimum, values, offsets, np.inf)
-        high = segment_reduce(np.maximum, values, offsets, -np.inf)
-    sums = {f"{name}.total": total, f"{name}.squares": squares}
-    return sums | {f"{name}.rest": rest}, {name: (low, high)}

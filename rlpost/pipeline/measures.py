@@ -438,15 +438,13 @@ def _critic(batch: Batch) -> dict[str, Array]:
     numbers = Numbers()
     errors = batch["returns"] - batch["values"]
     numbers.add_tokens("value_error", errors, partial_mask(batch), batch.offsets)
-    low, high = numbers.spans["value_error"]
-    return {**numbers.sums, "value_error.low": low, "value_error.high": high}
+    return numbers.sums
 
 
 def _add_critic(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     rows = batch.responses
     if CRITIC[0] in rows:
         numbers.sums.update({name: rows[name] for name in CRITIC})
-        numbers.spans["value_error"] = rows["value_error.low"], rows["value_error.high"]
 
 
 def _explained(totals: Totals, _: str) -> float | None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.difference import ColumnChunk
-from rlpost.analysis.segments import kept_offsets, spread_sums
+from rlpost.analysis.segments import kept_offsets
 from rlpost.io.keys import KeyColumn, step_order
 from rlpost.kernels.segments import count_true
+from rlpost.pipeline.measures import Numbers
 from rlpost.pipeline.totals import ExactTotals, by_label
 
 if TYPE_CHECKING:
@@ -22,25 +23,25 @@ if TYPE_CHECKING:
 
     Codes = NDArray[np.int64]
     Mask = NDArray[np.bool_]
-    Numbers = NDArray[Any]
+    Floats = NDArray[Any]
 
 Json = dict[str, Any]
 
 
-Sums = tuple[dict[str, Any], dict[str, Any]]
-"""Of responses, [n] each: sums by name, and the lowest and the highest number. A measure has the
-size of its population under its name and `.count`; one of yes or no has no `.total`."""
+def side_measures(values: Floats, offsets: Codes) -> Numbers:
+    """Return the measures of a side.
+
+    A measure has the size of its population under its name and `.count`; a share has no `.total`.
+    """
+    numbers = Numbers()
+    numbers.add_tokens("advantage", values, None, offsets)
+    numbers.sums["advantage_zero.count"] = numbers.sums["advantage.count"]
+    numbers.sums["advantage_zero"] = count_true(values == 0, offsets)
+    return numbers
 
 
-def side_measures(values: Numbers, offsets: Codes) -> Sums:
-    """Return sums of the numbers of each response, [n] each."""
-    sums, spans = spread_sums("advantage", values, offsets)
-    counts = dict.fromkeys(("advantage.count", "advantage_zero.count"), np.diff(offsets))
-    return {**sums, **counts, "advantage_zero": count_true(values == 0, offsets)}, spans
-
-
-def pair_measures(left: Numbers, right: Numbers, offsets: Codes) -> Sums:
-    """Return sums of the differences of each response, [n] each.
+def pair_measures(left: Floats, right: Floats, offsets: Codes) -> Numbers:
+    """Return the measures of the differences of two sides.
 
     Numbers that are 0 on both sides count in no measure of signs.
 
@@ -51,16 +52,16 @@ def pair_measures(left: Numbers, right: Numbers, offsets: Codes) -> Sums:
     """
     distance, products = np.abs(left - right), left * right
     signed = count_true((left != 0) | (right != 0), offsets)
-    sums, spans = spread_sums("difference", distance, offsets)
-    sums |= dict.fromkeys(("difference.count", "equal.count"), np.diff(offsets))
-    sums |= dict.fromkeys(("same_sign.count", "opposite_sign.count"), signed)
-    sums["equal"] = count_true(distance == 0, offsets)
-    sums["same_sign"] = count_true(products > 0, offsets)
-    sums["opposite_sign"] = count_true(products < 0, offsets)
-    return sums, spans
+    numbers = Numbers()
+    numbers.add_tokens("difference", distance, None, offsets)
+    shares = {"equal": distance == 0, "same_sign": products > 0, "opposite_sign": products < 0}
+    for name, flags in shares.items():
+        size = numbers.sums["difference.count"] if name == "equal" else signed
+        numbers.sums.update({f"{name}.count": size, name: count_true(flags, offsets)})
+    return numbers
 
 
-def co_moments(left: Numbers, right: Numbers) -> Numbers:
+def co_moments(left: Floats, right: Floats) -> Floats:
     """Return [6]: number, means, sums of squared deviations and of their products."""
     if not len(left):
         return np.zeros(6)
@@ -70,7 +71,7 @@ def co_moments(left: Numbers, right: Numbers) -> Numbers:
     return np.array([len(left), *means, *products])
 
 
-def pearson(parts: Sequence[Numbers]) -> float | None:
+def pearson(parts: Sequence[Floats]) -> float | None:
     """Return Pearson's correlation of all pairs of parts, of `co_moments`; None if it has none."""
     if not parts:
         return None
@@ -82,13 +83,13 @@ def pearson(parts: Sequence[Numbers]) -> float | None:
     return max(-1.0, min(1.0, products / spread)) if spread > 0 else None
 
 
-def spearman(left: Numbers, right: Numbers) -> float | None:
+def spearman(left: Floats, right: Floats) -> float | None:
     """Return Spearman's rank correlation, with mean ranks for ties; None as for Pearson's."""
     both = np.isfinite(left) & np.isfinite(right)
     return pearson([co_moments(ranks(left[both]), ranks(right[both]))])
 
 
-def ranks(values: Numbers) -> Numbers:
+def ranks(values: Floats) -> Floats:
     """Return ranks from 1, [n]; equal numbers get the mean of their ranks."""
     _, positions, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = counts.cumsum()
@@ -117,9 +118,9 @@ class RowMeasures:
 
     totals: dict[tuple[str, str, str], ExactTotals] = field(default_factory=dict)
     """By the sides, the prefix of names and the slice: sums by label."""
-    products: dict[tuple[int, int], Numbers] = field(default_factory=dict)
+    products: dict[tuple[int, int], Floats] = field(default_factory=dict)
     """Of each pair, `co_moments`."""
-    means: list[Numbers] = field(default_factory=list)
+    means: list[Floats] = field(default_factory=list)
     """Of each side, those of responses."""
     unequal: int = 0
     """Rows whose lists differ in length, which count for responses and not for tokens."""
@@ -146,17 +147,17 @@ def measured(
     """
     rows = RowMeasures()
 
-    def add(sums: Sums, prefix: str, of: str) -> None:
+    def add(numbers: Numbers, prefix: str, of: str) -> None:
         for by, (_, codes) in slices.items():
-            rows.totals[of, prefix, by] = ExactTotals.of(codes, *sums)
+            rows.totals[of, prefix, by] = ExactTotals.of(codes, numbers.sums, numbers.spans)
 
     packed = [_where(keep, c.offsets, c.values) for keep, c in zip(kept, columns, strict=True)]
     for name, ((values,), offsets) in zip(names, packed, strict=True):
-        sums = side_measures(values, offsets)
-        count, total = (sums[0][f"advantage.{part}"] for part in ("count", "total"))
+        side = side_measures(values, offsets)
+        count, total = (side.sums[f"advantage.{part}"] for part in ("count", "total"))
         rows.means.append(np.where(count > 0, total / count.clip(1), np.nan))
         if of_sides:
-            add(sums, "", name)
+            add(side, "", name)
     same = np.logical_and.reduce([column.lengths == columns[0].lengths for column in columns])
     if not same.all():
         rows.unequal = int((~same).sum())
@@ -178,7 +179,7 @@ def measured(
     return rows
 
 
-def _where(keep: Mask, offsets: Codes, *columns: Numbers) -> tuple[Sequence[Numbers], Codes]:
+def _where(keep: Mask, offsets: Codes, *columns: Floats) -> tuple[Sequence[Floats], Codes]:
     """Return columns and offsets of some numbers alone; all of them are not copied."""
     if keep.all():
         return columns, offsets

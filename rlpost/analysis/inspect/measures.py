@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.segments import segment_counts, segment_sums, spread_sums
+from rlpost.analysis.segments import segment_counts, segment_sums
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.values import huber, value_loss
+from rlpost.pipeline.measures import Numbers
 from rlpost.pipeline.totals import ExactTotals, by_label
 
 if TYPE_CHECKING:
@@ -284,8 +285,7 @@ class TokenSums:
         measures = [x for x in declared if all(name in tokens for name in x.needs)]
         self._measures[of] = measures
         offsets = tokens.offsets
-        sums: Json = {"count": np.diff(offsets)}
-        spans: Json = {}
+        numbers = Numbers({"count": np.diff(offsets)})
         places = places_of(offsets) if placed else None
         positions: Json = {} if places is None else {"count": np.diff(places[1])}
         for measure in measures:
@@ -293,17 +293,16 @@ class TokenSums:
                 continue
             values, total = measure.compute(tokens), f"{measure.name}.total"
             if measure.kind == "share":
-                sums[measure.name] = segment_counts(values, offsets)
+                numbers.sums[measure.name] = segment_counts(values, offsets)
             elif measure.kind == "mean":
-                sums[total] = segment_sums(values, offsets)
+                numbers.sums[total] = segment_sums(values, offsets)
             else:
-                more, span = spread_sums(measure.name, values, offsets)
-                sums, spans = sums | more, spans | span
+                numbers.add_tokens(measure.name, values, None, offsets)
             if places is not None and measure.placed:
                 ends = np.append(segment_sums(values, places[1]), values[offsets[1:] - 1])
                 positions[total] = ends
         self._by_cell[of] = self._by_cell.get(of, ExactTotals()) + ExactTotals.of(
-            keys[tokens.rows], sums, spans
+            keys[tokens.rows], numbers.sums, numbers.spans
         )
         if places is not None:
             last = np.ones(len(tokens.rows), np.int64)
@@ -452,15 +451,13 @@ def _described(measure: Measured, view: MeasuredTable, codes: SliceCodes, slices
     for begin in range(0, len(values), BLOCK):
         part = slice(begin, begin + BLOCK)
         keep = counted[part] & np.isfinite(values[part])
-        numbers, keys = values[part][keep], (rows["step"][part] << 32) + rows["domain"][part]
-        sums: Json = {"count": np.ones(len(numbers))}
-        spans: Json = {}
+        kept, keys = values[part][keep], (rows["step"][part] << 32) + rows["domain"][part]
+        numbers = Numbers({"count": np.ones(len(kept))})
         if measure.kind == "share":
-            sums[measure.name] = numbers
+            numbers.sums[measure.name] = kept
         else:
-            more, spans = spread_sums(measure.name, numbers.astype(np.float64))
-            sums |= more
-        totals += ExactTotals.of(keys[keep], sums, spans)
+            numbers.add_numbers(measure.name, kept.astype(np.float64), np.ones(len(kept), np.bool_))
+        totals += ExactTotals.of(keys[keep], numbers.sums, numbers.spans)
     return described([measure], totals, codes, slices)[measure.name]
 
 

@@ -15,7 +15,7 @@ from rlpost.analysis.compare.measures import (
     spearman,
 )
 from rlpost.analysis.difference import ColumnChunk
-from rlpost.analysis.segments import spread_sums
+from rlpost.pipeline.measures import Numbers
 from rlpost.pipeline.totals import ExactTotals
 
 
@@ -27,8 +27,10 @@ def test_sums_do_not_depend_on_the_pieces(cuts):
     pieces = [*zip(np.split(x, cuts), np.split(y, cuts), strict=True)]
     products = [co_moments(*piece) for piece in pieces]
     assert pearson(products) == pytest.approx(np.corrcoef(x, y)[0, 1], rel=1e-9)
-    sums, spans = spread_sums("x", x, np.array([0, *cuts, 1000]))
-    totals = ExactTotals.of(np.zeros(len(pieces), np.int64), sums, spans).total()
+    numbers = Numbers()
+    numbers.add_tokens("x", x, None, np.array([0, *cuts, 1000]))
+    keys = np.zeros(len(pieces), np.int64)
+    totals = ExactTotals.of(keys, numbers.sums, numbers.spans).total()
     expected = {"count": 1000, "mean": x.mean(), "std": x.std(ddof=1)}
     expected |= {"min": x.min(), "max": x.max()}
     assert totals.numbers("x", 1000) == pytest.approx(expected, rel=1e-9)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rlpost.analysis.inspect.measures import Measured, SliceCodes, described
 from rlpost.analysis.inspect.profiles import pearson
 from rlpost.analysis.inspect.responses import exact_total, pass_at_k
-from rlpost.analysis.segments import spread_sums
+from rlpost.pipeline.measures import Numbers
 from rlpost.pipeline.totals import ExactTotals
 
 
@@ -57,9 +57,13 @@ X = Measured("x", "counted", "", None)
 
 def spread_of(values, offsets=None):
     """The numbers of a measure of responses, or of their tokens."""
-    sums, spans = spread_sums("x", values, offsets)
-    sums["count"] = np.ones(len(values)) if offsets is None else np.diff(offsets)
-    totals = ExactTotals.of(np.zeros(len(sums["count"]), np.int64), sums, spans)
+    numbers = Numbers()
+    if offsets is None:
+        numbers.add_numbers("x", values, np.ones(len(values), np.bool_))
+    else:
+        numbers.add_tokens("x", values, None, offsets)
+    sums = {**numbers.sums, "count": numbers.sums["x.count"]}
+    totals = ExactTotals.of(np.zeros(len(sums["count"]), np.int64), sums, numbers.spans)
     return described([X], totals, SliceCodes(), {})["x"]["all"]
 
 
