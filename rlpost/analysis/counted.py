@@ -85,11 +85,7 @@ class CountedTable:
 
 
 def counted_table(
-    columns: Mapping[str, Any],
-    resolved: ResolvedRecipe,
-    *,
-    count: int,
-    masked: bool,
+    columns: Mapping[str, Any], resolved: ResolvedRecipe, *, count: int, masked: bool
 ) -> CountedTable:
     """Return the table of responses of a recipe.
 

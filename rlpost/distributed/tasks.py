@@ -326,11 +326,6 @@ def merged_totals(notes: Sequence[Json], labels: Labels) -> tuple[ExactTotals, S
         notes: of the tasks.
         labels: the steps and domains of the input.
     """
-    steps, domains = labels["step"], labels["domain"]
-    step_of, domain_of = ({str(x): n for n, x in enumerate(own)} for own in (steps, domains))
-    pairs = [[(step_of[s], domain_of[d]) for s, d in note["cells"]] for note in notes]
-    cells = SummaryCells(steps, domains, sorted({pair for own in pairs for pair in own}))
-    number, total = {pair: n for n, pair in enumerate(cells.pairs)}, ExactTotals()
-    for note, own in zip(notes, pairs, strict=True):
-        total += ExactTotals.from_text(note["totals"]).with_keys([number[pair] for pair in own])
+    parts = ((note["cells"], ExactTotals.from_text(note["totals"])) for note in notes)
+    cells, total = SummaryCells.joined(labels["step"], labels["domain"], parts)
     return total, cells

@@ -37,7 +37,7 @@ from rlpost.losses.kl import KlLoss
 from rlpost.pipeline.measures import MOST_NATS, Numbers
 from rlpost.pipeline.stages.loss import blocks, tokens_of
 from rlpost.pipeline.stages.loss_weights import SIGNED, rounded, signs_of, step_gradient
-from rlpost.pipeline.totals import Counted, Totals, TotalsBy, by_label
+from rlpost.pipeline.totals import Counted, Totals, TotalsBy, sliced
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.loss import behaviour_role
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from rlpost.losses.config import LossConfig
     from rlpost.losses.tokens import Tokens
     from rlpost.pipeline.data import Batch
-    from rlpost.pipeline.totals import Label
+    from rlpost.pipeline.totals import Label, Sets
     from rlpost.pipeline.variants import Variant
 
 
@@ -144,24 +144,10 @@ class LossMeasure(NamedTuple):
 
 
 def loss_facts(
-    measures: Sequence[LossMeasure],
-    slices: Mapping[str, Mapping[Label, Totals]],
-    setting: LossSetting,
+    measures: Sequence[LossMeasure], slices: Mapping[str, Sets], setting: LossSetting
 ) -> Json:
-    """Return the entry of each measure: its population, and its statistics by each key.
-
-    Args:
-        measures: one that a key does not have is absent there.
-        slices: totals by label, by key; those of `all` are the whole input.
-        setting: the loss.
-    """
-    facts = {}
-    for measure in measures:
-        entry = facts[measure.name] = Json(of=measure.of)
-        for key, sets in slices.items():
-            rows = [row for x in sets.values() if (row := measure.entry(x, setting)) is not None]
-            if rows:
-                entry[key] = by_label(None if key == "all" else [*sets], rows)
+    """Return the entry of each measure that the whole input has; see `sliced`."""
+    facts = {x.name: sliced(x.of, slices, partial(x.entry, setting=setting)) for x in measures}
     return {name: entry for name, entry in facts.items() if "all" in entry}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -24,13 +25,7 @@ from rlpost.kernels.divergence import (
 )
 from rlpost.kernels.histogram import tally
 from rlpost.kernels.moments import exact_product, square_sums, token_moments
-from rlpost.kernels.segments import (
-    count_true,
-    segment_max,
-    segment_min,
-    segment_sum,
-    spread,
-)
+from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
 from rlpost.pipeline.data import LEFT_OUT, TRUNCATED
 from rlpost.pipeline.recorded import compared
 from rlpost.pipeline.stages.off_policy import corrected, passed, rejected
@@ -43,13 +38,13 @@ from rlpost.pipeline.stages.tokens import (
     partial_mask,
 )
 from rlpost.pipeline.stages.top_entropy import CHOSEN
-from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals, by_label
+from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals, sliced
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, LOG_PROBS
 
 if TYPE_CHECKING:
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.totals import Totals
+    from rlpost.pipeline.totals import Sets, Totals
     from rlpost.recipe.recipe import Recipe
 
 
@@ -64,7 +59,8 @@ class Numbers:
     """Numbers of each response of a batch, which are added to `ExactTotals`."""
 
     sums: dict[str, Array] = field(default_factory=dict)
-    spans: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    spans: dict[str, tuple[Array, ...]] = field(default_factory=dict)
+    """The lowest and the highest of each."""
     tallies: list[Array] = field(default_factory=list)
     """Of all responses together, from `kernels.histogram.tally`."""
     counts: dict[str, Array] = field(default_factory=dict)
@@ -79,10 +75,7 @@ class Numbers:
         return cls(
             {name: concat([part.sums[name] for part in parts]) for name in first.sums},
             {
-                name: (
-                    concat([x.spans[name][0] for x in parts]),
-                    concat([x.spans[name][1] for x in parts]),
-                )
+                name: tuple(concat([part.spans[name][end] for part in parts]) for end in (0, 1))
                 for name in first.spans
             },
             [stack(tallies).sum(0) for tallies in zip(*(x.tallies for x in parts), strict=True)],
@@ -115,7 +108,7 @@ class Numbers:
 
     def add_pair(self, name: str, x: Array, y: Array, counted: Array) -> None:
         """Add the sums of two numbers of each response that counts, of `PairSums`."""
-        x, y = (namespace(one).where(counted, one, 0.0) for one in (x, y))
+        x, y = (namespace(part).where(counted, part, 0.0) for part in (x, y))
         values = (counted, x, y, x**2, y**2, x * y)
         for part, value in zip(PairSums._fields, values, strict=True):
             self.sums[f"{name}.{part}"] = value
@@ -146,19 +139,13 @@ class Numbers:
         lows = values if mask is None else xp.where(mask, values, np.inf)
         highs = values if mask is None else xp.where(mask, values, -np.inf)
         span = segment_min(lows, offsets), segment_max(highs, offsets)
-        self._add_moments(name, xp.astype(count, xp.int64), total, deviations, span)
+        squares = square_sums(count, total, deviations)
+        self.add_spread(name, xp.astype(count, xp.int64), total, squares, span)
 
     def add_constant(self, name: str, count: Array, value: Array) -> None:
         """Add tokens that have one value in each response, [n] each."""
-        self._add_moments(name, count, count * value, 0.0, (value, value))
-
-    def _add_moments(
-        self, name: str, count: Array, total: Array, deviations: Array | float,
-        span: tuple[Array, Array],
-    ) -> None:  # fmt: skip
-        """Add tokens by their number, sum and squared deviations from their mean, [n] each."""
-        squares = square_sums(count, total, deviations)
-        self.add_spread(name, count, total, squares, span)
+        total = count * value
+        self.add_spread(name, count, total, square_sums(count, total, 0.0), (value, value))
 
 
 Add = Callable[[Numbers, "Batch", "ResolvedRecipe"], None]
@@ -237,21 +224,11 @@ class Measure(NamedTuple):
             totals: of the set.
         """
         count = totals.count(POPULATIONS[self.of].size)
-        if self.kind == "value":
-            assert self.value is not None
+        if self.value is not None:
             return {"count": count, "value": self.value(totals, name.partition(":")[2])}
         if self.kind == "numbers":
             return totals.numbers(name, totals.count(f"{name}.count"))
         return totals.yes(name, count) if self.kind == "share" else totals.average(name, count)
-
-
-class Sets(NamedTuple):
-    """Sets of responses by a key."""
-
-    labels: Sequence[Any] | None
-    """None: the whole input."""
-    totals: Sequence[Totals]
-    """Of each set."""
 
 
 def whole(facts: Mapping[str, Json], name: str) -> Json:
@@ -270,17 +247,12 @@ def facts_of(slices: Mapping[str, Sets], resolved: ResolvedRecipe) -> dict[str, 
     """
     unit, facts = "rollout" if resolved.unit == "rollout" else "response", dict[str, Json]()
     known = resolved.lengths != "unknown"
-    sets_by = {by: [*map(_with_zeros, part.totals)] for by, part in slices.items()}
     for measure in MEASURES:
         words = POPULATIONS[measure.of].words.format(unit=unit)
         words = "kept responses" if measure.of == "tokens" and not known else words
-        for name in measure.names(sets_by["all"][0]):
-            if name.startswith("length_") and not known:
-                continue
-            facts[name] = {"of": words}
-            for by, sets in sets_by.items():
-                rows = [measure.entry(name, totals) for totals in sets]
-                facts[name][by] = by_label(slices[by].labels, rows)
+        for name in measure.names(slices["all"].totals[0]):
+            if known or not name.startswith("length_"):
+                facts[name] = sliced(words, slices, partial(measure.entry, name))
     return facts
 
 
@@ -400,25 +372,15 @@ def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> Non
         sign_of = numbers.sums["advantage.total"]
     tokens, signed = numbers.sums["advantage.count"], xp.astype(sign_of, xp.float32)
     numbers.sums["trained"] = trained = tokens > 0
-    counts: list[Array] = []
+    above, below = signed >= least, signed <= -least
+    for sign, hit in zip(SIGNS, (above, below, ~(above | below)), strict=True):
+        numbers.sums[f"{sign}_responses"] = hit & trained
+        numbers.sums[f"length_{sign}"] = xp.where(hit, tokens, 0)
+    counts = [numbers.sums[f"length_{sign}"] for sign in SIGNS]
     if not resolved.constant:
         counts = [count_true(x, batch.offsets) for x in (kept >= least, kept <= -least)]
-    for at, (sign, hit) in enumerate((("positive", signed >= least),
-                                      ("negative", signed <= -least))):  # fmt: skip
-        numbers.sums[f"{sign}_responses"] = hit & trained
-        numbers.sums[f"length_{sign}"] = lengths = xp.where(hit, tokens, 0)
-        numbers.sums[f"advantage_{sign}"] = counts[at] if counts else lengths
-
-
-def _with_zeros(totals: Totals) -> Totals:
-    """Return totals with what has neither a positive nor a negative advantage."""
-    sums = {**totals.sums}
-    for name, of in (("advantage_{}", "advantage.count"), ("length_{}", "advantage.count"),
-                     ("{}_responses", "trained")):  # fmt: skip
-        parts = [sums.get(x, 0) for x in (of, *(name.format(x) for x in ("positive", "negative")))]
-        if of in sums:
-            sums[name.format("zero")] = parts[0] - parts[1] - parts[2]
-    return replace(totals, sums=sums)
+        counts.append(tokens - sum(counts))
+    numbers.sums.update(zip((f"advantage_{sign}" for sign in SIGNS), counts, strict=True))
 
 
 def _add_recorded(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
@@ -442,9 +404,7 @@ def _critic(batch: Batch) -> dict[str, Array]:
 
 
 def _add_critic(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    rows = batch.responses
-    if CRITIC[0] in rows:
-        numbers.sums.update({name: rows[name] for name in CRITIC})
+    numbers.sums.update({x: batch.responses[x] for x in CRITIC if x in batch.responses})
 
 
 def _explained(totals: Totals, _: str) -> float | None:
@@ -545,7 +505,7 @@ def _edges(batch: Batch) -> dict[str, Array]:
     at_last, at_first = ((batch["old_log_probs"][at] == 0) & there for at in (last, first))
     shifted = [at_last & batch.mask[last], at_first & batch.mask[first]]
     if witnesses:
-        uncertain = [[one[at] < -LOG_PROB_ROUNDING for one in witnesses] for at in (last, first)]
+        uncertain = [[x[at] < -LOG_PROB_ROUNDING for x in witnesses] for at in (last, first)]
         shifted = [
             zero & batch.xp.stack(others).any(0)
             for zero, others in zip(shifted, uncertain, strict=True)
@@ -569,12 +529,12 @@ def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
         for name in ("is:truncated", "is:masked")
         if name in batch
     }
-    for number, one in enumerate(recipe.is_filter):
-        if one.drops_responses:
-            counts[f"{REJECTED}{one}"] = where(rows[passed(number)], 0, tokens)
+    for number, rule in enumerate(recipe.is_filter):
+        if rule.drops_responses:
+            counts[f"{REJECTED}{rule}"] = where(rows[passed(number)], 0, tokens)
         else:
             hits = batch[rejected(number)] & mask
-            counts[f"{REJECTED}{one}"] = count_true(hits, batch.offsets)
+            counts[f"{REJECTED}{rule}"] = count_true(hits, batch.offsets)
     if recipe.is_filter and "accepted" in batch:
         counts["rejected"] = tokens - count_true(mask & kept_mask(batch), batch.offsets)
     elif recipe.is_filter:

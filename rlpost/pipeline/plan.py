@@ -10,14 +10,7 @@ from rlpost.display.reporter import Work
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.finish_reasons import is_readable
 from rlpost.io.tokenizer import load_tokenizer
-from rlpost.pipeline.columns import (
-    LENGTH,
-    ROW_ROLES,
-    TEXT,
-    absent,
-    check_log_probs,
-    lacks_of,
-)
+from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, absent, check_log_probs, lacks_of
 from rlpost.pipeline.coupling import coupling_of, group_reasons
 from rlpost.pipeline.data import NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.measures import COUNTED, count_advantages, observed
@@ -32,13 +25,7 @@ from rlpost.pipeline.stages.top_entropy import ENTROPY
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN, TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS
-from rlpost.recipe.roles import (
-    RECORDED,
-    RECORDED_ROWS,
-    ROLES,
-    is_read_by_name,
-    kind_of,
-)
+from rlpost.recipe.roles import RECORDED, RECORDED_ROWS, ROLES, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -237,10 +224,7 @@ def roles_of(stages: Sequence[Stage]) -> set[str]:
 
 
 def plan_of(
-    source: Source | TableSource,
-    columns: ColumnMap,
-    resolved: ResolvedRecipe,
-    state: RunState,
+    source: Source | TableSource, columns: ColumnMap, resolved: ResolvedRecipe, state: RunState
 ) -> Plan:
     """Bind a recipe to an input.
 

@@ -182,16 +182,13 @@ class Decoder:
             array, expected = chunk.table.column(column), offsets[row : last + 1] - offsets[row]
             if kind_of(role) == "number" and ragged.is_number(array.type):  # of all tokens
                 values.append(np.repeat(ragged.numbers(array, location), np.diff(expected)))
-                row = last
-                continue
-            if role == ADVANTAGES:
+            elif role == ADVANTAGES:
                 values.append(_recorded(array, location, expected))
-                row = last
-                continue
-            own, numbers = ragged.list_values(array, location)
-            if not np.array_equal(own, expected):
-                raise self._unequal(location, own, expected)
-            values.append(numbers)
+            else:
+                bounds, numbers = ragged.list_values(array, location)
+                if not np.array_equal(bounds, expected):
+                    raise self._unequal(location, bounds, expected)
+                values.append(numbers)
             row = last
         return values
 
@@ -337,9 +334,9 @@ def _recorded(array: pa.Array, location: CellLocation, offsets: NDArray[np.int64
     if ragged.is_number(array.type):
         return np.repeat(_numbers_or_nan(array, location), counts)
     valid = ragged.is_true(array.is_valid())
-    own, numbers = ragged.list_values(array.filter(pa.array(valid)), location)
+    bounds, numbers = ragged.list_values(array.filter(pa.array(valid)), location)
     lengths = np.full(len(array), -1)
-    lengths[valid] = np.diff(own)
+    lengths[valid] = np.diff(bounds)
     if np.array_equal(lengths, counts):
         return numbers
     equal, out = lengths == counts, np.full(offsets[-1], np.nan)

@@ -204,10 +204,7 @@ def bind(
 
 
 def engine_for(
-    plan: Plan,
-    options: Options,
-    choice: DeviceChoice | None = None,
-    clock: Clock | None = None,
+    plan: Plan, options: Options, choice: DeviceChoice | None = None, clock: Clock | None = None
 ) -> Engine:
     """Return an engine that runs a plan.
 
@@ -439,12 +436,7 @@ def _keys(plan: Plan) -> list[str]:
     ]
 
 
-def run_metadata(
-    plan: Plan,
-    source: Source,
-    state: RunState,
-    options: Options,
-) -> FileMetadata:
+def run_metadata(plan: Plan, source: Source, state: RunState, options: Options) -> FileMetadata:
     """Return the metadata that all files of a run share."""
     resolved = plan.resolved
     used = RunState(

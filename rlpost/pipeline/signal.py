@@ -40,9 +40,9 @@ def counts_by_cell(cells: SummaryCells, numbers: Iterable[tuple[str, Integers]])
         numbers: what is counted, and the number of the cell of each of it.
     """
     names, counts = cells.names(range(len(cells.pairs))), Counts()
-    for name, own in numbers:
-        kinds, sizes = (x.tolist() for x in np.unique(own, return_counts=True))
-        for cell, size in zip(kinds, sizes, strict=True):
+    for name, places in numbers:
+        present, sizes = (x.tolist() for x in np.unique(places, return_counts=True))
+        for cell, size in zip(present, sizes, strict=True):
             step, domain = names[cell]
             counts.setdefault((step, domain), Counter())[name] = size
     return counts
@@ -85,11 +85,6 @@ class PromptGroups(NamedTuple):
     cell: Integers
     """The cell of a group whose rows are of several is the first: in step order, then by the name
     of the domain."""
-
-    @property
-    def first(self) -> Integers:
-        """The first row of each group."""
-        return self.members[self.offsets[:-1]]
 
     @property
     def size(self) -> Integers:
@@ -178,7 +173,5 @@ def equal_components(responses: Responses, recipe: Recipe, rows: Mask) -> Counte
 
 def _in_order(cells: SummaryCells) -> NDArray[np.int64]:
     """Return the cells in step order, and by the name of the domain."""
-    by_name = sorted(range(len(cells.domains)), key=lambda place: str(cells.domains[place]))
-    rank = {place: number for number, place in enumerate(by_name)}
-    pairs = [(step, rank[domain], cell) for cell, (step, domain) in enumerate(cells.pairs)]
-    return np.array([cell for _, _, cell in sorted(pairs)], np.int64)
+    places = [(step, str(cells.domains[domain])) for step, domain in cells.pairs]
+    return np.array(sorted(range(len(places)), key=places.__getitem__), np.int64)

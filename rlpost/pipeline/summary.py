@@ -25,26 +25,16 @@ from rlpost.pipeline import recorded
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import FailureCounts, failure_counts
-from rlpost.pipeline.measures import EQUAL, Sets, facts_of, whole
+from rlpost.pipeline.measures import EQUAL, facts_of, whole
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.rollout_order import PLACE, SAME_TURN
-from rlpost.pipeline.signal import (
-    Counts,
-    counts_by_cell,
-    group_cells,
-    members_of,
-    prompt_groups,
-    totals_of,
-)
-from rlpost.pipeline.stages.rewards import (
-    countable,
-    total_rewards,
-)
+from rlpost.pipeline.signal import Counts, counts_by_cell, group_cells, prompt_groups, totals_of
+from rlpost.pipeline.stages.rewards import countable, total_rewards
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.stages.units import unit_table
-from rlpost.pipeline.totals import ExactTotals, SummaryCells
+from rlpost.pipeline.totals import ExactTotals, Sets, SummaryCells
 from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts, one_id
 from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.roles import LOG_PROBS, ROLES
@@ -112,13 +102,13 @@ class ResponseFacts:
     @classmethod
     def from_json(cls, table: Json) -> ResponseFacts:
         """Return the facts from what `to_json` returned."""
-        own = {
+        parsed = {
             "counts": {tuple(cell): Counter(counts) for cell, counts in table["counts"]},
             "turns": TurnCounts(*table["turns"]),
             "unknown_reasons": Counter[str](table["unknown_reasons"]),
             "failures": FailureCounts.from_json(table["failures"]),
         }
-        return cls(**{**table, **own})
+        return cls(**{**table, **parsed})
 
 
 def nonfinite(responses: Responses) -> int:
@@ -172,18 +162,12 @@ def _counts(plan: Plan, responses: Responses) -> Counts:
     return counts_by_cell(units.cells, numbers)
 
 
-def _first_of_each(codes: NDArray[np.int64], rows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the first of the chosen rows of each code that occurs."""
-    members, offsets = members_of(codes, rows)
-    return members[offsets[:-1]]
-
-
 def _coefficients(plan: Plan, responses: Responses) -> list[Json] | None:
     if plan.resolved.recipe.kl_target is None or "beta" not in responses:
         return None
-    first = _first_of_each(responses["batch"], np.ones_like(responses["valid"]))
+    codes, first = np.unique(responses["batch"], return_index=True)
     labels = responses.labels["batch"]
-    betas = zip(responses["batch"][first].tolist(), responses["beta"][first].tolist(), strict=True)
+    betas = zip(codes.tolist(), responses["beta"][first].tolist(), strict=True)
     return [{"batch": labels[code], "coefficient": beta} for code, beta in betas]
 
 
@@ -220,13 +204,8 @@ def joint_summary(plan: Plan, parts: Sequence[SummaryPart]) -> Json:
     steps = _distinct(part.cells.steps for part in parts)
     steps = [steps[number] for number in step_order(steps)]
     domains = _distinct(part.cells.domains for part in parts)
-    step_of, domain_of = ({str(x): n for n, x in enumerate(own)} for own in (steps, domains))
-    names = (cells.names(range(len(cells.pairs))) for cells, _, _ in parts)
-    pairs = [[(step_of[step], domain_of[domain]) for step, domain in own] for own in names]
-    cells = SummaryCells(steps, domains, sorted({*chain.from_iterable(pairs)}))
-    number, total = {pair: n for n, pair in enumerate(cells.pairs)}, ExactTotals()
-    for own, (_, _, totals) in zip(pairs, parts, strict=True):
-        total += totals.with_keys([number[own[key]] for key in totals.keys])
+    named = ((cells.names(totals.keys), totals) for cells, _, totals in parts)
+    cells, total = SummaryCells.joined(steps, domains, named)
     return summary_of(plan, cells, reduce(add, [part.facts for part in parts]), total)
 
 
@@ -329,15 +308,8 @@ def _with_counts(by: str, part: Sets, counts: Counts, plan: Plan) -> Sets:
     for cell, numbers in counts.items():
         of_label["" if place is None else cell[place]].append(numbers)
     labels = [""] if part.labels is None else map(str, part.labels)
-    own = (totals_of(of_label[label], names, grouped=resolved.grouped) for label in labels)
-    return Sets(part.labels, [x.beside(y) for x, y in zip(part.totals, own, strict=True)])
-
-
-def _edge_counts(totals: Totals) -> dict[str, int]:
-    """Return how many responses look padded, and shifted; padding makes lists equally long."""
-    counts = {name: totals.count(name) for name in ("padded", "shifted")}
-    equally_long = totals.lows.get("length") == totals.highs.get("length")
-    return counts if equally_long else {**counts, "padded": 0}
+    groups = (totals_of(of_label[label], names, grouped=resolved.grouped) for label in labels)
+    return Sets(part.labels, [x.beside(y) for x, y in zip(part.totals, groups, strict=True)])
 
 
 def _penalty(resolved: ResolvedRecipe, coefficients: list[Json] | None) -> Json:
@@ -369,36 +341,31 @@ def _findings(plan: Plan, facts: ResponseFacts, summary: Json, totals: Totals) -
         summary: without findings.
         totals: of the whole input.
     """
-    resolved, measured, edges = plan.resolved, summary["facts"], _edge_counts(totals)
-    shifted, certain = _shifted(plan, edges["shifted"], summary["responses"])
-    found = [
+    resolved, measured = plan.resolved, summary["facts"]
+    shifted, certain = _shifted(plan, totals.count("shifted"), summary["responses"])
+    equally_long = totals.lows.get("length") == totals.highs.get("length")  # as padding makes lists
+    padded = totals.count("padded") if equally_long else 0
+    common = common_warnings(plan, whole(measured, "left_out:nonfinite")["total"])
+    signs = [summary["recorded"]] if recorded.flipped(measured) else []
+    checks = [
         ("no_advantages", "error", zero_advantages(whole(measured, "advantage"))),
         ("shifted_lists", "error" if certain else "warning", shifted),
         ("positive_log_probs", "error", _positive(plan, totals)),
-        ("all_rejected", "error", _all_rejected(measured)),
-        *(
-            (name, "warning", texts)
-            for name, texts in common_warnings(
-                plan, whole(measured, "left_out:nonfinite")["total"]
-            ).items()
-        ),
+        ("all_rejected", "error", _of_all(measured, "rejected", ALL_REJECTED)),
+        *((name, "warning", texts) for name, texts in common.items()),
         *((name, "warning", [text]) for name, text in _likely(plan, summary, totals).items()),
-        ("padded_lists", "warning", _padded(edges["padded"], summary["responses"])),
+        ("padded_lists", "warning", _padded(padded, summary["responses"])),
         ("not_whitened", "warning", _unwhitened(totals.count("unwhitened"))),
         ("over_limit", "warning", _over_limit(plan, totals)),
         *((name, "warning", texts) for name, texts in rollout_warnings(plan, facts).items()),
         ("truncated", "warning", _truncations(plan, facts, measured)),
         ("kl_without_effect", "warning", _missed_kl(resolved)),
         ("lost_rewards", "warning", _lost(resolved, totals)),
-        ("same_log_probs", "warning", _identical(measured)),
+        ("same_log_probs", "warning", _of_all(measured, "identical_log_probs", IDENTICAL)),
         ("steps_without_signal", "warning", _steps_without_signal(summary)),
-        (
-            "recorded_advantages",
-            "warning",
-            [summary["recorded"]] if recorded.flipped(measured) else [],
-        ),
+        ("recorded_advantages", "warning", signs),
     ]
-    order = sorted(found, key=lambda one: one[1] != "error")
+    order = sorted(checks, key=lambda check: check[1] != "error")
     return [finding(name, text, level) for name, level, texts in order for text in texts]
 
 
@@ -412,7 +379,7 @@ def finding(check: str, text: str, level: str = "warning") -> Json:
 
 def texts_of(summary: Json, *levels: str) -> list[str]:
     """Return the texts of the findings of these levels."""
-    return [one["text"] for one in summary["findings"] if one["level"] in levels]
+    return [row["text"] for row in summary["findings"] if row["level"] in levels]
 
 
 def roles_of(plan: Plan) -> Json:
@@ -443,24 +410,10 @@ def _shifted(plan: Plan, count: int, rows: int) -> tuple[list[str], bool]:
     return [text], len({*LOG_PROBS} & {*plan.roles}) > 1
 
 
-def _all_rejected(facts: Json) -> list[str]:
-    """Return the error of filters that leave nothing to train on."""
-    entry = whole(facts, "rejected")
-    if not 0 < entry["count"] == entry["total"]:
-        return []
-    return ["--is-filter rejects every policy token: training on this file would learn nothing"]
-
-
-def _identical(facts: Json) -> list[str]:
-    """Return the warning of a correction between equal policies."""
-    entry = whole(facts, "identical_log_probs")
-    if not 0 < entry["count"] == entry["total"]:
-        return []
-    text = (
-        "old and infer log-probs are identical in every policy token: one is a copy of the other, "
-        "so there is nothing to correct"
-    )
-    return [text]
+def _of_all(facts: Json, name: str, text: str) -> list[str]:
+    """Return a text if all of the population of a measure are so."""
+    entry = whole(facts, name)
+    return [text] if 0 < entry["count"] == entry["total"] else []
 
 
 def _padded(count: int, rows: int) -> list[str]:
@@ -477,8 +430,7 @@ def _likely(plan: Plan, summary: Json, totals: Totals) -> dict[str, str]:
     """Return likely mistakes in the input or the recipe, by check."""
     columns, resolved, facts = plan.columns, plan.resolved, summary["facts"]
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
-    single = whole(facts, "single")
-    equal = whole(facts, "equal_rewards")
+    single, equal = (whole(facts, name) for name in ("single", "equal_rewards"))
     empty, texts = totals.count("empty"), dict[str, str]()
     if single["total"] * 2 > single["count"] and resolved.recipe.unit != "rollout":
         texts["single_row_groups"] = _single_rows(plan, summary, single)
@@ -548,6 +500,11 @@ def _kl_noise(equal: int, groups: int) -> str:
 
 
 NO_SIGNAL = "all advantages are zero: training on this file would learn nothing"
+ALL_REJECTED = "--is-filter rejects every policy token: training on this file would learn nothing"
+IDENTICAL = (
+    "old and infer log-probs are identical in every policy token: one is a copy of the other, "
+    "so there is nothing to correct"
+)
 
 
 def zero_advantages(advantage: Json) -> list[str]:
@@ -566,7 +523,7 @@ def _verdict(plan: Plan, summary: Json) -> Json:
     unit = "response" if summary["tokens"] is None else "policy token"
     what, cause = f"all {counted(count, unit)} have advantage 0", _cause(plan, summary)
     if not count:
-        what, cause = f"no {unit} is kept", "".join(_all_rejected(facts))
+        what, cause = f"no {unit} is kept", "".join(_of_all(facts, "rejected", ALL_REJECTED))
     return {"level": "error", "text": f"nothing to learn: {what}", "cause": cause}
 
 

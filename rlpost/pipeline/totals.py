@@ -98,15 +98,9 @@ class Totals:
         return (sum(squares) << self.scale) * count - total * total
 
     def beside(self, other: Totals) -> Totals:
-        """Return these totals with those of other names, of the same set."""
-        scale = max(self.scale, other.scale)
-        sums = {
-            name: value << (scale - part.scale)
-            for part in (self, other)
-            for name, value in part.sums.items()
-        }
-        lows, highs = self.lows | other.lows, self.highs | other.highs
-        return replace(self, sums=sums, lows=lows, highs=highs, scale=scale)
+        """Return these totals with sums of whole numbers of the same set, of scale 0."""
+        sums = self.sums | {name: value << self.scale for name, value in other.sums.items()}
+        return replace(self, sums=sums, lows=self.lows | other.lows, highs=self.highs | other.highs)
 
 
 def by_label(labels: Sequence[Any] | None, rows: Sequence[Json]) -> Json:
@@ -119,6 +113,32 @@ def by_label(labels: Sequence[Any] | None, rows: Sequence[Json]) -> Json:
     if labels is None:
         return rows[0]
     return {"label": [*labels], **{x: [row[x] for row in rows] for x in (rows[0] if rows else ())}}
+
+
+class Sets(NamedTuple):
+    """Sets of responses by a key."""
+
+    labels: Sequence[Any] | None
+    """None: the whole input."""
+    totals: Sequence[Totals]
+    """Of each set."""
+
+
+def sliced(
+    of: str, slices: Mapping[str, Sets], statistics: Callable[[Totals], Json | None]
+) -> Json:
+    """Return the entry of a measure: its population, and its statistics by each key.
+
+    Args:
+        of: the population in words.
+        slices: by the name of the key; `all` is the whole input.
+        statistics: of the measure in a set; None for a set that lacks it.
+    """
+    entry: Json = {"of": of}
+    for by, (labels, totals) in slices.items():
+        rows = [row for x in totals if (row := statistics(x)) is not None]
+        entry |= {by: by_label(labels, rows)} if rows else {}
+    return entry
 
 
 class Counted(NamedTuple):
@@ -193,7 +213,7 @@ class ExactTotals:
         cls,
         keys: Integers,
         sums: Mapping[str, NDArray[Any]],
-        spans: Mapping[str, tuple[NDArray[Any], NDArray[Any]]],
+        spans: Mapping[str, Sequence[NDArray[Any]]],
         counts: Mapping[str, Integers] | None = None,
     ) -> ExactTotals:
         """Return the totals of some responses.
@@ -302,11 +322,7 @@ class ExactTotals:
 
     def total(self) -> Totals:
         """Return the totals over all keys."""
-        return replace(self.over(self.keys), tallies=self.tallies)
-
-    def over(self, chosen: Sequence[int]) -> Totals:
-        """Return the totals over some keys, which need not occur."""
-        return self.over_each([chosen])[0]
+        return replace(self.over_each([self.keys])[0], tallies=self.tallies)
 
     def over_each(self, sets: Sequence[Sequence[int]]) -> list[Totals]:
         """Return the totals over each of some sets of keys, which need not occur."""
@@ -397,6 +413,28 @@ class SummaryCells:
         both = step if len(domains) == 1 else step * len(domains) + domain
         present, cell = dense_codes(both, len(steps) * len(domains))
         return cls(steps, domains, [divmod(code, len(domains)) for code in present.tolist()]), cell
+
+    @classmethod
+    def joined(
+        cls,
+        steps: list[Label],
+        domains: list[Label],
+        parts: Iterable[tuple[Sequence[Sequence[str]], ExactTotals]],
+    ) -> tuple[SummaryCells, ExactTotals]:
+        """Return the cells of several parts of an input, and their totals by these cells.
+
+        Args:
+            steps: of all parts, in order.
+            domains: likewise.
+            parts: the `names` of the cells that the totals of each have, and the totals.
+        """
+        step_of, domain_of = ({str(x): n for n, x in enumerate(y)} for y in (steps, domains))
+        keyed = [([(step_of[s], domain_of[d]) for s, d in names], x) for names, x in parts]
+        cells = cls(steps, domains, sorted({pair for pairs, _ in keyed for pair in pairs}))
+        number, total = {pair: n for n, pair in enumerate(cells.pairs)}, ExactTotals()
+        for pairs, totals in keyed:
+            total += totals.with_keys([number[pair] for pair in pairs])
+        return cells, total
 
     def names(self, cells: Iterable[int]) -> list[list[str]]:
         """Return the step and the domain of each of some cells."""

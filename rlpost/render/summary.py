@@ -524,19 +524,14 @@ def _labels(summary: Json, by: str) -> list[Any]:
 
 def _table_by(summary: Json, by: str, order: Sequence[int] | None = None) -> TextTable:
     """Return the table by step or domain, of these places in this order."""
-    labels, facts, columns = (
-        _labels(summary, by),
-        summary["facts"],
-        _sliced(summary, by, _COMPARED_BY),
-    )
+    labels, facts = _labels(summary, by), summary["facts"]
+    columns = _sliced(summary, by, _COMPARED_BY)
     counts, count = facts["kept"][by]["count"], "responses"
     if by == "domain" and "group_size" in facts:
         counts, count = facts["group_size"][by]["count"], "groups"
     order = range(len(labels)) if order is None else order
     cells = [[f"{counts[i]:,}" for i in order]]
-    cells += [
-        column._replace(values=[column.values[i] for i in order]).texts() for column in columns
-    ]
+    cells += [x._replace(values=[x.values[i] for i in order]).texts() for x in columns]
     headings = (f"by {by}", count, *(column.name for column in columns))
     rows = [(str(labels[i]), *row) for i, *row in zip(order, *cells, strict=True)]
     return TextTable(headings, rows)
@@ -578,9 +573,8 @@ def _steps(summary: Json) -> list[TextTable]:
         return [trend_table("step", labels, [Trend(*x) for x in _sliced(summary, "step", names)])]
     parts = []
     for name, values, share in _sliced(summary, "step", few):
-        first, last = (
-            percent(x) if share else number(x, digits=2) for x in (values[0], values[-1])
-        )
+        ends = values[0], values[-1]
+        first, last = (percent(x) if share else number(x, digits=2) for x in ends)
         blocks = trend_blocks(values, share=share)
         parts.append(f"{name.removesuffix(' per token')} {first} {blocks} {last}")
     return [TextTable(lines=[f"by step: {', '.join(parts)}"])]

@@ -44,7 +44,7 @@ def test_totals_over_sets_of_keys_are_those_of_fractions(rows, sets):
         assert found.numbers("x", len(numbers)) == exact_statistic(numbers)
         assert found.count("x.count") == len(numbers)
         assert found.total("x.total") == sum(map(Fraction, numbers))
-        assert found == totals.over(chosen)
+        assert found == totals.over_each([chosen])[0]
 
 
 def test_totals_without_keys_have_no_numbers():

@@ -28,6 +28,7 @@ from rlpost.pipeline.summary import (
     roles_of,
     zero_advantages,
 )
+from rlpost.pipeline.totals import Sets
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import behaviour_role
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
-    from rlpost.pipeline.totals import Label, Totals, TotalsBy
+    from rlpost.pipeline.totals import TotalsBy
 
 
 SCHEMA_VERSION = 2
@@ -51,10 +52,7 @@ Json = dict[str, Any]
 
 
 def summarise_losses(
-    plan: Plan,
-    responses: Responses,
-    totals: TotalsBy,
-    configs: Sequence[LossConfig],
+    plan: Plan, responses: Responses, totals: TotalsBy, configs: Sequence[LossConfig]
 ) -> Json:
     """Return the summary of an input or of one of its files.
 
@@ -69,8 +67,7 @@ def summarise_losses(
     """
     variants, read, single = variants_of(configs), "advantages" in plan.columns, len(configs) == 1
     whole = totals[f"{variants[0].prefix}{BY_CELL}"].total()
-    slices: dict[str, dict[Label, Totals]] = {"all": {"": whole}}
-    slices |= _parts(responses, totals) if single else {}
+    slices = {"all": Sets(None, [whole]), **(_parts(responses, totals) if single else {})}
     facts = loss_facts(OF_INPUT, slices, LossSetting(0, configs[0]))
     settings = _settings(plan, responses, totals, configs, slices)
     unused = (name for name in ("advantages", DUMPED) if name in plan.source.columns)
@@ -105,7 +102,7 @@ def _settings(
     responses: Responses,
     totals: TotalsBy,
     configs: Sequence[LossConfig],
-    slices: Mapping[str, Mapping[Label, Totals]],
+    slices: Mapping[str, Sets],
 ) -> list[Json]:
     """Return the losses; slices besides `all` are those of a single one."""
     settings = [Json() for _ in configs]
@@ -117,7 +114,7 @@ def _settings(
         labels = [variant.responses(responses).labels["batch"][key] for key in by_batch.keys]
         for at, number in enumerate(variant.indices):
             setting, config = LossSetting(at, configs[number]), configs[number]
-            facts = loss_facts(OF_LOSS, {**slices, "all": {"": whole}}, setting)
+            facts = loss_facts(OF_LOSS, {**slices, "all": Sets(None, [whole])}, setting)
             facts |= batch_facts(scope if labels != ["all"] else "", labels, each, setting)
             settings[number] = {
                 "options": config.resolved(),
@@ -129,20 +126,16 @@ def _settings(
     return settings
 
 
-def _parts(responses: Responses, totals: TotalsBy) -> dict[str, dict[Label, Totals]]:
+def _parts(responses: Responses, totals: TotalsBy) -> dict[str, Sets]:
     """Return the slices by step, domain and position that the input has."""
-    cells, positions = totals[BY_CELL], totals[BY_POSITION]
+    cells, positions, slices = totals[BY_CELL], totals[BY_POSITION], dict[str, Sets]()
     columns: tuple[Literal["step", "domain"], ...] = ("step", "domain")
-    slices: dict[str, dict[Label, Totals]] = {}
     for column in columns:
         of_labels = dict(responses.cells.by_label(column, cells.keys))
-        each = cells.over_each([*of_labels.values()])
-        slices[column] = dict(zip(of_labels, each, strict=True))
+        slices[column] = Sets([*of_labels], cells.over_each([*of_labels.values()]))
     ranges = zip(positions.keys, positions.over_each([[x] for x in positions.keys]), strict=True)
-    slices["position"] = {
-        _range(*position_range(key)): part for key, part in ranges if policy_tokens(part)
-    }
-    return {key: sets for key, sets in slices.items() if sets}
+    of_ranges = {_range(*position_range(at)): part for at, part in ranges if policy_tokens(part)}
+    return slices | {"position": Sets([*of_ranges], [*of_ranges.values()])}
 
 
 def _range(first: int, last: int | None) -> str:
