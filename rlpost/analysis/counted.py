@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from rlpost.io.arrow import is_true
 from rlpost.pipeline.data import ATTEMPT, FAILURE, LEFT_OUT, NO_REWARD, Collector
+from rlpost.pipeline.groups import prompt_groups
 from rlpost.pipeline.rollout_order import PLACE
-from rlpost.pipeline.signal import prompt_groups
 from rlpost.pipeline.stages import unit_stages
 from rlpost.pipeline.stages.rewards import countable
 from rlpost.pipeline.stages.units import unit_table
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from rlpost.kernels.moments import Integers, Mask
     from rlpost.pipeline.data import Column, Responses
+    from rlpost.pipeline.groups import PromptGroups
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.signal import PromptGroups
 
 
 COUNTED_KEYS = ("group", "batch", "domain", "rollout", FAILURE, *PLACE[1:])

@@ -25,12 +25,12 @@ from rlpost.pipeline import recorded
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import FailureCounts, failure_counts
+from rlpost.pipeline.groups import Counts, counts_by_cell, group_cells, prompt_groups, totals_of
 from rlpost.pipeline.measures import EQUAL, facts_of, whole
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.rollout_order import PLACE, SAME_TURN
-from rlpost.pipeline.signal import Counts, counts_by_cell, group_cells, prompt_groups, totals_of
 from rlpost.pipeline.stages.rewards import countable, total_rewards
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.stages.units import unit_table

@@ -25,8 +25,8 @@ from rlpost.kernels.contributions import PairSums, advantage_shares, correlation
 from rlpost.kernels.moments import exact_product
 from rlpost.kernels.segments import count_true
 from rlpost.pipeline.data import LEFT_OUT
+from rlpost.pipeline.groups import equal_components
 from rlpost.pipeline.measures import CORRELATION, SHARE, WITH_REWARD
-from rlpost.pipeline.signal import equal_components
 from rlpost.pipeline.stages.rewards import group_statistics
 from rlpost.pipeline.totals import ExactTotals
 
