@@ -244,6 +244,7 @@ class ExactTotals:
         return cls(tuple(sums), tuple(spans), tuple(by_key), (block,))
 
     def __add__(self, other: ExactTotals) -> ExactTotals:
+        assert not (self and other) or self.names == other.names, "totals of other names"
         blocks = [*self.blocks]
         for block in other.blocks:
             blocks.append(block)

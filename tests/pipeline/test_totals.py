@@ -52,6 +52,12 @@ def test_totals_without_keys_have_no_numbers():
     assert Totals().numbers("x", 0)["mean"] is None
 
 
+def test_totals_of_other_names_do_not_add():
+    keys, ones = np.zeros(1, np.int64), {"x": np.ones(1)}
+    with pytest.raises(AssertionError, match="totals of other names"):
+        ExactTotals.of(keys, ones, {}) + ExactTotals.of(keys, {"y": np.ones(1)}, {})
+
+
 # Spreads a billionth as large as the numbers
 
 COUNT, BASE, STD = 100_000, 1e6, 1e-3
