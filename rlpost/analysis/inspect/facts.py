@@ -224,6 +224,8 @@ def inspect_source(
         evidence=evidence,
         partial=partial,
     )
+    if facts.critic is not None:
+        facts.critic["turns"] = bool((data.turns > 0).any())
     findings, checks = run_checks(data, ignore)
     seconds = time.perf_counter() - start
     return replace(facts, findings=findings, checks=checks, entropy=entropy, seconds=seconds)

@@ -381,7 +381,8 @@ class Facts:
     """None without a column that names them."""
     critic: Json | None = None
     """`calibration`: means of tokens with about the same value, a tenth of them; `by_position`;
-    `lambdas`: bias and std of the targets of first tokens, of `groups` of several responses."""
+    `lambdas`: bias and std of the targets of first tokens, of `groups` of several responses;
+    `turns`: whether rows are turns of rollouts, so that returns lack the rewards of later ones."""
     entropy: Json | None = None
     """`column`; whether it is an estimate, `sampled`; `top_share`, `top_mean` and `top_least` of
     the 20 % of tokens that are highest; `by_position`; what `covariance_of` is of."""

@@ -161,11 +161,11 @@ def _row(name: str, spread: Json, histogram: Histogram | None) -> Row:
 
 
 def _shares(facts: Facts) -> list[str]:
-    """Return `pass 46.9 %, pass@8 76.6 %, truncated 6.1 %`, and the share of zero advantages."""
+    """Return `pass@1 46.9 %, pass@8 76.6 %, truncated 6.1 %`, and the share of zero advantages."""
     shares: dict[str, float | None] = {}
     if (groups := facts.prompt_groups) and groups.pass_rates:
-        shares["pass"] = facts.whole("pass_rate")["mean"]
-        shares |= {f"pass@{x.k}": x.value for x in groups.pass_at_k_of_all[-1:] if x.k > 1}
+        ks = [*groups.pass_at_k_of_all[:1], *groups.pass_at_k_of_all[1:][-1:]]
+        shares |= {f"pass@{x.k}": x.value for x in ks}
     if "truncated" in facts.facts:
         shares["truncated"] = facts.whole("truncated")["mean"] or 0.0
     if facts.advantages:

@@ -251,6 +251,16 @@ def test_the_screens_have_the_numbers_of_the_sample_file():
 
 
 @pytest.mark.parametrize(
+    ("name", "options", "turns"),
+    [("calculator", (), True), ("calculator", ("--unit", "row"), True), ("critic", (), False)],
+)
+def test_the_page_says_if_returns_lack_the_rewards_of_later_turns(name, options, turns):
+    done = RUN.invoke(app, [str(SAMPLES / f"{name}.parquet"), "--about", "critic", *options])
+    line = "rows are turns: a return has the rewards of its row, not of later turns"
+    assert (line in done.output.splitlines()) == turns
+
+
+@pytest.mark.parametrize(
     ("topic", "without"), [("critic", "values"), ("critic", "reward"), ("entropy", "entropy")]
 )
 def test_a_topic_without_its_columns_is_an_error_that_names_the_roles(tmp_path, topic, without):

@@ -55,7 +55,7 @@ def summary_lines(facts: Facts) -> list[str]:
     means = f"mean value {number(value['mean'])}, mean return {number(returns['mean'])}"
     error = f"error {number(math.sqrt(square['mean']))} (root mean square)"
     lines = [f"{value['count']:,} policy tokens: {means}, {error}"]
-    if any(finding.check == TURNS for finding in facts.findings):
+    if (facts.critic or {}).get("turns") or any(x.check == TURNS for x in facts.findings):
         lines.append("rows are turns: a return has the rewards of its row, not of later turns")
     return lines
 
