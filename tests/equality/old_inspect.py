@@ -8,6 +8,8 @@ BASE had a tree for each topic, in which steps and domains were lists. What went
 - `advantages.histogram`: the bins are those of the summary of `advantages`
 - `critic.responses`, `entropy.responses`: populations are of tokens
 - `steps.tokens`, `domains.tokens`: of all rows, also those that do not count
+- `groups.all_pass`, `groups.all_fail`, `groups.size.median`: no page has them; the others are
+  measures (`group_size`, `single`, `equal_rewards`, `all_pass`)
 - `advantages.of`, `failures.by_step` beyond the worst five: `facts` has them
 """
 
@@ -34,7 +36,12 @@ def in_one_layout(data: Any) -> Any:
 def _of_tree(old: Json) -> Json:
     """Return the part of the JSON of BASE that is left."""
     kept = {name: old[name] for name in SAME}
-    kept["prompt_groups"] = old["groups"]
+    if groups := old["groups"]:
+        gone = ("all_pass", "all_fail", "size", "of")
+        size = groups["size"] or {}
+        groups = {x: y for x, y in groups.items() if x not in gone}
+        groups["size"] = [x and float(x) for x in (size.get("min"), size.get("max"))]
+    kept["prompt_groups"] = groups
     for name in ("rewards", "lengths", "truncated"):
         kept[name] = old[name]
     for key in ("steps", "domains"):
@@ -78,9 +85,7 @@ def _of_table(new: Json) -> Json:
         return {part: whole(name, part) for part in SPREAD}
 
     kept = {name: new[name] for name in SAME}
-    kept["prompt_groups"] = new["prompt_groups"] and {
-        **new["prompt_groups"], "pass_rate": whole("pass_rate"),
-    }  # fmt: skip
+    kept["prompt_groups"] = _groups(new["prompt_groups"], whole)
     for name, measure in (("rewards", "reward"), ("lengths", "policy_tokens")):
         kept[name] = new[name] and {**new[name], "spread": spread(measure)}
     column = new["roles"].get("truncated", {}).get("column")
@@ -152,6 +157,16 @@ def _slices(facts: Json, key: str) -> list[Json]:
             one[name] = numbers if measure in facts else {"count": 0, **none}
         slices.append(one | {x: _at(facts, y, key, "mean", at) for x, y in shares.items()})
     return slices
+
+
+def _groups(groups: Json | None, whole: Any) -> Json | None:
+    equal, passing = (whole(x, "total") or 0 for x in ("equal_rewards", "all_pass"))
+    return groups and {
+        **groups, "pass_rate": whole("pass_rate"), "count": whole("group_size", "count"),
+        "single": whole("single", "total"), "no_signal": equal, "equal_all_pass": passing,
+        "equal_all_fail": equal - passing,
+        "size": [whole("group_size", "min"), whole("group_size", "max")],
+    }  # fmt: skip
 
 
 def _critic(critic: Json, facts: Json, whole: Any) -> Json:

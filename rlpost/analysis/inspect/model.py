@@ -52,37 +52,25 @@ class PassRates:
 
 @dataclass(frozen=True)
 class PromptGroup:
-    """Responses of one prompt within one step, without those that are left out."""
+    """Responses of one prompt within one step, without those that are left out.
 
-    count: int
-    of: Literal["response", "rollout"]
-    """What sizes count: with a column of rollout ids, rows of one rollout count once."""
+    How many there are, and with which sizes and rewards, are measures: `group_size` and the like.
+    """
+
     by: list[str]
     """The columns that define a group."""
-    single: int
-    """Groups of one response."""
-    no_signal: int
-    """Groups of several responses whose rewards are all equal."""
-    size: Json | None
-    """`min`, `median`, `max`."""
     sizes: dict[int, int]
     """The number of groups of each size; the 100 smallest sizes."""
     prompts: int
     """Different keys, over all steps."""
     pass_threshold: float
-    all_pass: int
-    """Groups of several responses in which every reward reaches the threshold."""
-    all_fail: int
-    equal_all_pass: int
-    """Groups of `no_signal` in which every reward reaches the threshold."""
-    equal_all_fail: int
     pass_rates: list[PassRates]
     pass_at_k: list[PassAtK]
 
     @property
     def pass_at_k_of_all(self) -> list[PassAtK]:
         """Pass@k for each k that all groups have; of fewer groups it may fall as k grows."""
-        return [one for one in self.pass_at_k if one.groups == self.pass_at_k[0].groups]
+        return [x for x in self.pass_at_k if x.groups == self.pass_at_k[0].groups]
 
 
 @dataclass(frozen=True)
@@ -450,7 +438,7 @@ class Facts:
             "inputs": self.inputs,
             "responses": self.responses,
             "rollouts": self.rollouts,
-            "groups": groups and groups.count,
+            "groups": groups and self.whole("group_size")["count"],
             "groups_with_signal": equal["count"] - equal["total"] if equal["count"] else None,
             "tokens": self.tokens,
             "roles": self.roles,

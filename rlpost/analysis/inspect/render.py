@@ -80,7 +80,7 @@ def overview(facts: Facts) -> list[str]:
     """Return the first lines: responses, tokens and groups, and what is unusual about columns."""
     lines = [", ".join(_counts(facts)), *facts.where_lines]
     if facts.prompt_groups and facts.prompt_groups.pass_rates:
-        lines.append(without_signal(facts.prompt_groups))
+        lines.append(without_signal(facts))
     return [
         *lines, *domain_lines(facts), *_shares(facts), *threshold_lines(facts),
         *without_tokens_lines(facts), *_mapped_lines(facts), *ignored_lines(facts),
@@ -101,8 +101,8 @@ def _counts(facts: Facts) -> list[str]:
         elif policy == every:
             text = counted(policy, "policy token")
         parts.append(text)
-    if facts.prompt_groups and facts.prompt_groups.size:
-        parts.append(sizes(facts.prompt_groups))
+    if facts.whole("group_size")["count"]:
+        parts.append(sizes(facts))
     slices = {key: len(facts.labels(key)) for key in ("step", "domain")}
     return parts + [counted(count, key) for key, count in slices.items() if count]
 

@@ -154,26 +154,12 @@ def group_facts(
     size = groups["rows"].to_numpy().astype(np.int64)
     values, counts = np.unique(size, return_counts=True)
     has_rewards = "passed" in groups
-    several = groups.filter(pl.col("rows") > 1)
-    equal = int(groups["equal"].sum()) if has_rewards else 0
-    passing = int((groups["equal"] & groups["passing"]).sum()) if has_rewards else 0
     rates = (groups["passed"] / groups["rows"]).to_numpy() if has_rewards else np.zeros(0)
     return PromptGroup(
-        count=len(size),
-        of="rollout" if resolved.unit == "rollout" else "response",
         by=[columns.column(role) for role in ("batch", "group") if role in columns],
-        single=int((size == 1).sum()),
-        no_signal=equal,
-        size={"min": int(size.min()), "median": float(np.median(size)), "max": int(size.max())}
-        if len(size)
-        else None,
         sizes=dict(zip(values.tolist()[:MOST_SIZES], counts.tolist()[:MOST_SIZES], strict=True)),
         prompts=groups["group"].n_unique(),
         pass_threshold=resolved.recipe.pass_threshold,
-        all_pass=several.filter(pl.col("passed") == pl.col("rows")).height if has_rewards else 0,
-        all_fail=several.filter(pl.col("passed") == 0).height if has_rewards else 0,
-        equal_all_pass=passing,
-        equal_all_fail=equal - passing,
         pass_rates=_pass_rates(rates, int(size.max(initial=0))),
         pass_at_k=pass_at_k(size, groups["passed"].to_numpy()) if has_rewards else [],
     )

@@ -113,28 +113,26 @@ def _advantages(facts: Facts) -> Iterator[Chart]:
 
 def _groups(facts: Facts) -> Iterator[Chart]:
     groups = facts.prompt_groups
-    if groups is None or not groups.size:
+    if groups is None:
         return
     if groups.pass_rates:
-        counts = [rate.groups for rate in groups.pass_rates]
-        note = f"of groups of several {groups.of}s, all pass in {groups.all_pass:,}, "
-        note += f"none in {groups.all_fail:,}"
-        yield bars("Pass rates of groups", _rate_names(groups), counts, "groups", "pass rate", note)
+        counts, names = [rate.groups for rate in groups.pass_rates], _rate_names(facts, groups)
+        yield bars("Pass rates of groups", names, counts, "groups", "pass rate")
     pass_at_k = groups.pass_at_k_of_all
     if len(pass_at_k) > 1:
         ks, values = [str(rate.k) for rate in pass_at_k], [rate.value for rate in pass_at_k]
         yield line("Pass@k", ks, values, "k", share=True, note="over all groups")
     if len(groups.sizes) > 1:
         labels, counts = [str(size) for size in groups.sizes], [*groups.sizes.values()]
-        yield bars("Sizes of groups", labels, counts, "groups", f"{groups.of}s of a group")
+        yield bars("Sizes of groups", labels, counts, "groups", f"{facts.unit}s of a group")
 
 
-def _rate_names(groups: PromptGroup) -> list[str]:
+def _rate_names(facts: Facts, groups: PromptGroup) -> list[str]:
     """Return names of bins of pass rates: `3/8` if groups have one size, else `<40 %`."""
-    assert groups.size is not None
-    between, size = groups.pass_rates[1:-1], groups.size["max"]
-    if groups.size["min"] == size == len(between) + 1:
-        return ["none", *(f"{passed}/{size}" for passed in range(1, size)), "all"]
+    between, size = groups.pass_rates[1:-1], facts.whole("group_size")
+    bins = len(between) + 1
+    if size["min"] == size["max"] == bins:
+        return ["none", *(f"{passed}/{bins}" for passed in range(1, bins)), "all"]
     return ["none", *(f"<{100 * rate.high:.0f} %" for rate in between), "all"]
 
 

@@ -34,7 +34,7 @@ def test_missing_numbers_and_null_lists_are_counted(tmp_path):
     column = found.token_facts.columns["old_log_probs"]
     assert (column.null, column.nan, column.unequal_rows, column.tokens) == (1, 0, 1, 2)
     assert (found.rewards.nonfinite, found.whole("reward")["count"]) == (1, 2)
-    assert found.prompt_groups.size["max"] == 2
+    assert found.whole("group_size")["max"] == 2
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,6 @@ def test_pass_rates_equal_a_plain_computation(sample, facts):
     rates = groups["reward"].to_numpy()
     found = facts.prompt_groups
     assert facts.whole("pass_rate")["mean"] == pytest.approx(rates.mean())
-    assert found.all_pass == (rates == 1).sum()
-    assert found.all_fail == (rates == 0).sum()
     assert found.pass_rates[0].groups == (rates == 0).sum()
     assert found.pass_rates[-1].groups == (rates == 1).sum()
     assert sum(one.groups for one in found.pass_rates) == len(rates)
@@ -72,15 +70,15 @@ def test_statistics_of_groups_count_a_rollout_once(reward):
         pl.len(), passed=(pl.col("reward") >= 1).sum(), equal=pl.col("reward").n_unique() == 1
     )
     found = inspect([CALCULATOR], rollout_reward=reward)
-    assert (found.responses, found.prompt_groups.of) == (919, "rollout")
+    assert (found.responses, found.unit) == (919, "rollout")
     assert found.prompt_groups.sizes == {8: 32} == dict(groups["len"].value_counts().iter_rows())
     assert found.whole("pass_rate")["mean"] == pytest.approx((groups["passed"] / 8).mean())
     assert found.whole("equal_rewards")["total"] == groups["equal"].sum()
-    assert found.prompt_groups.all_pass == (groups["passed"] == 8).sum()
+    assert found.prompt_groups.pass_rates[-1].groups == (groups["passed"] == 8).sum()
     best = found.prompt_groups.pass_at_k[-1]
     assert (best.k, best.value) == (8, pytest.approx((groups["passed"] > 0).mean()))
     rows = inspect([CALCULATOR], unit="row")
-    assert rows.prompt_groups.of == "response"
+    assert rows.unit == "response"
     assert rows.prompt_groups.sizes.keys() != {8}
     assert (found.rollouts, rows.rollouts) == (256, None)
     numbers = found.whole("reward")

@@ -36,22 +36,24 @@ OVERVIEW = ("reward", "equal_rewards", "policy_tokens", "truncated", "kl")
 @topic
 def steps(facts: Facts) -> Page:
     """Trends over the steps: rewards, groups without signal, lengths, KL."""
-    labels = facts.labels("step")
-    if len(labels) < 2:  # noqa: PLR2004
-        one = f"There is one step, {labels[0]}." if labels else without_column("batch")
-        return page_of(facts, "steps", [], one)
-    rows = _table(facts, "step", "batch", range(len(labels)))
-    return page_of(facts, "steps", [trends(facts, tuple(NUMBERS)), rows], "")
+    order = range(len(facts.labels("step")))
+    return _page(facts, "step", "batch", order, trends(facts, tuple(NUMBERS)))
 
 
 @topic
 def domains(facts: Facts) -> Page:
     """Rewards, groups without signal, lengths and KL by domain; the least signal first."""
-    labels = facts.labels("domain")
-    if len(labels) < 2:  # noqa: PLR2004
-        one = f"There is one domain, {labels[0]}." if labels else without_column("domain")
-        return page_of(facts, "domains", [], one)
-    return page_of(facts, "domains", [_table(facts, "domain", "domain", by_signal(facts))], "")
+    return _page(facts, "domain", "domain", by_signal(facts))
+
+
+def _page(
+    facts: Facts, key: str, role: str, order: Sequence[int], *above: TextTable | None
+) -> Page:
+    """Return the page of several steps or domains."""
+    labels = facts.labels(key)
+    otherwise = f"There is one {key}, {labels[0]}." if labels else without_column(role)
+    tables = [*above, _table(facts, key, role, order)] if labels[1:] else []
+    return page_of(facts, f"{key}s", tables, otherwise)
 
 
 def trends_of(facts: Facts, key: str, measures: Sequence[str] = tuple(NUMBERS)) -> list[Trend]:

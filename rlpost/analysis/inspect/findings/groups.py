@@ -33,22 +33,23 @@ def group_key(data: CheckInput) -> Result:
     Check whether the column is the prompt's id, and set another one with --map group=COLUMN.
     """
     groups, rows, column = data.facts.prompt_groups, data.group_rows, data.column("group")
-    if groups is None or rows is None or not groups.size:
+    if groups is None or rows is None or not len(rows):
         return None
     steps = rows["batch"].n_unique() if "batch" in rows else 1
-    same, most = groups.prompts == 1 < steps, 2 * groups.single > groups.count
+    single, least = data.facts.whole("single")["total"], int(data.facts.whole("group_size")["min"])
+    same, most = groups.prompts == 1 < steps, 2 * single > len(rows)
     if most:
-        text = f"{groups.single:,} of {counted(groups.count, 'group')} by `{column}` "
-        text += f"{'has' if groups.single == 1 else 'have'} one {data.facts.unit}, so a group "
+        text = f"{single:,} of {counted(len(rows), 'group')} by `{column}` "
+        text += f"{'has' if single == 1 else 'have'} one {data.facts.unit}, so a group "
         text += "baseline makes their advantages 0"
-        if groups.prompts < groups.count:
+        if groups.prompts < len(rows):
             step = data.column("batch")
             text += f"; it has {counted(groups.prompts, 'value')} over all `{step}`, and --map "
             text += "batch=none joins the groups of a prompt over them"
-    elif same or (groups.count <= steps and groups.size["min"] >= LARGE):
+    elif same or (len(rows) <= steps and least >= LARGE):
         key = f"{rows['group'][0]!r} in all {steps:,} steps" if same else "the same in a step"
         text = f"all responses are of one prompt: `{column}` is {key}, and groups have at least "
-        text += counted(groups.size["min"], data.facts.unit)
+        text += counted(least, data.facts.unit)
     else:
         return None
     shown = rows.filter((rows["rows"] == 1) == most)["first"].to_list()
