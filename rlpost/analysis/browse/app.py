@@ -124,7 +124,7 @@ class Browser(App[None]):
         super().__init__()
         self._selected = selected
         self.index = index
-        self.reader = ResponseReader(index, COLOURS, every=True)
+        self.reader = ResponseReader(index, COLOURS, whole=True)
         self.navigation = Navigation(
             index, self.reader, self.reader.measures[0] if self.reader.measures else None
         )

@@ -71,8 +71,8 @@ def search_rows(text: str, index: Index, reporter: Reporter | None = None) -> ND
         raise DataError(f"{index.source.name}: there is no text column to search")
     rows = [np.zeros(0, dtype=np.bool_)]
     for chunk in stream_chunks(index.source, columns, columns[0], reporter, "search"):
-        found = [_matches(chunk.table.column(name), text) for name in columns]
-        rows.append(np.logical_or.reduce(found))
+        matches = [_matches(chunk.table.column(name), text) for name in columns]
+        rows.append(np.logical_or.reduce(matches))
     return np.concatenate(rows)
 
 

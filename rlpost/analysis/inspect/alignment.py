@@ -132,7 +132,7 @@ class ShiftSums:
 
     def __init__(self) -> None:
         self.lags: dict[tuple[str, str], dict[int, Floats]] = {}
-        """By pair and code of the step: Σ |one[t] - other[t + lag]| by lag, and tokens."""
+        """By pair and code of the step: Σ |column[t] - other[t + lag]| by lag, and tokens."""
         self.jumps: dict[str, Floats] = {}
         """By role: tokens, and by lag the jumps and their squares."""
 
@@ -158,10 +158,10 @@ class ShiftSums:
                 inner = np.ones(len(tokens) - 1)
                 inner[ends[:-1]] = 0  # the last token of a response has no right neighbour
                 for pair in pairs:
-                    one, other = (block.values[x][tokens].astype(np.float64) for x in pair)
+                    column, other = (block.values[x][tokens].astype(np.float64) for x in pair)
                     by_step = self.lags.setdefault(pair, {})
                     code = step if len(present) <= MOST_STEPS else -1
-                    by_step[code] = by_step.get(code, _NONE) + _lag_sums(one, other, inner)
+                    by_step[code] = by_step.get(code, _NONE) + _lag_sums(column, other, inner)
             if not several:
                 return
 
@@ -188,8 +188,8 @@ class ShiftSums:
 
     def by_step(self, pair: tuple[str, str]) -> dict[int, Shift]:
         """Return the best lag of two columns by the code of the step."""
-        found = {step: _best_lag(pair, sums) for step, sums in self.lags.get(pair, {}).items()}
-        return {step: shift for step, shift in found.items() if step >= 0 and shift is not None}
+        shifts = {step: _best_lag(pair, sums) for step, sums in self.lags.get(pair, {}).items()}
+        return {step: shift for step, shift in shifts.items() if step >= 0 and shift is not None}
 
     def shifts(self) -> list[Shift]:
         """Return the best lag of each pair of columns, and of the mask against log-probs.
@@ -219,21 +219,21 @@ def _best_lag(pair: tuple[str, str], sums: Any) -> Shift | None:
     return Shift(pair, best, means[0], means[best], int(tokens))
 
 
-def _lag_sums(one: Floats, other: Floats, inner: Floats) -> Floats:
-    """Return Σ |one[t] - other[t + lag]| by lag, over the same pairs of neighbours, and how many.
+def _lag_sums(column: Floats, other: Floats, inner: Floats) -> Floats:
+    """Return Σ |column[t] - other[t + lag]| by lag, over the same pairs, and their number.
 
     Each difference counts at most MOST_NATS, so that a few outliers are no shift.
 
     Args:
-        one: [T]
+        column: [T]
         other: [T]
         inner: [T - 1], 1 if the token and its right neighbour are of one response.
     """
-    finite = np.isfinite(one) & np.isfinite(other)
+    finite = np.isfinite(column) & np.isfinite(other)
     if not finite.all():
         inner = inner * (finite[1:] & finite[:-1])
-        one, other = np.where(finite, one, 0.0), np.where(finite, other, 0.0)
-    sides = (one[1:], other[:-1]), (one[:-1], other[:-1]), (one[:-1], other[1:])
+        column, other = np.where(finite, column, 0.0), np.where(finite, other, 0.0)
+    sides = (column[1:], other[:-1]), (column[:-1], other[:-1]), (column[:-1], other[1:])
     sums = [np.minimum(np.abs(left - right), MOST_NATS) @ inner for left, right in sides]
     return np.array([*sums, inner.sum()])
 

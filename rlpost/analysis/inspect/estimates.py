@@ -67,8 +67,8 @@ def _lambdas(rows: pl.DataFrame) -> tuple[int, Json | None]:
     bias, std = list[float](), list[float]()
     for column in columns:
         targets, leads = column[order], (column - columns[-1])[order]
-        own, lead = (group_moments(x, offsets) for x in (targets, leads))
-        squares = lead.mean**2 - lead.std**2 / lead.number, own.std**2
+        target, lead = (group_moments(x, offsets) for x in (targets, leads))
+        squares = lead.mean**2 - lead.std**2 / lead.number, target.std**2
         means = [math.fsum(x) / count for x in squares]
         bias.append(math.sqrt(max(means[0], 0.0)))
         std.append(means[1] ** 0.5)

@@ -327,8 +327,8 @@ def _token_counts(rows: pl.DataFrame) -> Json | None:
     """Return how many tokens responses have, `all` and `policy`; None if that is unknown."""
     if "tokens" not in rows:
         return None
-    every = int(rows["length"].sum()) if "length" in rows else None
-    return {"all": every, "policy": int(rows["tokens"].fill_nan(0).sum())}
+    total = int(rows["length"].sum()) if "length" in rows else None
+    return {"all": total, "policy": int(rows["tokens"].fill_nan(0).sum())}
 
 
 def _mismatch(reading: PassResult) -> Mismatch:

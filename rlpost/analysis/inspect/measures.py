@@ -109,13 +109,13 @@ LOSSES = (
 )
 
 
-def _plain(one: LossDefault) -> Callable[[PolicyTokens], Floats]:
-    return lambda t: huber(t["new" if "new" in t else "value"] - t["return"], one.delta)
+def _plain(loss: LossDefault) -> Callable[[PolicyTokens], Floats]:
+    return lambda t: huber(t["new" if "new" in t else "value"] - t["return"], loss.delta)
 
 
-def _clipped(one: LossDefault, part: str) -> Callable[[PolicyTokens], Any]:
+def _clipped(loss: LossDefault, part: str) -> Callable[[PolicyTokens], Any]:
     return lambda t: getattr(
-        value_loss(t["new"], t["value"], t["return"], clip=one.clip, delta=one.delta), part
+        value_loss(t["new"], t["value"], t["return"], clip=loss.clip, delta=loss.delta), part
     )
 
 

@@ -130,8 +130,8 @@ def read(
     files = [str(file.path) for file in source.files]
     reading = PassResult(selection, pl.DataFrame(), files=files, counted=counted)
     names = selection.names or source.columns[:1]
-    every = list(dict.fromkeys([*names, *(name for one in beside for name in one.read)]))
-    chunks = source.read(every, CHUNK_TOKENS, selection.lists_column or names[0])
+    columns = list(dict.fromkeys([*names, *(name for other in beside for name in other.read)]))
+    chunks = source.read(columns, CHUNK_TOKENS, selection.lists_column or names[0])
     reporter = reporter or SilentReporter()
     reporter.start("statistics", source.rows)
     parts = RowParts()
@@ -276,9 +276,9 @@ def _keys_and_numbers(
     keys = {role: role for role in KEYS if role in selection.columns} | {**selection.places}
     keys |= {"rollout": selection.rollout} if selection.rollout else {}
     rows: dict[str, Any] = {
-        role: one.cast(pl.Categorical) if one.dtype == pl.String else one
+        role: series.cast(pl.Categorical) if series.dtype == pl.String else series
         for role, name in keys.items()
-        for one in (decode.keys_of(*column(name)),)
+        for series in (decode.keys_of(*column(name)),)
     }
     if selection.turn is not None:
         rows["turn"] = decode.numbers_of(*column(selection.turn))
@@ -316,7 +316,7 @@ def _labels_of_tokens(
     }
     advantages = selection.advantages if selection.details else None
     named = {"entropy": selection.entropy, "advantages": advantages, "version": selection.version}
-    for name in (x for x, one in named.items() if one is not None):
+    for name in (x for x, column_name in named.items() if column_name is not None):
         array, location = column(named[name] or "")
         if is_list(array.type):
             lists[name] = decode.lists_of(array, location)
@@ -359,7 +359,7 @@ def _tokens(
     used = {x: lists[x] if good.all() else lists[x].like(first.offsets) for x in fitting}
     used |= {name: lists[name].like(first.offsets) for name in others_of_tokens}
     nulls = {x: null for x in fitting if (null := used[x].null_values) is not None}
-    whole = Block(first.offsets, mask, {x: one.values for x, one in used.items()}, nulls)
+    whole = Block(first.offsets, mask, {x: left.values for x, left in used.items()}, nulls)
     block = whole.of_rows(good)
     policy = block.policy()
     flags = alignment.end_rows(block)
@@ -369,15 +369,15 @@ def _tokens(
         if selection.details:
             reading.sums.add(f"{TOKENS_OF_COLUMN}{role}", finite, keys)
     reading.totals.add(block, keys >> 32)
-    for one, other in LOG_PROB_PAIRS:
-        if {one, other} <= policy.values.keys():
-            pair, equal = f"{one}/{other}", policy.values[one] == policy.values[other]
+    for left, other in LOG_PROB_PAIRS:
+        if {left, other} <= policy.values.keys():
+            pair, equal = f"{left}/{other}", policy.values[left] == policy.values[other]
             reading.counts.count(f"{pair}.equal", equal)
             reading.counts[f"{pair}.tokens"] += len(equal)
     missing = np.full(block.rows, np.nan)
     for role in selection.tokens:
-        own = {x: flags.get(x, missing).astype(np.float32) for x in _names(role)}
-        rows |= tokens.placed_rows(count, block.places, own)
+        placed = {x: flags.get(x, missing).astype(np.float32) for x in _names(role)}
+        rows |= tokens.placed_rows(count, block.places, placed)
     # Columns are checked in all rows; statistics of policies are of those that count.
     if reading.counted is not None:
         begin = reading.sample.rows

@@ -62,14 +62,14 @@ def page(facts: Facts, *, verbose: bool = False) -> Page:
 
 def show_findings(facts: Facts) -> None:
     """Print each finding on one line, of any length, with its severity and its name."""
-    for one in facts.findings:
-        sys.stdout.write(f"{one.level}: {one.check}: {printable_line(one.text)}\n")
+    for finding in facts.findings:
+        sys.stdout.write(f"{finding.level}: {finding.check}: {printable_line(finding.text)}\n")
 
 
 def show_stored(stored: InputFacts, roles: dict[str, RoleFacts], how: str) -> None:
     """Print the contents of footers, as a `table`, as `json` or as `markdown`."""
     if how == "json":
-        columns = {role: asdict(one) for role, one in roles.items()}
+        columns = {role: asdict(column) for role, column in roles.items()}
         show_json({"schema_version": 1, "input": asdict(stored), "roles": columns})
         return
     parts = [roles_table(roles), storage_table(stored)]
@@ -94,11 +94,11 @@ def _counts(facts: Facts) -> list[str]:
     if facts.rollouts is not None:
         parts[0] += f" of {counted(facts.rollouts, 'rollout')}"
     if facts.tokens is not None and facts.tokens["all"] is not None:
-        every, policy = facts.tokens["all"], facts.tokens["policy"]
-        text = f"{counted(every, 'token')} ({share(policy, every)} policy)"
+        total, policy = facts.tokens["all"], facts.tokens["policy"]
+        text = f"{counted(total, 'token')} ({share(policy, total)} policy)"
         if "mask" not in facts.roles:
-            text = f"{counted(every, 'token')} (no mask: all are policy tokens)"
-        elif policy == every:
+            text = f"{counted(total, 'token')} (no mask: all are policy tokens)"
+        elif policy == total:
             text = counted(policy, "policy token")
         parts.append(text)
     if facts.whole("group_size")["count"]:
@@ -111,9 +111,9 @@ def _mapped_lines(facts: Facts) -> list[str]:
     """Return the roles whose column has another name than usual; none if there is none."""
     by = {"map": "--map", "alias": "alias"}
     mapped = [
-        f"{role} from `{one.column}` ({by[one.found_by]})"
-        for role, one in facts.roles.items()
-        if one.found_by in by
+        f"{role} from `{served.column}` ({by[served.found_by]})"
+        for role, served in facts.roles.items()
+        if served.found_by in by
     ]
     return [f"columns: {', '.join(mapped)}"] if mapped else []
 

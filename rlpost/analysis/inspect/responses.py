@@ -243,12 +243,12 @@ def length_facts(rows: pl.DataFrame, table: CountedTable, column: str | None) ->
         return None
     lengths = rows["tokens"].to_numpy()
     known = table.counted & np.isfinite(lengths)
-    own = lengths if known.all() else lengths[known]
+    known_lengths = lengths if known.all() else lengths[known]
     return LengthFacts(
         column=column,
-        quantiles=quantiles_of(own),
-        histogram=length_histogram(own),
-        at_longest=int((own == own.max(initial=0)).sum()),
+        quantiles=quantiles_of(known_lengths),
+        histogram=length_histogram(known_lengths),
+        at_longest=int((known_lengths == known_lengths.max(initial=0)).sum()),
         reward_correlation=_with_reward(rows, lengths, table) if "reward" in rows else None,
     )
 

@@ -309,8 +309,8 @@ def _prompt(source: Source, columns: ColumnMap) -> str | None:
 
 def _advantages(source: Source, columns: ColumnMap, recorded: str | None) -> str | None:
     """Return the column of advantages if it has numbers or lists of numbers."""
-    own = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else recorded
-    name = columns.columns.get("advantages", own)
+    dumped = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else recorded
+    name = columns.columns.get("advantages", dumped)
     if name is None or not all(
         is_number(kind) or _is_numbers(kind) for kind in _types(source, name)
     ):

@@ -152,21 +152,23 @@ def entropy_tokens(
         role: of log p.
     """
     offsets, names = policy.offsets, {role or "": "l", "entropy": "h", "advantages": "a"}
-    own: dict[str, Floats] = {new: policy.values[name].astype(np.float64)
+    numbers: dict[str, Floats] = {new: policy.values[name].astype(np.float64)
            for name, new in names.items() if name in policy.values}  # fmt: skip
-    if not own.keys() & {"h", "l"}:
+    if not numbers.keys() & {"h", "l"}:
         return None, {}
-    own.setdefault("h", -own.get("l", np.zeros(0)))
+    numbers.setdefault("h", -numbers.get("l", np.zeros(0)))
     sums: dict[str, Floats] = {}
-    if "l" in own:
-        products: dict[str, Floats] = {name: own[name] for name in ("l", "a") if name in own}
-        if "a" in own:
-            products["la"] = own["l"] * own["a"]
+    if "l" in numbers:
+        products: dict[str, Floats] = {
+            name: numbers[name] for name in ("l", "a") if name in numbers
+        }
+        if "a" in numbers:
+            products["la"] = numbers["l"] * numbers["a"]
         sums = {f"entropy:{n}": segment_sums(x, offsets) for n, x in products.items()}
         finite = np.all([np.isfinite(x) for x in sums.values()], axis=0)
         sums["entropy:l_tokens"] = np.where(finite, np.diff(offsets), 0).astype(np.float64)
-    tokens = PolicyTokens(policy.places, offsets, {"entropy": own["h"]})
-    return tokens.chosen(np.isfinite(segment_sums(own["h"], offsets))), sums
+    tokens = PolicyTokens(policy.places, offsets, {"entropy": numbers["h"]})
+    return tokens.chosen(np.isfinite(segment_sums(numbers["h"], offsets))), sums
 
 
 def critic_tokens(policy: Block, rewards: Floats) -> PolicyTokens:

@@ -72,8 +72,8 @@ def chosen(index: Index, facts: Facts, count: int, seed: int) -> ShownResponses:
         ends = best if len(best) <= _OF_DIFFERENT else best[:half] + best[-half:]
         choices.append((ends, DIFFERENT))
     evidence = [row for rows in evidence_rows(index, facts) for row in rows[:_EVIDENCE]]
-    found = [row for row in evidence if row is not None][:_MOST_FOUND]
-    choices += [(chance[:count].tolist(), RANDOM), ([*dict.fromkeys(found)], FOUND)]
+    first = [row for row in evidence if row is not None][:_MOST_FOUND]
+    choices += [(chance[:count].tolist(), RANDOM), ([*dict.fromkeys(first)], FOUND)]
     reasons: dict[int, list[str]] = {}
     for shown, reason in choices:
         for row in shown:

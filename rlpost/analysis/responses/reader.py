@@ -96,13 +96,13 @@ class ResponseReader:
     Args:
         index: of the input.
         measures: of `logprob`, `kl` and `advantage`; their columns are read.
-        every: read all token columns of roles and of rlpost, whatever the measures.
+        whole: read all token columns of roles and of rlpost, whatever the measures.
     """
 
-    def __init__(self, index: Index, measures: Sequence[str] = (), *, every: bool = False) -> None:
+    def __init__(self, index: Index, measures: Sequence[str] = (), *, whole: bool = False) -> None:
         self.index = index
         self.measures = tuple(m for m in measures if index.columns_of(m))
-        self._texts, self._read_columns = _select_columns(index, self.measures, every=every)
+        self._texts, self._read_columns = _select_columns(index, self.measures, whole=whole)
         self._vocabulary = vocabulary_of(index.source.schemas[0])
         self._starts = [
             list(accumulate((f.row_group(g).num_rows for g in range(f.num_row_groups)), initial=0))
@@ -246,7 +246,7 @@ def _cells(
 
 
 def _select_columns(
-    index: Index, measures: Sequence[str], *, every: bool
+    index: Index, measures: Sequence[str], *, whole: bool
 ) -> tuple[dict[str, str], list[str]]:
     """Return the columns of texts by what they are, and all columns to decode."""
     schema, names, roles = index.source.schemas[0], index.names, index.columns.columns
@@ -257,7 +257,7 @@ def _select_columns(
     read = {*texts.values(), names.get("tokens"), roles.get("mask")}
     read |= {names.get("prompt_tokens")} if "rollout" in index.keys else set()
     read |= {column for measure in measures for column in index.columns_of(measure)}
-    if every:
+    if whole:
         read |= {roles.get(role) for role, facts in ROLES.items() if facts.kind == "tokens"}
         read |= {*WRITTEN}
 

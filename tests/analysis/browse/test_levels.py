@@ -95,7 +95,7 @@ def test_unusual_files_are_browsed_and_shown(case, tmp_path, capsys):
     measures = [name for name in ("reward", "kl", "advantage") if index.columns_of(name)]
     for name in measures:
         index.number(name)
-    reader = ResponseReader(index, COLOURS, every=True)
+    reader = ResponseReader(index, COLOURS, whole=True)
     navigation = Navigation(index, reader, next(iter(reader.measures), None))
     opened = True
     while opened:

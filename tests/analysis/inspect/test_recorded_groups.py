@@ -81,6 +81,24 @@ def test_those_of_another_key_name_it(recipe, key, option, estimator, tmp_path):
     assert finding.columns == ("prompt_id", "reward", "dumped_advantages")
 
 
+@pytest.mark.parametrize(
+    ("rows", "off", "finds"),
+    [(ROWS, 0.0099, True), (ROWS, 0.0101, False), (8, 1.0, True), (12, 1.0, False)],
+)
+def test_groups_fit_if_nearly_all_have_a_mean_of_nearly_0(rows, off, finds, tmp_path):
+    """Each of the 24 groups by `prompt` has four rows, next to each other."""
+    table = with_advantages(rollouts(), columns={"group": "prompt"})
+    values = table["dumped_advantages"].combine_chunks()
+    moved = values.values.to_numpy() + np.repeat(
+        np.where(rows > INDEX, off * np.std([x[0] for x in values.to_pylist()]), 0),
+        [1 + i % 4 for i in INDEX],
+    )
+    lists = pa.ListArray.from_arrays(values.offsets, pa.array(moved))
+    table = table.drop_columns(["dumped_advantages"]).append_column("dumped_advantages", lists)
+    _, finding, _ = checked(table, tmp_path)
+    assert (finding is not None) == finds
+
+
 def test_those_of_consecutive_rows_name_their_number(tmp_path):
     blocks = rollouts(block=INDEX // 6)
     table = with_advantages(blocks, columns={"group": "block"}).drop_columns(["block", "prompt"])
@@ -119,10 +137,12 @@ def test_penalties_in_the_reward_contradict_no_key(tmp_path):
     assert (finding, not_run) == (None, None)
 
 
+@pytest.mark.parametrize("domains", [["math", "code"], ["math"]])
 @pytest.mark.parametrize("estimator", ["reinforce_pp", "reinforce"])
-def test_advantages_without_a_baseline_of_groups_are_no_finding(estimator, tmp_path):
+def test_advantages_without_a_baseline_of_groups_are_no_finding(estimator, domains, tmp_path):
     """Whitening makes the mean of the whole batch 0."""
-    table = rollouts(response_mask=[[1, 1]] * ROWS)
+    names = [domains[i % len(domains)] for i in INDEX]
+    table = rollouts(response_mask=[[1, 1]] * ROWS, data_source=names)
     table = with_advantages(table, estimator=estimator, kl_coef=0.0)
     _, finding, not_run = checked(table, tmp_path)
     assert (finding, not_run) == (None, None)

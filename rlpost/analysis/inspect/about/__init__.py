@@ -51,9 +51,9 @@ def check_name(name: str) -> None:
         if "," in name:
             tip = "name one; --verbose has every topic"
             raise UsageError(f"--about {name}: several topics or checks", tip=tip)
-        every = f"`--about checks` lists the checks; topics: {', '.join(TOPICS)}"
+        topics = f"`--about checks` lists the checks; topics: {', '.join(TOPICS)}"
         text = f"--about {name}: no topic or check {name!r}"
-        raise UsageError(no_such(text, name, [*TOPICS, *FINDINGS], every))
+        raise UsageError(no_such(text, name, [*TOPICS, *FINDINGS], topics))
 
 
 def needs_input(name: str) -> bool:

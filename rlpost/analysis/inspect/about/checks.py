@@ -39,8 +39,8 @@ _ORDER = ("did not run", "ok", "warning", "error")
 
 def list_page() -> Page:
     """Return every check and what it means."""
-    rows = [(one.name, one.severity, ", ".join(one.needs)) for one in FINDINGS.values()]
-    notes = {i: one.meaning for i, one in enumerate(FINDINGS.values())}
+    rows = [(check.name, check.severity, ", ".join(check.needs)) for check in FINDINGS.values()]
+    notes = {i: check.meaning for i, check in enumerate(FINDINGS.values())}
     table = TextTable(("check", "severity", "needs"), rows, text=range(3), row_notes=notes)
     return Page(
         "rlpost inspect · checks", parts=[table], next_steps=["rlpost inspect --about CHECK"]

@@ -26,58 +26,61 @@ MOST_STEPS = 5
 @topic
 def failures(facts: Facts) -> Page:
     """Failures: how many by reason and step, and the baselines with and without them."""
-    found = facts.failures
-    if found is None:
+    numbers = facts.failures
+    if numbers is None:
         return page_of(facts, "failures", [], without_column("failure"))
     if not facts.whole("failed")["total"]:
-        return page_of(facts, "failures", [], f"No {found.of} failed (`{found.column}`).")
-    reasons = [(reason, f"{count:,}") for reason, count in found.reasons.items()]
+        return page_of(facts, "failures", [], f"No {numbers.of} failed (`{numbers.column}`).")
+    reasons = [(reason, f"{count:,}") for reason, count in numbers.reasons.items()]
     shares = zip(facts.labels("step"), facts.by("step", "failed"), strict=True)
     worst = sorted(((label, part) for label, part in shares if part), key=lambda x: -x[1])
     steps = [(str(label), percent(part)) for label, part in worst[:MOST_STEPS]]
     step = facts.roles["batch"].column if "batch" in facts.roles else "step"
     tables = [
         TextTable(
-            (f"`{found.column}`", plural(found.of)), reasons, "Failures", failure_lines(facts)
+            (f"`{numbers.column}`", plural(numbers.of)), reasons, "Failures", failure_lines(facts)
         ),
         TextTable((step, "failed"), steps) if len(facts.labels("step")) > 1 else None,
-        _table(found.baselines),
+        _table(numbers.baselines),
     ]
     return page_of(facts, "failures", tables, "")
 
 
 def failure_lines(facts: Facts) -> list[str]:
     """Return the line on failed responses, if there are any."""
-    found = facts.failures
+    numbers = facts.failures
     failed = facts.whole("failed")
-    if found is None or not failed["total"]:
+    if numbers is None or not failed["total"]:
         return []
     text = (
-        f"{percent(failed['mean'])} of {counted(failed['count'], found.of)} failed: "
-        f"{value_list(found.reasons)} ({TREATMENTS[found.treatment]})"
+        f"{percent(failed['mean'])} of {counted(failed['count'], numbers.of)} failed: "
+        f"{value_list(numbers.reasons)} ({TREATMENTS[numbers.treatment]})"
     )
-    means = found.baselines
+    means = numbers.baselines
     if means is None or not means.moved:
         return [text]
     moved = f"{share(means.moved, means.groups)} of the baselines"
     by = f"by {number(means.distance)} on average"
-    if found.treatment == "drop":
+    if numbers.treatment == "drop":
         return [text, f"counted, they would move {moved}, {by}"]
     return [text, f"without them {moved} move, {by}"]
 
 
-def _table(found: Baselines | None) -> TextTable | None:
+def _table(baselines: Baselines | None) -> TextTable | None:
     """Return the mean reward with and without failures, and how far baselines move."""
-    if found is None:
+    if baselines is None:
         return None
-    means = aligned([found.mean_with, found.mean_without])
-    moves = aligned([found.distance, found.farthest])
+    means = aligned([baselines.mean_with, baselines.mean_without])
+    moves = aligned([baselines.distance, baselines.farthest])
     rows = [
         ("mean reward with failures", means[0]),
         ("without", means[1]),
-        ("groups whose baseline moves", f"{found.moved:,} of {counted(found.groups, 'group')}"),
+        (
+            "groups whose baseline moves",
+            f"{baselines.moved:,} of {counted(baselines.groups, 'group')}",
+        ),
         ("by, on average", moves[0]),
         ("at most", moves[1]),
-        *([("groups of failures alone", f"{found.emptied:,}")] if found.emptied else []),
+        *([("groups of failures alone", f"{baselines.emptied:,}")] if baselines.emptied else []),
     ]
     return TextTable((), rows, "Baselines")

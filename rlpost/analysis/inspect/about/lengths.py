@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 @topic
 def lengths(facts: Facts) -> Page:
     """Policy tokens of each response: mean, quantiles, truncated responses."""
-    found = facts.lengths
-    if found is None:
+    numbers = facts.lengths
+    if numbers is None:
         return page_of(facts, "lengths", [], "\n".join(without_tokens_lines(facts)))
     lines = []
     if "truncated" in facts.facts:
@@ -25,8 +25,8 @@ def lengths(facts: Facts) -> Page:
         text = f"{counted(cut['total'], facts.unit)} truncated ({percent(cut['mean'] or 0.0)})"
         lines = [f"{text}, according to `{column}`"]
     table = distribution(
-        f"Policy tokens of {facts.row_noun}s", facts.whole("policy_tokens"), found.quantiles,
-        found.histogram, lines,
+        f"Policy tokens of {facts.row_noun}s", facts.whole("policy_tokens"), numbers.quantiles,
+        numbers.histogram, lines,
     )  # fmt: skip
     return page_of(facts, "lengths", [table], "")
 

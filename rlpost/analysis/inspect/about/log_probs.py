@@ -21,18 +21,18 @@ def log_probs(facts: Facts) -> Page:
     tokens = facts.token_facts
     if tokens is None or not tokens.columns:
         return page_of(facts, "log_probs", [], without_column("old_log_probs"))
-    rows = [_row(role, one, facts) for role, one in tokens.columns.items()]
+    rows = [_row(role, column, facts) for role, column in tokens.columns.items()]
     headings = ("role", "mean", "min", "max", "= 0", "> 0", "not finite")
     table = TextTable(headings, rows, "Policy tokens")
     return page_of(facts, "log_probs", [table, _kl(facts, tokens)], "")
 
 
-def _row(role: str, one: TokenColumn, facts: Facts) -> tuple[str, ...]:
-    nonfinite = one.null + one.nan + one.minus_infinity + one.plus_infinity
-    positive = f"{one.positive:,}" if role.endswith("log_probs") else "–"
+def _row(role: str, column: TokenColumn, facts: Facts) -> tuple[str, ...]:
+    nonfinite = column.null + column.nan + column.minus_infinity + column.plus_infinity
+    positive = f"{column.positive:,}" if role.endswith("log_probs") else "–"
     return (
-        role, number(facts.whole(role)["mean"]), number(one.min), number(one.max),
-        f"{one.zero:,}", positive, f"{nonfinite:,}",
+        role, number(facts.whole(role)["mean"]), number(column.min), number(column.max),
+        f"{column.zero:,}", positive, f"{nonfinite:,}",
     )  # fmt: skip
 
 

@@ -24,15 +24,15 @@ CORRELATED = 0.3  # a weaker correlation is not worth a sentence
 @topic
 def rewards(facts: Facts) -> Page:
     """Raw rewards: mean, quantiles, values, and whether longer responses score higher."""
-    found = facts.rewards
-    if found is None:
+    numbers = facts.rewards
+    if numbers is None:
         return page_of(facts, "rewards", [], without_column("reward"))
     lines = correlation(facts)
-    if found.nonfinite:
-        lines.append(f"{found.nonfinite:,} more are null, NaN or infinite")
+    if numbers.nonfinite:
+        lines.append(f"{numbers.nonfinite:,} more are null, NaN or infinite")
     whole = distribution(
-        f"Raw rewards of {facts.unit}s", facts.whole("reward"), found.quantiles, found.histogram,
-        lines,
+        f"Raw rewards of {facts.unit}s", facts.whole("reward"), numbers.quantiles,
+        numbers.histogram, lines,
     )  # fmt: skip
     return page_of(facts, "rewards", [whole, _values(facts)], "")
 

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
 
-SOME = 0.01  # of the groups
 SLACK = 0.01  # of the deviation of advantages: dumps round them
-CENTRED = 0.9  # of the groups have the mean 0; others lack responses that were left out
+FITS = 0.9  # of the groups; others lack responses that were left out
 MOST_ROWS = 20_000  # in which other groups are sought
 MOST_BLOCK = 64  # consecutive rows that may be a group
 
@@ -38,18 +37,18 @@ def recorded_advantages(data: CheckInput) -> Result:
     flat = rows.filter("one_advantage")
     if 2 * len(flat) < max(len(rows), 1):
         return NotRun("advantages differ between the tokens of a response")
-    own, of = [x for x in ("batch", "group") if x in flat], data.reading.selection.advantages
-    shown, broken, several, fits = _contradictions(flat, own)
+    keys, of = [x for x in ("batch", "group") if x in flat], data.reading.selection.advantages
+    shown, broken, several, fits = _contradictions(flat, keys)
     if fits:
         return None
     text = f"have other means than 0 in groups by `{data.column('group')}`"
-    if contradicts := broken > SOME * several:
+    if broken:
         text = f"contradict `{data.column('reward')}` in {broken:,} of {several:,} groups by "
         text += (
             f"`{data.column('group')}` ({share(broken, several)}): equal rewards have different "
         )
         text += "ones, or a higher reward a lower one"
-    for words, option, by, reward in _others(data, flat, own, order=contradicts):
+    for words, option, by, reward in _others(data, flat, keys, order=broken > 0):
         if _contradictions(flat.head(MOST_ROWS), by, reward)[-1]:
             text = f"the recorded advantages (`{of}`) {text}; {words} fit"
             return Problem(text, shown, ["group", "reward", str(of)], option)
@@ -57,7 +56,7 @@ def recorded_advantages(data: CheckInput) -> Result:
 
 
 def _others(
-    data: CheckInput, rows: pl.DataFrame, own: list[str], *, order: bool
+    data: CheckInput, rows: pl.DataFrame, keys: list[str], *, order: bool
 ) -> Iterator[tuple[str, str, list[Any], str | pl.Expr]]:
     """Yield other groups and rewards: what they are, what chooses them, the keys and the reward.
 
@@ -66,15 +65,15 @@ def _others(
     """
     for role in ("prompt", "domain"):
         if role in rows and rows[role].n_unique() > 1:
-            column, by = data.column(role), [*own[:-1], role]
+            column, by = data.column(role), [*keys[:-1], role]
             yield f"groups by `{column}`", f"--map group={column}", by, "reward"
-    if len(own) > 1:
+    if len(keys) > 1:
         yield "groups over all steps", "--map batch=none", ["group"], "reward"
     if not order:
         return
     for name in data.reading.selection.components:
-        yield f"those of `{name}`", f"--map reward={name}", own, f"component:{name}"
-    yield "those of the opposite reward", "--map reward=COLUMN", own, -pl.col("reward")
+        yield f"those of `{name}`", f"--map reward={name}", keys, f"component:{name}"
+    yield "those of the opposite reward", "--map reward=COLUMN", keys, -pl.col("reward")
     for size in range(2, MOST_BLOCK + 1):
         blocks: list[Any] = ["file", pl.col("row") // size]
         yield f"groups of {size} consecutive rows", f"--group-size {size}", blocks, "reward"
@@ -86,8 +85,8 @@ def _contradictions(
     """Return which rows of groups have advantages in another order than their rewards.
 
     Returns:
-        Their `index`, the number of their groups, that of groups of several rows, and whether most
-        rows are in such groups, and advantages follow rewards there, and have the mean 0.
+        Their `index`, the number of their groups, that of groups of several rows, and whether
+        advantages follow rewards in nearly all groups, and have the mean 0 there.
     """
     columns = rows.select(pl.struct(by).hash().alias("key"), reward=reward, advantage="advantage")
     keys, rewards, advantages = (x.to_numpy() for x in columns)
@@ -95,9 +94,10 @@ def _contradictions(
     key, rise = keys[order], np.diff(advantages[order])
     same, higher = key[1:] == key[:-1], np.diff(rewards[order]) > 0
     broken = np.flatnonzero(same & ((rise < -slack) | (~higher & (rise > slack)))) + 1
-    starts = np.flatnonzero(np.concatenate([[True], ~same]))
+    first = np.concatenate([[True], ~same])
+    starts, groups = np.flatnonzero(first), np.unique(np.cumsum(first)[broken] - 1)
     size = np.diff([*starts, len(key)])
-    means = np.abs(np.add.reduceat(advantages[order], starts) / size)[size > 1]
-    groups, whole = len(np.unique(key[broken])), 2 * size[size > 1].sum() > len(key)
-    fits = whole and groups <= SOME * len(means) and (means <= slack).mean() >= CENTRED
-    return rows["index"].to_numpy()[order[broken]].tolist(), groups, len(means), bool(fits)
+    fits = np.abs(np.add.reduceat(advantages[order], starts)) <= slack * size
+    fits[groups] = False
+    shown = rows["index"].to_numpy()[order[broken]].tolist()
+    return shown, len(groups), int((size > 1).sum()), bool(fits.mean() >= FITS)
