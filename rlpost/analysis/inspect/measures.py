@@ -32,19 +32,19 @@ Kind = Literal["numbers", "share", "mean", "value"]
 POPULATIONS = {
     "all": "{row}s",
     "counted": "{row}s that nothing leaves out, with a finite reward or without",
-    "units": "{unit}s that count",
-    "scored": "{unit}s that count, with a finite reward",
+    "units": "{unit}s that nothing leaves out, with a finite reward or without",
+    "scored": "{unit}s that count",
     "tried": "{unit}s that nothing leaves out, or a failure alone",
     "groups": "prompt groups",
     "several": "prompt groups of several {unit}s",
     "column": "policy tokens of all {row}s",
-    "compared": "policy tokens with both log-probs, of {row}s that count",
-    "policy": "policy tokens of {row}s that count, with finite entropies",
-    "critic": "policy tokens of {row}s that count, with finite values and rewards",
+    "compared": "policy tokens with both log-probs, of {row}s that nothing leaves out",
+    "policy": "policy tokens with finite entropies, of {row}s that nothing leaves out",
+    "critic": "policy tokens with finite values and rewards, of {row}s that nothing leaves out",
     "trained": "policy tokens of kept {row}s",
     "trained rows": "kept {row}s",
 }
-"""What a measure counts, in words."""
+"""What a measure counts, in words; those of `pipeline.measures` for the same population alone."""
 TOKENS_OF_COLUMN = "column "
 """What the population of a column of tokens begins with."""
 
@@ -144,11 +144,11 @@ TOKEN_MEASURES = (
     Measured("engine_ess", "compared", "Effective sample size of the weights exp(d), a share.",
             _ess, "value"),
     Measured("confident_disagreement", "compared",
-            "PolicyTokens over 0.5 for the engine, and 7 times less likely for the trainer.",
+            "Tokens over 0.5 for the engine, and 7 times less likely for the trainer.",
             lambda t: t["sure"], "share"),
-    Measured("identical_log_probs", "compared", "PolicyTokens with one log-prob.",
+    Measured("identical_log_probs", "compared", "Tokens with one log-prob.",
             lambda t: t["size"] == 0, "share"),
-    Measured("engine_clamped", "compared", "PolicyTokens whose |d| is beyond 40, which is clamped.",
+    Measured("engine_clamped", "compared", "Tokens whose |d| is beyond 40, which is clamped.",
             lambda t: t["clamped"], "share"),
     Measured("entropy", "policy", "Entropy of a token, nats; or -log p of the sampled one.",
             lambda t: t["entropy"], placed=True),
@@ -165,7 +165,7 @@ TOKEN_MEASURES = (
               "mean") for x in LOSSES),
     *(Measured(f"clipped_value_loss:{x.frameworks}", "critic", "Value loss.", _clipped(x, "loss"),
               "mean", ("new",)) for x in LOSSES),
-    *(Measured(f"value_clipped:{x.frameworks}", "critic", "PolicyTokens whose value is clipped.",
+    *(Measured(f"value_clipped:{x.frameworks}", "critic", "Tokens whose value is clipped.",
               _clipped(x, "clipped"), "share", ("new",)) for x in LOSSES),
     Measured("advantage", "trained", "Advantage that the file has.", lambda t: t["advantage"]),
     Measured("advantage_positive", "trained", "Advantages above 0.", lambda t: t["advantage"] > 0,

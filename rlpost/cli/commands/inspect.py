@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
+from rlpost.cli import options as declared
 from rlpost.cli.arguments import components_of, name_values
 from rlpost.cli.help_screen import SINGLE, argument, command, usage_of
 from rlpost.cli.options import (
@@ -96,7 +96,10 @@ def inspect(
         option("--colour", "", "Colour tokens by this value.", panel=SINGLE),
     ] = None,
     verbose: declared.Verbose = False,
-    quiet: declared.Quiet = False,
+    quiet: Annotated[
+        bool,
+        option("--quiet -q", "", "Print a line for each finding alone.", panel=declared.EXECUTION),
+    ] = False,
 ) -> None:
     """Inspect rollout files: one screen of statistics, problems and a verdict.
 

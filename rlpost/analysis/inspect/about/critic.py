@@ -37,7 +37,7 @@ def critic(facts: Facts) -> Page:
     errors = [math.sqrt(square) for square in places["squared_value_error"]]
     tables = [
         _losses(facts),
-        _wide("calibration by decile", deciles, mean_value=parts["value"],
+        _wide("by decile", deciles, mean_value=parts["value"],
               mean_return=parts["return"]),
         _wide("by position", labels, mean_value=places["value"], mean_return=places["reward_to_go"],
               error=errors),
