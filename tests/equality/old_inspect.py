@@ -10,6 +10,7 @@ BASE had a tree for each topic, in which steps and domains were lists. What went
 - `steps.tokens`, `domains.tokens`: of all rows, also those that do not count
 - `groups.all_pass`, `groups.all_fail`, `groups.size.median`: no page has them; the others are
   measures (`group_size`, `single`, `equal_rewards`, `all_pass`)
+- `failures.of`: rollouts count if `rollouts` is a number
 - `advantages.of`, `failures.by_step` beyond the worst five: `facts` has them
 """
 
@@ -66,7 +67,7 @@ def _of_tree(old: Json) -> Json:
             {x: y for x, y in part.items() if x != "label"} for part in parts
         ]
     if failures := old["failures"]:
-        names = ("column", "of", "count", "failed", "reasons", "baselines")
+        names = ("column", "count", "failed", "reasons", "baselines")
         kept["failures"] = {name: failures[name] for name in names}
     for name in ("critic", "entropy"):
         if old[name]:
@@ -126,7 +127,7 @@ def _of_table(new: Json) -> Json:
         ]
     if failures := new["failures"]:
         kept["failures"] = {
-            **{name: failures[name] for name in ("column", "of", "reasons", "baselines")},
+            **{name: failures[name] for name in ("column", "reasons", "baselines")},
             "count": whole("failed", "count"), "failed": whole("failed", "total"),
         }  # fmt: skip
     if critic := new["critic"]:

@@ -38,9 +38,9 @@ def rows_where(text: str, index: Index) -> NDArray[np.bool_]:
     source, roles = index.source, index.columns
     mapped = {role: name for role, name in roles.columns.items() if roles.how.get(role) == "map"}
     computed = {name: partial(computed_number, index, name) for name in COMPUTED}
-    found = matching_rows(source, Where(text, mapped), roles.columns, computed)
+    matches = matching_rows(source, Where(text, mapped), roles.columns, computed)
     kept = np.zeros(len(index), dtype=np.bool_)
-    for first, rows in zip(source.first_rows, found, strict=False):
+    for first, rows in zip(source.first_rows, matches, strict=False):
         kept[first + rows] = True
     return kept
 
@@ -80,8 +80,8 @@ def _matches(array: pa.Array, text: str) -> NDArray[np.bool_]:
     array = without_dictionary(array)
     if pa.types.is_nested(array.type):
         array = pa.array([text_of(value) for value in array.to_pylist()], pa.large_string())
-    found = pc.fill_null(pc.match_substring(array, text, ignore_case=True), False)  # noqa: FBT003
-    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    contains = pc.fill_null(pc.match_substring(array, text, ignore_case=True), False)  # noqa: FBT003
+    return np.asarray(contains.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 FilterKind = Literal["search", "where"]

@@ -64,7 +64,6 @@ def failure_facts(
             treated[how] = table_of(rows, _treating(resolved, how), masked=masked)
     return FailureFacts(
         column=column,
-        of="rollout" if resolved.unit == "rollout" else "response",
         treatment=resolved.recipe.failures,
         reasons=dict(failure_counts(table.rows).reasons.most_common()),
         baselines=_baselines(*(group_table(rows, treated[how]) for how in ("keep", "drop"))),
@@ -76,21 +75,21 @@ def _treating(resolved: ResolvedRecipe, how: str) -> ResolvedRecipe:
     return replace(resolved, recipe=resolved.recipe.model_copy(update={"failures": how}))
 
 
-def _baselines(every: pl.DataFrame | None, answers: pl.DataFrame | None) -> Baselines | None:
+def _baselines(groups: pl.DataFrame | None, answers: pl.DataFrame | None) -> Baselines | None:
     """Return the means of rewards with and without failures, and which baselines move how far."""
-    if every is None or answers is None or "mean" not in every:
+    if groups is None or answers is None or "mean" not in groups:
         return None
-    by = [key for key in ("batch", "group") if key in every]
-    pairs = every.join(answers, on=by, how="left", suffix=":answers", nulls_equal=True)
+    by = [key for key in ("batch", "group") if key in groups]
+    pairs = groups.join(answers, on=by, how="left", suffix=":answers", nulls_equal=True)
     distance = (pairs["mean"] - pairs["mean:answers"]).abs().to_numpy()
     moved = distance[distance > MOVED]
     return Baselines(
-        groups=len(every),
+        groups=len(groups),
         emptied=int(np.isnan(distance).sum()),
         moved=len(moved),
         distance=float(moved.mean()) if len(moved) else 0.0,
         farthest=float(moved.max(initial=0.0)),
-        mean_with=_mean(every),
+        mean_with=_mean(groups),
         mean_without=_mean(answers),
     )
 

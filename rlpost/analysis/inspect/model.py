@@ -252,8 +252,6 @@ class FailureFacts:
     """Rollouts that failed, by a column; responses if rows count."""
 
     column: str
-    of: str
-    """What counts, `rollout` or `response`."""
     treatment: str
     """What becomes of them: drop, mask, keep or zero."""
     reasons: dict[str, int]

@@ -49,7 +49,7 @@ class SegmentReader:
         def location(name: str) -> CellLocation:
             return CellLocation("", chunk.first_row, name)
 
-        ids, own = (lists_of(table.column(name), location(name)) for name in (response, prompt))
+        ids, prompts = (lists_of(table.column(name), location(name)) for name in (response, prompt))
         policy = np.ones(len(ids.values), np.bool_)
         fitting = np.ones(table.num_rows, np.bool_)
         if mask is not None:
@@ -57,15 +57,15 @@ class SegmentReader:
             fitting = masks.lengths == ids.lengths
             policy = masks.values[np.repeat(fitting, masks.lengths)] == 1
         numbers = np.nan_to_num(ids.values[np.repeat(fitting, ids.lengths)])
-        before = prefixes_of(np.nan_to_num(own.values), own.offsets)
+        before = prefixes_of(np.nan_to_num(prompts.values), prompts.offsets)
         segments = segments_with_prefixes(
             numbers, policy, offsets_of(ids.lengths[fitting]),
-            type(before)(*(one[fitting] for one in before)), 0,
+            type(before)(*(part[fitting] for part in before)), 0,
         )  # fmt: skip
         rows = np.flatnonzero(fitting)[segments.row]
         if kept is not None:
             trains = numbers_of(table.column(kept), location(kept)) != 0
-            segments = PolicySegments(*(one[trains[rows]] for one in segments))
+            segments = PolicySegments(*(part[trains[rows]] for part in segments))
             rows = rows[trains[rows]]
         self._parts.append(segments._replace(row=rows + first))
 

@@ -450,13 +450,13 @@ def _names(role: str) -> list[str]:
 def _mask(lists: ListColumn, counts: ColumnCounts) -> tuple[Mask | None, Mask]:
     """Return the mask, None if it is 1 everywhere, and the rows with values other than 0 and 1."""
     values, rows = lists.values, len(lists.lengths)
-    one = values == 1
-    if one.all():
+    kept = values == 1
+    if kept.all():
         return None, np.zeros(rows, np.bool_)
-    wrong = ~one & (values != 0)
+    wrong = ~kept & (values != 0)
     if not wrong.any():
-        return one, np.zeros(rows, np.bool_)
+        return kept, np.zeros(rows, np.bool_)
     others = values[wrong & np.isfinite(values)]
     if len(others):
         counts.high["mask"] = max(counts.high.get("mask", -np.inf), float(others.max()))
-    return one | wrong, segment_sums(wrong.astype(np.int64), lists.offsets) > 0
+    return kept | wrong, segment_sums(wrong.astype(np.int64), lists.offsets) > 0

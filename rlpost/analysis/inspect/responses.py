@@ -179,8 +179,8 @@ def _pass_rates(rates: NDArray[np.float64], largest: int) -> list[PassRates]:
         PassRates(float(low), float(high), int(count))
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
     ]
-    none, every = int((rates == 0).sum()), int((rates == 1).sum())
-    return [PassRates(0.0, 0.0, none), *between_rates, PassRates(1.0, 1.0, every)]
+    none, whole = int((rates == 0).sum()), int((rates == 1).sum())
+    return [PassRates(0.0, 0.0, none), *between_rates, PassRates(1.0, 1.0, whole)]
 
 
 def pass_at_k(sizes: NDArray[np.int64], passed: NDArray[np.int64]) -> list[PassAtK]:

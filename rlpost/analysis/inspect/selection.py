@@ -206,8 +206,8 @@ class ColumnSelection:
     @property
     def names(self) -> list[str]:
         """Every column that is read, once."""
-        every = (*KEYS, "reward", "truncated", *NO_ANSWERS)
-        rows = [role for role in every if role in self.columns]
+        roles = (*KEYS, "reward", "truncated", *NO_ANSWERS)
+        rows = [role for role in roles if role in self.columns]
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
         others = (
             self.lists_column, self.text, self.prompt, self.advantages, self.kept, self.rollout,
@@ -285,11 +285,11 @@ def select_columns(
 
 def _token_ids(source: Source, columns: ColumnMap, rows: Mapping[str, Any]) -> TokenIds | None:
     """Return the columns of token ids, of an input with rollout ids that has both."""
-    found = token_id_columns(source, columns)
-    if rows["rollout"] is None or len(found) < len(TOKEN_IDS):
+    ids = token_id_columns(source, columns)
+    if rows["rollout"] is None or len(ids) < len(TOKEN_IDS):
         return None
     mask = columns.columns.get(FINAL_MASK, columns.columns.get("mask"))
-    return TokenIds(found["response_token_ids"], found["prompt_token_ids"], mask, rows["kept"])
+    return TokenIds(ids["response_token_ids"], ids["prompt_token_ids"], mask, rows["kept"])
 
 
 def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:

@@ -70,13 +70,13 @@ def build(
     returns the statistics with the names of inputs in place of temporary files. `partial` is as in
     `inspect_source`.
     """
-    every = columns_map or {}
+    every_name = columns_map or {}
     columns_map = {
-        name: column for name, column in every.items() if name not in {*STAGES} - {*ROLES}
+        name: column for name, column in every_name.items() if name not in {*STAGES} - {*ROLES}
     }
     source = Source(find_inputs(inputs))
-    found = recorded(
-        source, every, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
+    compared = recorded(
+        source, every_name, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
     )
     builder = IndexBuilder(
         source, columns_map, unit=unit, rollout_reward=rollout_reward, failures=failures,
@@ -100,12 +100,12 @@ def build(
         raise DataError(f"{source.name}: the input has no rows")
     index, names = builder.finish(), shown(facts)
     index = index if made_of is None else replace(index, made_of=made_of)
-    parts = [signal(names), overview(names), *topics(names), section(found, names)]
+    parts = [signal(names), overview(names), *topics(names), section(compared, names)]
     return names, html_of(
         [part for part in parts if part is not None],
         _data(facts, names, index, count=examples, seed=seed),
         inputs=", ".join(_inputs(names)),
-        recipe=cut(found.words, _MOST_TEXT) if found else "",
+        recipe=cut(compared.words, _MOST_TEXT) if compared else "",
         verdict=verdict(names),
     )
 

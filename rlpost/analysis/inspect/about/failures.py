@@ -30,7 +30,7 @@ def failures(facts: Facts) -> Page:
     if numbers is None:
         return page_of(facts, "failures", [], without_column("failure"))
     if not facts.whole("failed")["total"]:
-        return page_of(facts, "failures", [], f"No {numbers.of} failed (`{numbers.column}`).")
+        return page_of(facts, "failures", [], f"No {facts.unit} failed (`{numbers.column}`).")
     reasons = [(reason, f"{count:,}") for reason, count in numbers.reasons.items()]
     shares = zip(facts.labels("step"), facts.by("step", "failed"), strict=True)
     worst = sorted(((label, part) for label, part in shares if part), key=lambda x: -x[1])
@@ -38,7 +38,7 @@ def failures(facts: Facts) -> Page:
     step = facts.roles["batch"].column if "batch" in facts.roles else "step"
     tables = [
         TextTable(
-            (f"`{numbers.column}`", plural(numbers.of)), reasons, "Failures", failure_lines(facts)
+            (f"`{numbers.column}`", plural(facts.unit)), reasons, "Failures", failure_lines(facts)
         ),
         TextTable((step, "failed"), steps) if len(facts.labels("step")) > 1 else None,
         _table(numbers.baselines),
@@ -53,7 +53,7 @@ def failure_lines(facts: Facts) -> list[str]:
     if numbers is None or not failed["total"]:
         return []
     text = (
-        f"{percent(failed['mean'])} of {counted(failed['count'], numbers.of)} failed: "
+        f"{percent(failed['mean'])} of {counted(failed['count'], facts.unit)} failed: "
         f"{value_list(numbers.reasons)} ({TREATMENTS[numbers.treatment]})"
     )
     means = numbers.baselines
