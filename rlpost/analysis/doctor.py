@@ -18,22 +18,22 @@ from rlpost.analysis.verify import ColumnDifference
 from rlpost.errors import UnavailableError
 from rlpost.io.machine import cpu_model, memory
 from rlpost.io.system import cores
-from rlpost.pipeline.accelerators import NO_FLOAT64, accelerators, devices_named, memory_of
+from rlpost.pipeline.device import AUTO, CPU, TORCH_CPU
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.run import enrich
+from rlpost.pipeline.torch_device import accelerator, torch_device
 from rlpost.recipe.flags import PREFIX
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 
 Json = dict[str, Any]
 TOKENS = 100_000
 """List elements of the self-test's table."""
 _GROUPS, _GROUP = 64, 8
-_CPU = torch.device("cpu")
-_OTHER_CHUNKS = Options("cpu", chunk_tokens=30_000, workers=1)
+_OTHER_CHUNKS = Options(CPU, chunk_tokens=30_000, workers=1)
 LIBRARIES = (
     *("torch", "pyarrow", "polars", "numpy", "pydantic", "typer", "rich", "fsspec", "msgspec"),
     *("sqlglot", "ray", "obstore", "botocore", "huggingface-hub", "textual", "altair"),
@@ -63,7 +63,7 @@ def examine(device: str) -> Json:
         UsageError: torch has no such device.
     """
     devices, problems = _chosen(device)
-    tests = [*_self_test([torch_device for torch_device, why in devices.items() if why is None])]
+    tests = [*_self_test(devices)]
     failed = [test for test in tests if test["problem"] is not None]
     problems += [f"{test['device']}, {test['recipe']}: {test['problem']}" for test in failed]
     names = [*_VARIABLES, *sorted(name for name in os.environ if name.startswith(PREFIX))]
@@ -75,7 +75,7 @@ def examine(device: str) -> Json:
         "system": platform.platform(),
         "cores": {"usable": cores(), "all": os.cpu_count()},
         "memory": memory()._asdict(),
-        "devices": [_facts(torch_device, why) for torch_device, why in devices.items()],
+        "devices": [*map(_facts, devices)],
         # The value of an option may be private, such as a path or a URL.
         "environment": {
             name: os.environ[name] if name in _VARIABLES else None
@@ -88,26 +88,19 @@ def examine(device: str) -> Json:
     }
 
 
-def _chosen(name: str) -> tuple[dict[torch.device, str | None], list[str]]:
-    """Return the CPU and all other devices, each with why it is not tested, and the problems.
-
-    The reason is None for a device that is tested.
-    """
-    devices, warning = accelerators()
-    problems = [
-        f"{device} {why}" for device, why in devices.items() if why not in (None, NO_FLOAT64)
-    ]
-    problems += [warning] if warning else []
-    if name != "auto":
+def _chosen(name: str) -> tuple[list[str], list[str]]:
+    """Return the CPU and the other devices that are tested, and the problems."""
+    kind = accelerator() if name == AUTO else None
+    cards = [f"{kind}:{n}" for n in range(torch.accelerator.device_count())] if kind else []
+    devices, problems = [CPU], []
+    for card in cards if name in (AUTO, CPU) else [name]:
         try:
-            chosen = devices_named(name)
+            torch_device(card)
         except UnavailableError as error:
-            chosen, problems = (), [*problems, str(error)]
-        devices |= {device: None for device in chosen if device != _CPU}
-        devices |= {
-            device: devices[device] or "not chosen" for device in devices if device not in chosen
-        }
-    return {_CPU: None, **devices}, problems
+            problems.append(str(error))
+        else:
+            devices.append(card)
+    return devices, problems
 
 
 def _version(name: str) -> str | None:
@@ -131,46 +124,39 @@ def _builds() -> Json:
     }
 
 
-def _facts(device: torch.device, why: str | None) -> Json:
-    """Return what a device reports about itself, and why it is not tested."""
-    name, total, capability = cpu_model(), memory().total, None
-    if device != _CPU:
-        module = torch.get_device_module(device)
-        name = _reported(getattr(module, "get_device_name", None), device)
-        capability = _reported(getattr(module, "get_device_capability", None), device)
-        _, total = _reported(memory_of, device) or (None, None)
+def _facts(name: str) -> Json:
+    """Return what a device reports about itself."""
+    if name in (CPU, TORCH_CPU):
+        return {"device": name, "name": cpu_model(), "memory": memory().total, "capability": None}
+    module, facts = torch.get_device_module(name), {}
+    for fact in ("get_device_name", "mem_get_info", "get_device_capability"):
+        with suppress(Exception):  # a card that does not work may fail in any way
+            facts[fact] = getattr(module, fact)(name)
+    capability = facts.get("get_device_capability")
     return {
-        "device": str(device),
-        "name": name,
-        "memory": total,
+        "device": name,
+        "name": facts.get("get_device_name"),
+        "memory": facts.get("mem_get_info", (None, None))[1],
         "capability": ".".join(map(str, capability)) if isinstance(capability, tuple) else None,
-        "not_tested": why,
     }
 
 
-def _reported(function: Callable[[torch.device], Any] | None, device: torch.device) -> Any:
-    """Return what a function reports about a device; None if it fails or there is none."""
-    with suppress(Exception):  # a card that does not work may fail in any way
-        return function and function(device)
-    return None
-
-
-def _self_test(devices: Iterable[torch.device]) -> Iterator[Json]:
+def _self_test(devices: Iterable[str]) -> Iterator[Json]:
     """Yield the differences of each recipe on each device from the CPU's results."""
     table = rollouts(TOKENS)
     for name, recipe in RECIPES.items():
-        reference, _ = enrich(table, recipe, Options("cpu"))
+        reference, _ = enrich(table, recipe, Options(CPU))
         for device in devices:
-            result: Json = {"device": str(device), "recipe": name}
+            result: Json = {"device": device, "recipe": name}
             try:
-                other = _OTHER_CHUNKS if device == _CPU else Options(str(device))
+                other = _OTHER_CHUNKS if device == CPU else Options(device)
                 computed, _ = enrich(table, recipe, other)
             except Exception as error:  # noqa: BLE001 - whatever fails is reported
                 line = next(iter(str(error).splitlines()), "")
                 problem = f"{type(error).__name__}: {line}"
                 result |= {"verdict": "failed", "largest_difference": None, "problem": problem}
             else:
-                exact = device == _CPU or name in _SAME_BITS
+                exact = device == CPU or name in _SAME_BITS
                 result |= _compared(computed, reference, exact=exact)
             yield result
 

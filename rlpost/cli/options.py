@@ -229,9 +229,7 @@ Device = Annotated[
 ]
 ChunkTokens = Annotated[
     int | None,
-    _machine(
-        "--chunk-tokens", "INT", "Approximate tokens per chunk (default: fits the device).", min=1
-    ),
+    _machine("--chunk-tokens", "INT", "Approximate tokens per chunk (default: 524288).", min=1),
 ]
 Workers = Annotated[
     int | None, _machine("--workers", "INT", "Threads (default: one per core, at most 8).", min=1)

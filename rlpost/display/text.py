@@ -202,9 +202,7 @@ def run_times(summary: Mapping[str, Any]) -> list[str]:
         count, unit = summary["tokens"]["all"], "token"
     lines = [run_time(seconds, count, unit), cpu_time(seconds), *pass_limits(seconds)]
     lines += moved_bytes(summary)
-    lines.append("device: {name} ({reason})".format(**summary["device"]))
-    if halved := summary["split_chunks"]:
-        lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
+    lines.append(f"device: {summary['device']}")
     return lines + [f"re-encoded, not copied: {why}" for why in summary.get("rewritten", [])]
 
 
@@ -262,11 +260,9 @@ def _transferred(summary: Mapping[str, Any]) -> list[str]:
     if not sent:
         return []
     tokens = max(summary["tokens"]["all"], 1)
-    devices = ", ".join(summary["devices"])
     each = f"({sent / tokens:.1f} bytes a token)"
-    return [
-        f"{size(sent)} sent to {devices} {each}, {size(fetched)} fetched ({fetched / tokens:.1f})"
-    ]
+    back = f"{size(fetched)} fetched ({fetched / tokens:.1f})"
+    return [f"{size(sent)} sent to {summary['device']} {each}, {back}"]
 
 
 def pass_limits(seconds: Mapping[str, Any]) -> list[str]:

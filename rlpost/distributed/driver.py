@@ -18,7 +18,7 @@ from rlpost.distributed.executor import BatchRef, Call
 from rlpost.distributed.partition import Partition, TablePartition, TaskContext, partition_files
 from rlpost.io.keys import step_order
 from rlpost.io.memory_limit import memory_limit
-from rlpost.pipeline.device_choice import DeviceChoice, choose_device
+from rlpost.pipeline.device import AUTO, CPU
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import bind, check_clash, run_metadata
 from rlpost.pipeline.stages.responses import nothing_left
@@ -58,8 +58,7 @@ def prepare(
     recipe: Recipe,
     state: RunState,
     options: Options,
-    slots: Callable[[DeviceChoice], int],
-    accelerator: Callable[[], str | None] | None = None,
+    slots: int,
 ) -> Prepared:
     """Bind a recipe to files, and divide the files into partitions.
 
@@ -69,8 +68,7 @@ def prepare(
         recipe: what is computed.
         state: before the first batch.
         options: how it is computed; `workers` are the threads of one task, one by default.
-        slots: returns how many tasks may run at once on a device.
-        accelerator: of `choose_device`.
+        slots: how many tasks may run at once.
 
     Raises:
         UsageError, DataError: the recipe does not fit the input, or the columns clash.
@@ -78,20 +76,19 @@ def prepare(
     source = cast("Source", survey)  # it has all attributes of a source that are used here
     plan = bind(source, recipe, state)
     check_clash(plan, emitted(plan.resolved))
-    choice = choose_device(options.device, plan.token_bytes, accelerator)
     context = TaskContext(
         plan.resolved.recipe,
         plan.columns,
         state,
         bucket_count(plan, survey.rows),
         run_metadata(plan, source, state, options),
-        choice,
+        CPU if options.device == AUTO else options.device,
         options.chunk_tokens,
         options.workers or 1,
         str(Path.cwd()),
         memory_limit().text or None,
     )
-    return Prepared(plan, context, partition_files(survey, targets, slots(choice)))
+    return Prepared(plan, context, partition_files(survey, targets, slots))
 
 
 def bucket_count(plan: Plan, rows: int) -> int:
@@ -351,7 +348,7 @@ def whole_summary(
     reduced: Reduced,
     notes: Sequence[Json],
     inputs: Sequence[object],
-    choice: DeviceChoice,
+    device: str,
     targets: Sequence[AnyPath],
 ) -> Json:
     """Return the summary of a run over files, without its seconds.
@@ -361,17 +358,15 @@ def whole_summary(
         reduced: its reduced responses.
         notes: of its last pass.
         inputs: the input files, as the user named them.
-        choice: of the device.
+        device: that computed, as of `--device`.
         targets: the published files.
     """
     totals, cells = tasks.merged_totals(notes, reduced.labels)
     named = zip(targets, (file["reason"] for file in written_files(notes)), strict=True)
     rewritten = [f"{target.name}: {reason}" for target, reason in named if reason]
-    splits = sum(note["halved"] for note in notes)
-    devices = {device for note in notes for device in note["devices"]}
     return {
         **summary_of(plan, cells, reduced.facts, totals),
-        **run_summary(plan, inputs, choice, targets, rewritten, sorted(devices), splits),
+        **run_summary(plan, inputs, device, targets, rewritten),
         "new_columns": list(plan.resolved.written),
     }
 

@@ -22,8 +22,7 @@ from rlpost.io.parquet.source import (
 )
 from rlpost.kernels.codes import dense_codes
 from rlpost.pipeline.data import Responses
-from rlpost.pipeline.device import single_threaded
-from rlpost.pipeline.device_choice import ON_CPU, DeviceChoice
+from rlpost.pipeline.device import CPU, single_threaded
 from rlpost.pipeline.engine import row_name
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.plan import plan_of
@@ -78,7 +77,7 @@ class TaskContext:
     """The number of tables that responses are reduced on; one table has all rows of a step."""
     metadata: FileMetadata | None = None
     """The metadata of the run; None if the run writes no files."""
-    device: DeviceChoice = ON_CPU
+    device: str = CPU
     chunk_tokens: int | None = None
     workers: int = 1
     folder: str = ""
@@ -98,9 +97,9 @@ class TaskContext:
     @contextmanager
     def engine(self, source: Source | TableSource) -> Iterator[Engine]:
         """Yield an engine on a part of the input, which must not change meanwhile."""
-        options = Options(chunk_tokens=self.chunk_tokens, workers=self.workers)
+        options = Options(self.device, self.chunk_tokens, self.workers)
         with limited_memory(self.max_memory), single_threaded():
-            yield engine_for(self.plan(source), options, choice=self.device)
+            yield engine_for(self.plan(source), options)
         if isinstance(source, Source):
             source.check_unchanged()
 

@@ -48,8 +48,7 @@ from rlpost.io.parquet.source import TableSource, input_metadata
 from rlpost.io.publish import StagedFiles
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
-from rlpost.pipeline.device import CPU
-from rlpost.pipeline.device_choice import AUTO, ON_CPU, choose_device
+from rlpost.pipeline.device import AUTO, CPU, TORCH_CPU
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.output.files import check_writable
@@ -157,20 +156,16 @@ def card_resource(device: str) -> str | None:
     """Return Ray's name for the cards of a kind, one of which a task uses; None for the CPU.
 
     Raises:
-        UsageError: torch has no such device; the name has a number, but Ray chooses the card.
+        UsageError: the name has a number, but Ray chooses the card.
     """
-    if device in (AUTO, CPU):
+    if device in (AUTO, CPU, TORCH_CPU):
         return None
-    from rlpost.pipeline.accelerators import device_kind  # noqa: PLC0415 - torch
-
-    kind, number = device_kind(device)
-    if number is not None:
+    kind, _, number = device.partition(":")
+    if number:
         raise UsageError(
             f"--device {device}: Ray chooses a card for each task; write --device {kind} with "
             "--engine ray"
         )
-    if kind == "cpu":
-        return None
     return "GPU" if kind in ("cuda", "xpu") else kind.upper()
 
 
@@ -249,13 +244,6 @@ def _describe(table: Any) -> _TableFacts:
     return _TableFacts(table.schema, table.num_rows, sizes)
 
 
-def _usable_kind() -> str | None:
-    """Return the kind of the card that this task has, if torch can use it."""
-    from rlpost.pipeline.accelerators import usable_kind  # noqa: PLC0415 - torch
-
-    return usable_kind()
-
-
 class RayExecutor:
     """Runs tasks on the cluster that this process is connected to.
 
@@ -275,14 +263,6 @@ class RayExecutor:
         refs = [task.remote(__version__, folder, own) for own in some]
         return join_metadata(self._results("read footers", refs))
 
-    def accelerator(self) -> str | None:
-        """Return the kind of the cluster's cards, if torch can use one where it is; else None."""
-        if not ray.cluster_resources().get("GPU"):
-            return None
-        task = ray.remote(num_gpus=1, max_calls=1)(_usable_kind)
-        kind: str | None = self._results("look for an accelerator", [task.remote()])[0]
-        return kind
-
     def describe(self, tables: Sequence[Any]) -> list[_TableFacts]:
         """Return the facts of each Arrow table."""
         task = ray.remote(_describe).options(max_retries=_RETRIES)
@@ -293,8 +273,8 @@ class RayExecutor:
         total = sum(call.rows for call in calls)
         if total:
             self._reporter.start(purpose, total)
-        on = {True: ray.put(context), False: ray.put(replace(context, device=ON_CPU))}
-        run = {True: _remote(context.device.name), False: _remote(CPU)}
+        on = {True: ray.put(context), False: ray.put(replace(context, device=CPU))}
+        run = {True: _remote(context.device), False: _remote(CPU)}
         with self._clock.wall(purpose):
             started = [
                 run[call.tokens]
@@ -425,7 +405,7 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
             plan.columns,
             state,
             bucket_count(plan, plan.source.rows),
-            device=choose_device(options.device, plan.token_bytes, executor.accelerator),
+            device=CPU if options.device == AUTO else options.device,
             chunk_tokens=options.chunk_tokens,
             workers=options.workers or 1,
             max_memory=memory_limit().text or None,
@@ -461,7 +441,7 @@ def advantages(
     with connected(options.ray_address), StagedFiles(targets):
         staged, executor = StagedOutputs(targets), RayExecutor(options.reporter, clock)
         workers = options.workers or 1
-        slots(workers, options.device)  # before anything is read
+        at_once = slots(workers, options.device)  # before anything is read
         survey = executor.survey(files)
         state = load_state(options.state)
         run = prepare(
@@ -470,10 +450,8 @@ def advantages(
             recipe,
             state,
             options,
-            lambda choice: slots(workers, choice.name),
-            executor.accelerator,
+            at_once,
         )
-        at_once = slots(workers, run.context.device.name)
         staged.create()
         try:
             reduced = reduce_responses(run.context, run.partitions, executor)

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.stages.units import RowsDiffer
 
@@ -206,7 +205,7 @@ def write(
             totals, file = _written(plan, index, target, engine.clock, fill)
             total += totals
             files.append(file)
-    return TaskOutput(_note(engine.clock, total, responses, engine, files))
+    return TaskOutput(_note(engine.clock, total, responses, files))
 
 
 def _written(
@@ -235,7 +234,6 @@ def _note(
     clock: Clock,
     totals: ExactTotals,
     responses: Responses,
-    engine: Engine | None = None,
     files: Sequence[Json] = (),
 ) -> Json:
     """Return the note of a task of the last pass."""
@@ -243,8 +241,6 @@ def _note(
     return {
         "totals": totals.to_text(),
         "cells": responses.cells.names(totals.keys),
-        "halved": engine.splits if engine else 0,
-        "devices": engine.devices.names if engine else [],
         "busy": seconds["busy"],
         "cpu": seconds["cpu"],
         "files": list(files),
@@ -258,7 +254,7 @@ def enrich(
     responses, _ = assemble_responses(labels, batches, empty=partition.rows == 0)
     with context.engine(partition.source()) as engine:
         table, totals = enrich_table(engine, partition.table, responses)
-    return TaskOutput(_note(engine.clock, totals, responses, engine), table)
+    return TaskOutput(_note(engine.clock, totals, responses), table)
 
 
 def encode(
@@ -275,7 +271,7 @@ def encode(
             for row_group, columns in chunk.parts:
                 packer.add(partition.part.first + row_group, columns)
             totals += chunk.totals
-    note = _note(engine.clock, totals, responses, engine)
+    note = _note(engine.clock, totals, responses)
     return TaskOutput(note, ArrowBlock(packer.finish()))
 
 
@@ -316,7 +312,7 @@ def join(
 
     _, file = _written(plan, 0, partition.targets[0], clock, fill)
     source.check_unchanged()
-    return TaskOutput(_note(clock, ExactTotals(), responses, files=[file]))
+    return TaskOutput(_note(clock, ExactTotals(), responses, [file]))
 
 
 def merged_totals(notes: Sequence[Json], labels: Labels) -> tuple[ExactTotals, SummaryCells]:

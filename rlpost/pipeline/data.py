@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rlpost.pipeline.transfer import Transfers
+    from rlpost.pipeline.device import Device
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import Unit
 
@@ -206,17 +206,13 @@ class Batch:
         columns = self.tokens.items()
         return self.with_(**{name: xp.where(inside, x, xp.zeros((), x)) for name, x in columns})
 
-    def beside(self, responses: Responses, start: int, transfers: Transfers) -> Batch:
+    def beside(self, responses: Responses, start: int, device: Device) -> Batch:
         """Return the batch with its rows of the table, which begin at `start`."""
         table = responses.rows(start, start + len(self.offsets) - 1).columns
         if not is_tensor(self.offsets):
             return replace(self, responses=table, table=table, shared=responses.shared)
-        device = self.offsets.device
         return replace(
-            self,
-            responses=transfers.rows(table, device),
-            table=table,
-            shared=transfers.shared(responses.shared, device),
+            self, responses=device.rows(table), table=table, shared=device.shared(responses.shared)
         )
 
 

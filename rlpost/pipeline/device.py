@@ -1,73 +1,90 @@
-"""The CPU, which computes by numpy: the devices of a run that imports no torch."""
+"""Where chunks are computed: by numpy on the CPU, or by torch on a device (`torch_device`)."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlpost.io.parquet.source import CHUNK_TOKENS
-from rlpost.pipeline.transfer import Transfers
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from rlpost.io.clock import Clock
+    from rlpost.kernels.arrays import Array
 
 
-CPU = "cpu"
-TORCH_CPU = "torch:cpu"
-"""Names of the CPU: computed by numpy, and by what devices run."""
+AUTO, CPU, TORCH_CPU = "auto", "cpu", "torch:cpu"
+"""Names of `--device`: the CPU is computed by numpy, or by what devices run."""
 
 
-class Devices:
-    """The CPU, which computes by numpy; or the devices of torch in `accelerators`."""
+class Staged(NamedTuple):
+    """Memory of the host for the tokens of a chunk."""
 
-    out_of_memory: tuple[type[BaseException], ...] = ()
-    """What is raised if the memory of a device is full."""
+    tokens: dict[str, NDArray[Any]]
+    """[T] of each role, to be filled."""
+    send: Callable[[], tuple[Array, Array, dict[str, Array]]]
+    """Returns offsets, mask and tokens where they are computed with; tokens are float64."""
 
-    def __init__(self, devices: tuple[Any, ...] = (CPU,)) -> None:
-        self.all = devices
 
-    @property
-    def library(self) -> str:
-        """The library that computes, and its version, by which the last bit may differ."""
-        return f"numpy {np.__version__}"
+class Device:
+    """The CPU, which computes by numpy: nothing is copied.
 
-    @property
-    def kind(self) -> str:
-        """What the devices are: `cpu`, `cuda`, ..."""
-        return str(self.all[0]).partition(":")[0]
+    Args:
+        name: as of `--device`.
+        clock: counts the bytes that are sent and fetched.
+    """
 
-    @property
-    def names(self) -> list[str]:
-        """The name of each, as of `--device`."""
-        return [*map(str, self.all)]
-
-    @property
-    def here(self) -> Any:
-        """The device of this thread."""
-        return self.all[0]
-
-    def transfers(self, clock: Clock) -> Transfers:
-        """Return what sends arrays to these devices, and counts bytes on a clock."""
-        return Transfers(clock)
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name, self.clock = name, clock
 
     @contextmanager
-    def stream(self) -> Iterator[None]:
-        """Let this thread compute; infinity and NaN are results, of which numpy does not warn."""
+    def computing(self, _where: Callable[[], str]) -> Iterator[None]:
+        """Let this thread compute; infinity and NaN are results, of which numpy does not warn.
+
+        Args:
+            _where: returns the name of the rows, for errors.
+        """
         with np.errstate(all="ignore"):
             yield
 
-    def chunk_tokens(self, workers: int) -> int:
-        """Return tokens per chunk: few enough for the CPU's caches."""
-        del workers
-        return CHUNK_TOKENS
+    def stage(
+        self,
+        offsets: NDArray[np.int64],
+        mask: NDArray[np.bool_],
+        columns: Mapping[str, Sequence[NDArray[Any]]],
+        *,
+        full: bool,
+    ) -> Staged:
+        """Return memory for the tokens of a chunk.
 
-    def empty_cache(self) -> None:
-        """Free memory of devices that is kept for later."""
+        Args:
+            offsets: [n+1].
+            mask: [T].
+            columns: the numbers of each role, as the file stores them.
+            full: the mask is true everywhere.
+        """
+        del full
+        tokens: dict[str, NDArray[Any]] = {role: np.empty(len(mask)) for role in columns}
+        return Staged(tokens, lambda: (offsets, mask, tokens))
+
+    def rows(self, columns: Mapping[str, NDArray[Any]]) -> Mapping[str, Array]:
+        """Return columns of responses where they are computed with."""
+        return columns
+
+    def shared(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, Array]:
+        """Return arrays that all chunks of a pass read, where they are computed with."""
+        return arrays
+
+    def fetch(self, arrays: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
+        """Return arrays on the host, those that are there as they are; waits for a device.
+
+        Equal objects stay equal objects.
+        """
+        return dict(arrays)
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlpost.errors import UnavailableError
 from rlpost.io.memory_limit import MemoryGate, memory_limit
-from rlpost.io.parquet.source import Source, count_rows, halves, join_chunks, split_by_row_group
+from rlpost.io.parquet.source import Source, count_rows, join_chunks, split_by_row_group
 from rlpost.io.threads import map_ordered, prefetch
 from rlpost.kernels.arrays import on_host
 from rlpost.kernels.segments import count_true, lengths
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Chunks, RowChunk
     from rlpost.pipeline.data import Batch, Column, Responses
-    from rlpost.pipeline.device import Devices
     from rlpost.pipeline.plan import Pass, Phase, Plan
     from rlpost.pipeline.reading import Decoder
     from rlpost.pipeline.stages import Stage
@@ -60,7 +58,6 @@ class Engine:
     Args:
         plan: from `plan_of`.
         decoder: converts chunks to arrays.
-        devices: that compute.
         chunk_tokens: approximate list elements of a chunk.
         workers: threads that compute.
         reporter: shows progress.
@@ -71,7 +68,6 @@ class Engine:
         self,
         plan: Plan,
         decoder: Decoder,
-        devices: Devices,
         *,
         chunk_tokens: int,
         workers: int,
@@ -80,14 +76,11 @@ class Engine:
     ) -> None:
         self.plan = plan
         self.decoder = decoder
-        self.devices = devices
-        self.transfers = decoder.transfers
+        self.device = decoder.device
         self.chunk_tokens = chunk_tokens
         self.workers = workers
         self.reporter = reporter
         self.clock = clock
-        self.splits = 0
-        """How many chunks were halved because the memory of the device was full."""
         self._passes = plan.passes()
         self._gate = MemoryGate(memory_limit().room)
         if isinstance(plan.source, Source):
@@ -134,8 +127,8 @@ class Engine:
                     return rows, {"tokens": length, "length": length}
                 if not step.mapped:
                     return rows, _sizes(*self.decoder.structure(chunks))
-                batch = self.decoder.batch(chunks, roles, self.devices.here)
-                mapped = self.transfers.fetch(_mapped(step.mapped, batch))
+                batch = self.decoder.batch(chunks, roles)
+                mapped = self.device.fetch(_mapped(step.mapped, batch))
                 return rows, mapped | _sizes(on_host(batch.offsets), on_host(batch.mask))
 
         return self._over_all(step, read)
@@ -156,7 +149,7 @@ class Engine:
             with self.clock.busy("compute"):
                 batch = self._applied(step, chunks, responses)
                 observed = self.plan.observe(batch) if step.observed else {}
-                return self.transfers.fetch(_mapped(step.mapped, batch) | observed)
+                return self.device.fetch(_mapped(step.mapped, batch) | observed)
 
         return self._over_all(step, map_chunks)
 
@@ -183,7 +176,7 @@ class Engine:
                 batch = self._applied(step, chunks, responses, tokens=tokens)
                 counted = self.plan.count(batch)
                 written = written_columns(batch, self.plan.resolved, names)
-                fetched = self.transfers.fetch({**counted.numbers, **written})
+                fetched = self.device.fetch({**counted.numbers, **written})
                 totals = counted.totals(fetched)
                 row_name = partial(self._row_name, chunks[0])
                 own = {name: fetched[name] for name in names}
@@ -214,10 +207,10 @@ class Engine:
         start = self._row(chunks)
         lengths = responses["length"][start : start + count_rows(chunks)]
         if not tokens:
-            return self.decoder.without_tokens(lengths).beside(responses, start, self.transfers)
+            return self.decoder.without_tokens(lengths).beside(responses, start, self.device)
         own = lengths if all_policy(responses) else None
-        batch = self.decoder.batch(chunks, step.roles, self.devices.here, own)
-        batch = batch.beside(responses, start, self.transfers)
+        batch = self.decoder.batch(chunks, step.roles, own)
+        batch = batch.beside(responses, start, self.device)
         for stage in step.applied:
             assert stage.apply is not None
             batch = stage.apply(batch)
@@ -238,40 +231,30 @@ class Engine:
         self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk], most: int
     ) -> Iterator[R]:
         """Yield the results for chunks, which are joined up to a number of tokens, in order."""
-        for results in self.clock.waited("results", self._results(work, chunks, most)):
-            yield from results
+        yield from self.clock.waited("results", self._results(work, chunks, most))
 
     def _results(
         self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk], most: int
-    ) -> Iterator[list[R]]:
+    ) -> Iterator[R]:
         timed = self.clock.timed("read", self._counted(join_chunks(chunks, most)))
         first = list(islice(self.clock.waited("read", timed), 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would gain nothing
-            yield from (self._with_oom_retry(work, only) for only in first)
+            yield from (self._computed(work, only) for only in first)
             return
         items = self.clock.waited("read", prefetch(chain(first, timed), _PREFETCH))
-        yield from map_ordered(partial(self._with_oom_retry, work), items, self.workers)
+        yield from map_ordered(partial(self._computed, work), items, self.workers)
 
     def _counted(self, chunks: Iterator[Chunks]) -> Iterator[Chunks]:
         for joined in chunks:
             self.clock.count_bytes(decoded=sum(chunk.table.nbytes for chunk in joined))
             yield joined
 
-    def _with_oom_retry(self, work: Callable[[Chunks], R], chunks: Chunks) -> list[R]:
-        """Return the result for some chunks, or for their halves if device memory is full."""
-        try:
-            needed = _COPIES * sum(chunk.table.nbytes for chunk in chunks)
-            with self._gate.admit(needed), self.devices.stream():
-                return [work(chunks)]
-        except self.devices.out_of_memory:
-            if count_rows(chunks) == 1:
-                raise UnavailableError(
-                    f"{self._row_name(chunks[0], 0)}: this response does not fit into the memory "
-                    f"of {self.devices.here}; --device cpu has more"
-                ) from None
-        self.splits += 1
-        self.devices.empty_cache()
-        return [result for half in halves(chunks) for result in self._with_oom_retry(work, half)]
+    def _computed(self, work: Callable[[Chunks], R], chunks: Chunks) -> R:
+        """Return the result for some chunks, when there is memory for it."""
+        needed = _COPIES * sum(chunk.table.nbytes for chunk in chunks)
+        where = partial(self._row_name, chunks[0], 0)
+        with self._gate.admit(needed), self.device.computing(where):
+            return work(chunks)
 
     def _row_name(self, chunk: RowChunk, row: int) -> str:
         """Return the name of a row in errors; `row` is counted from the start of a chunk."""

@@ -317,13 +317,11 @@ def _summary(
     if not results:
         empty: Json = {"responses": 0, "facts": {}, "findings": []}
         return {**empty, **lists, "recipe": recipe.model_dump(mode="json"), **skipped}
-    lists["devices"] = sorted({*lists["devices"]})
-    halved = sum(one["split_chunks"] for one in results)
     joint = joint_summary(run.bind(Source([*files.chosen]), recipe), parts)
-    return {**results[-1], **joint, **lists, "split_chunks": halved, **skipped}
+    return {**results[-1], **joint, **lists, **skipped}
 
 
-_LISTS = ("inputs", "outputs", "rewritten", "devices")
+_LISTS = ("inputs", "outputs", "rewritten")
 
 
 def _failure(files: SortedFiles, summary: Json) -> InputsError:

@@ -23,8 +23,7 @@ class Options:
     Args:
         device: `cpu`, `cuda`, `cuda:1`, ...; `auto` is a GPU if there is one and the input is
             large.
-        chunk_tokens: approximate tokens per chunk; None: 2^19 on the CPU, what the memory of a GPU
-            allows.
+        chunk_tokens: approximate tokens per chunk; None: 2^19.
         workers: threads that compute; None: one per core, at most 8.
         max_memory: bytes that the process may use, or a text such as `4GB` or `50%` (of the
             machine); None: 75% of the machine, or of the limit of its container. What cannot fit

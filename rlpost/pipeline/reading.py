@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import RowChunk
     from rlpost.pipeline.data import Column
-    from rlpost.pipeline.transfer import Transfers
+    from rlpost.pipeline.device import Device
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -65,14 +65,14 @@ class Decoder:
         length_role: the role whose lists set the length of each response; None without tokens.
         nonfinite: `error` raises for NaN and infinities at policy tokens; `mask` keeps them for
             the stage that leaves such responses out.
-        transfers: sends tokens to a device.
+        device: that computes with the tokens.
     """
 
     files: Sequence[InputFile]
     columns: ColumnMap
     length_role: str | None
     nonfinite: str
-    transfers: Transfers
+    device: Device
     missing_components: str = "error"
     """`skip` keeps NaN and null in components of the reward."""
     null_rewards: bool = False
@@ -94,7 +94,6 @@ class Decoder:
         self,
         chunks: Sequence[RowChunk],
         roles: Collection[str],
-        device: Any,
         lengths: NDArray[np.int64] | None = None,
     ) -> Batch:
         """Return the tokens of some chunks; columns are float64.
@@ -104,7 +103,6 @@ class Decoder:
         Args:
             chunks: consecutive rows of one file.
             roles: the token roles to decode.
-            device: of the batch.
             lengths: [n] tokens of each row, if all are policy tokens; chunks need no mask then.
 
         Raises:
@@ -114,11 +112,10 @@ class Decoder:
         offsets, mask = self.structure(chunks) if lengths is None else _all_policy(lengths)
         full = lengths is not None or bool(mask.all())
         lists = {role: self._lists(chunks, role, offsets) for role in sorted(roles)}
-        staged = self.transfers.stage(offsets, mask, lists, device, full=full)
+        staged = self.device.stage(offsets, mask, lists, full=full)
         for role, values in lists.items():
             self._fill(staged.tokens[role], values, chunks, role, offsets, mask)
-        arrays = staged.sent()
-        return Batch(arrays.offsets, arrays.mask, arrays.tokens, full=full)
+        return Batch(*staged.send(), full=full)
 
     def without_tokens(self, lengths: NDArray[np.int64]) -> Batch:
         """Return a batch of numpy with the lengths of its responses, [n], but no tokens."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,14 +17,13 @@ from rlpost.display.text import counted
 from rlpost.errors import FindingsError, UsageError
 from rlpost.io.clock import Clock
 from rlpost.io.parquet.sink import encoder_for, open_sink
-from rlpost.io.parquet.source import TableSource
+from rlpost.io.parquet.source import CHUNK_TOKENS, TableSource
 from rlpost.io.parquet.splice_plan import join_table_metadata
 from rlpost.io.staged import COPY_BYTES
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of_rows
-from rlpost.pipeline.device import single_threaded
-from rlpost.pipeline.device_choice import DeviceChoice, choose_device, devices_of
+from rlpost.pipeline.device import AUTO, CPU, Device, single_threaded
 from rlpost.pipeline.engine import Engine
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
 from rlpost.pipeline.output.files import check_writable
@@ -57,6 +57,10 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 MetadataOf = Callable[[Plan, int, "Responses", Any], dict[str, str]]
 """Returns the metadata of a file from the plan, the file's number, its responses and totals."""
+LEAST_BYTES = 1 << 30
+"""Bytes of token columns from which `--device auto` is a card: below, importing torch and starting
+a card take longer than the CPU computes."""
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _COMPLETING = 4  # files that are completed and synced at a time, while the next one is computed
 
 
@@ -88,8 +92,7 @@ def write(
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
-    choice = choose_device(options.device, plan.token_bytes)
-    engine = engine_for(plan, options, choice, clock)
+    engine = engine_for(plan, options, clock)
     with single_threaded():
         responses = engine.responses(names)
         run = run_metadata(plan, source, state, options)
@@ -98,15 +101,15 @@ def write(
             enriched_metadata, run=run, summaries=summaries, entries=entries or {}
         )
         summary: Json = {}
-        about = partial(run_summary, plan, [file.path for file in source.files], choice)
+        about = partial(run_summary, plan, [file.path for file in source.files], engine.device.name)
 
         def check(totals: ExactTotals) -> None:
             summary.update(summaries[0] if summaries else summarise(plan, responses, totals))
-            summary.update(about([], [], engine.devices.names, engine.splits))
+            summary.update(about([], []))
             check_findings(summary, options.fail_on)
 
         totals, rewritten = write_files(engine, responses, outputs, names, metadata, check=check)
-        summary |= about(outputs.targets, rewritten, engine.devices.names, engine.splits)
+        summary |= about(outputs.targets, rewritten)
         summary["new_columns"] = [*names]
     if options.state is not None:
         save_state(options.state, state.after(responses.notes))
@@ -122,15 +125,14 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
-    choice = choose_device(options.device, plan.token_bytes)
-    engine = engine_for(plan, options, choice=choice)
+    engine = engine_for(plan, options)
     with single_threaded():
         responses = engine.responses(names)
         engine.reporter.start("write", plan.source.rows)
         enriched, totals = enrich_table(engine, table, responses)
     summary = summarise(plan, responses, totals)
     summary["recipe"] = plan.resolved.recipe.model_dump(mode="json")
-    summary["device"] = choice.facts()
+    summary["device"] = engine.device.name
     summary["new_columns"] = [*names]
     check_findings(summary, options.fail_on)
     if options.state is not None:
@@ -203,31 +205,26 @@ def bind(
     return plan_of(source, columns, resolve_recipe(recipe, columns), state or RunState())
 
 
-def engine_for(
-    plan: Plan, options: Options, choice: DeviceChoice | None = None, clock: Clock | None = None
-) -> Engine:
+def engine_for(plan: Plan, options: Options, clock: Clock | None = None) -> Engine:
     """Return an engine that runs a plan.
 
     Args:
         plan: of the run.
         options: of the run.
-        choice: the device; None: that of the options, by the token columns of the plan.
         clock: of several engines; None: of this one.
 
     Raises:
         UsageError: the options name no device.
         UnavailableError: this machine does not have the device.
     """
-    devices = devices_of(choice or choose_device(options.device, plan.token_bytes))
-    workers = options.workers or max(min(cores(), MOST_WORKERS), len(devices.all))
-    keep_freed_memory()
     recipe, clock = plan.resolved.recipe, clock or Clock(options.started, options.cpu_started)
+    keep_freed_memory()
     decoder = Decoder(
         plan.source.files,
         plan.columns,
         plan.length_role,
         recipe.nonfinite,
-        devices.transfers(clock),
+        device_for(options.device, plan.token_bytes, clock),
         recipe.numerics.missing_components,
         plan.resolved.unit == "rollout",
         plan.resolved.excuses_failed,
@@ -237,12 +234,32 @@ def engine_for(
     return Engine(
         plan,
         decoder,
-        devices,
-        chunk_tokens=options.chunk_tokens or devices.chunk_tokens(workers),
-        workers=workers,
+        chunk_tokens=options.chunk_tokens or CHUNK_TOKENS,
+        workers=options.workers or min(cores(), MOST_WORKERS),
         reporter=options.reporter,
         clock=clock,
     )
+
+
+def device_for(name: str, token_bytes: int, clock: Clock) -> Device:
+    """Return the device of a run.
+
+    Args:
+        name: of `--device`; `auto` is a card if one pays, and the CPU otherwise.
+        token_bytes: bytes of the token columns of the input.
+        clock: counts the bytes that are sent and fetched.
+
+    Raises:
+        UsageError: torch has no such kind.
+        UnavailableError: this machine has no such device, or it does not compute in float64.
+    """
+    driver = token_bytes >= LEAST_BYTES and any(Path(file).exists() for file in _DRIVERS)
+    if name == CPU or (name == AUTO and not driver):
+        return Device(CPU, clock)
+    from rlpost.pipeline.torch_device import TorchDevice, accelerator  # noqa: PLC0415 - torch
+
+    name = accelerator() or CPU if name == AUTO else name
+    return Device(CPU, clock) if name == CPU else TorchDevice(name, clock)
 
 
 def check_clash(plan: Plan, names: Sequence[str]) -> None:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.device_choice import DeviceChoice
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import Label, Totals
@@ -219,22 +218,18 @@ def _distinct(labels: Iterable[Sequence[Label]]) -> list[Label]:
 def run_summary(
     plan: Plan,
     inputs: Sequence[object],
-    choice: DeviceChoice,
+    device: str,
     targets: Sequence[AnyPath],
     rewritten: Sequence[str],
-    devices: Sequence[str],
-    splits: int,
 ) -> Json:
     """Return the facts of a whole run, besides the numbers of its responses.
 
     Args:
         plan: of the run.
         inputs: the paths of the input files.
-        choice: of the device.
+        device: that computed, as of `--device`.
         targets: the published files.
         rewritten: the files that were not spliced, each with the reason.
-        devices: the names of those that computed.
-        splits: how many chunks were halved because the memory of the device was full.
     """
     return {
         "rlpost_version": __version__,
@@ -242,9 +237,7 @@ def run_summary(
         "inputs": [str(path) for path in inputs],
         "outputs": [str(target) for target in targets],
         "rewritten": list(rewritten),
-        "device": choice.facts(),
-        "devices": [*devices],
-        "split_chunks": splits,
+        "device": device,
     }
 
 

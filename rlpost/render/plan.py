@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
@@ -11,7 +11,7 @@ from rlpost.display.text import counted, role_columns, size
 from rlpost.render.summary import mapped_columns, unit_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.plan import Pass, Plan
@@ -23,7 +23,7 @@ _PASSES = ("", "once", "twice", "three times")
 def plan_page(
     plan: Plan,
     target: AnyPath | None,
-    device: Mapping[str, Any],
+    device: str,
     *,
     overwrite: bool = False,
     verbose: bool = False,
@@ -33,7 +33,7 @@ def plan_page(
     Args:
         plan: a recipe bound to its input.
         target: OUT; None if it is not named.
-        device: facts of the `DeviceChoice`.
+        device: that computes, as of `--device`.
         overwrite: OUT may exist.
         verbose: with all roles, and the columns and bytes of each pass.
     """
@@ -56,7 +56,7 @@ def plan_page(
     return Page(
         f"rlpost advantages --plan · {plan.source.name}{'' if target is None else f' → {target}'}",
         [_input(plan), *unit_line(plan.resolved.unit, plan.resolved.unit_reason), *columns],
-        [*parts, TextTable(rows=[*_facts(plan, names, passes), _device(device)], text=(0, 1))],
+        [*parts, TextTable(rows=[*_facts(plan, names, passes), ("device", device)], text=(0, 1))],
         verdict=verdict,
     )
 
@@ -80,10 +80,6 @@ def _facts(plan: Plan, names: tuple[str, ...], passes: list[Pass]) -> Iterator[t
     why = plan.why_one_table
     text = "each step is computed on its own" if why is None else f"all steps on one machine: {why}"
     yield "Ray", f"statistics of responses: {text}"
-
-
-def _device(facts: Mapping[str, Any]) -> tuple[str, str]:
-    return "device", "{name} ({reason})".format(**facts)
 
 
 def _pass_table(plan: Plan, passes: list[Pass]) -> TextTable:

@@ -172,8 +172,8 @@ def _overview(summary: Json) -> list[str]:
     if summary["process_rewards"] is not None:
         lines.append(_PROCESS[summary["process_rewards"]])
     lines += mapped_columns(summary["roles"])
-    if "device" in summary and summary["device"]["name"] != CPU:
-        lines.append("computed on {name}: {reason}".format(**summary["device"]))
+    if summary.get("device", CPU) != CPU:
+        lines.append(f"computed on {summary['device']}")
     return lines
 
 

@@ -12,14 +12,13 @@ from runs import run
 
 from rlpost.analysis import doctor
 from rlpost.cli.render.doctor import show
-
-CARD = torch.device("cuda", 0)
+from rlpost.pipeline.torch_device import torch_device
 
 
 @pytest.fixture(autouse=True)
 def few_tokens(monkeypatch):
     monkeypatch.setattr(doctor, "TOKENS", 40_000)
-    monkeypatch.setattr(doctor, "accelerators", lambda: ({}, ""))
+    monkeypatch.setattr(doctor, "accelerator", lambda: None)
 
 
 @pytest.fixture
@@ -32,8 +31,10 @@ def card(monkeypatch):
             return (compute(made) if options.device == "cuda:0" else made), summary
 
         doctor_enrich = doctor.enrich
-        monkeypatch.setattr(doctor, "accelerators", lambda: ({CARD: None}, ""))
-        monkeypatch.setattr(doctor, "memory_of", lambda _: (60 << 30, 80 << 30))
+        monkeypatch.setattr(doctor, "accelerator", lambda: "cuda")
+        monkeypatch.setattr(doctor, "torch_device", torch.device)
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (60 << 30, 80 << 30))
         monkeypatch.setattr(doctor, "enrich", enrich)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Fast Card")
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
@@ -79,7 +80,6 @@ def test_a_card_is_compared_with_the_cpu(card):
         "name": "Fast Card",
         "memory": 80 << 30,
         "capability": "9.0",
-        "not_tested": None,
     }
     results = {(one["device"], one["recipe"]): one for one in found["self_test"]["results"]}
     scan = results["cuda:0", "gae, KL, whitening"]
@@ -90,7 +90,7 @@ def test_a_card_is_compared_with_the_cpu(card):
     assert (found["ok"], code) == (False, 5)  # the same bits are needed of grpo
 
 
-def failing(_):
+def failing(*_, **__):
     raise RuntimeError("CUDA error: no kernel image\nmore lines")
 
 
@@ -109,22 +109,16 @@ def test_a_card_that_computes_something_else_is_a_problem(card, compute, problem
     assert any(text.startswith(problem) for text in found["problems"])
 
 
-@pytest.mark.parametrize(
-    ("devices", "warning", "problems"),
-    [
-        ({CARD: "fails (out of memory)"}, "", ["cuda:0 fails (out of memory)"]),
-        ({}, "CUDA initialization: too old", ["CUDA initialization: too old"]),
-        ({torch.device("mps", 0): doctor.NO_FLOAT64}, "", []),
-    ],
-)
-def test_a_card_that_cannot_be_used_is_not_tested(monkeypatch, devices, warning, problems):
-    monkeypatch.setattr(doctor, "accelerators", lambda: (devices, warning))
-    monkeypatch.setattr(torch.cuda, "get_device_name", failing)
+def test_a_card_that_cannot_be_used_is_a_problem(card, monkeypatch):
+    card()
+    monkeypatch.setattr(doctor, "torch_device", torch_device)
+    monkeypatch.setattr(torch, "ones", failing)
     found, code = report()
-    assert found["problems"] == problems
-    assert code == (5 if problems else 0)
+    assert code == 5
+    assert [text.partition("; ")[0] for text in found["problems"]] == [
+        f"--device cuda:0: torch {torch.__version__}: CUDA error: no kernel image"
+    ]
     assert {one["device"] for one in found["self_test"]["results"]} == {"cpu"}
-    assert [one["not_tested"] for one in found["devices"]] == [None, *devices.values()]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

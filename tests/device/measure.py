@@ -13,7 +13,7 @@ from rlpost.pipeline.engine import Engine
 from rlpost.pipeline.reading import Decoder
 from tests.device import shadow
 
-UNSTABLE = ("seconds", "bytes", "device", "devices", "split_chunks")
+UNSTABLE = ("seconds", "bytes", "device")
 """Parts of a summary that are not results."""
 
 

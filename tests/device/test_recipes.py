@@ -149,7 +149,7 @@ def more_columns(*arguments):
         ("estimators.returns.reverse_scan", scan_with_boolean_index, "gae kl", "waits: .*'index'"),
         ("estimators.returns.reverse_scan", scan_with_other_bits, "gae kl", "bits"),
         ("pipeline.stages.tokens.add_at", add_at_after_cumsum, "gae kl", "two runs"),
-        ("pipeline.device_transfers._sent_as", lambda *_: torch.float64, "gae kl", "sent"),
+        ("pipeline.torch_device._sent_as", lambda *_: torch.float64, "gae kl", "sent"),
         ("pipeline.engine.written_columns", more_columns, "gae kl", "fetched"),
     ],
 )

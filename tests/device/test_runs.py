@@ -24,13 +24,13 @@ import rlpost
 from rlpost.distributed import driver
 from rlpost.distributed import partition as partitions
 from rlpost.distributed.partition import TablePartition, TaskContext
-from rlpost.errors import RlpostError, UnavailableError
+from rlpost.errors import NotEnoughMemoryError, RlpostError
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
-from rlpost.pipeline.accelerators import TorchDevices
-from rlpost.pipeline.device_choice import DeviceChoice
+from rlpost.pipeline import run as runs
 from rlpost.pipeline.run import bind
 from rlpost.pipeline.running_state import RunState
+from rlpost.render.summary import summary_page
 from tests.device.inputs import rollouts
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"
@@ -68,38 +68,33 @@ def test_a_file_has_the_bytes_of_the_cpu(measure, tmp_path, recipe, sample):
     assert sent - 16 * rows <= summary["bytes"]["to_device"] <= sent  # not offsets of segments
 
 
-def test_a_chunk_that_does_not_fit_is_halved(shadow, measure):
+def test_a_chunk_that_does_not_fit_is_an_error_and_smaller_ones_fit(shadow, measure):
     recipe, table = RECIPES["gae"], rollouts(observations=True)
     expected, _ = rlpost.enrich(table, recipe, SMALL)
     _, _, whole = measure.on_shadow(table, recipe, chunk_tokens=1 << 20, workers=1)
-    with shadow.limited(0, shadow.cards[0].allocated + whole.peak // 3) as card:
-        result, _, run = measure.on_shadow(table, recipe, chunk_tokens=1 << 20, workers=1)
-        assert card.peak <= card.limit
-    assert [len(chunks) for chunks in whole.passes] == [1, 1, 1]
-    assert all(len(chunks) > 2 for chunks in run.passes[1:])
-    assert result.equals(expected)
-
-
-@pytest.mark.nightly
-def test_columns_that_do_not_fit_are_computed_again(shadow, measure, monkeypatch):
-    """A card may report more free memory than this process gets."""
-    recipe, table = RECIPES["gae"], rollouts(observations=True)
-    expected, _ = rlpost.enrich(table, recipe, SMALL)
-    monkeypatch.setattr(TorchDevices, "room", lambda _: 1 << 33)
-    with shadow.limited(0, shadow.cards[0].allocated + 3 * table["values"].nbytes):
-        result, _, run = measure.on_shadow(table, recipe, chunk_tokens=200, workers=1)
-    assert result.equals(expected)
-    assert any("values" in chunk.roles for chunk in run.passes[2])
-
-
-def test_a_response_that_does_not_fit_alone_is_an_error(shadow):
     used = shadow.cards[0].allocated
-    with (
-        shadow.limited(0, used + (1 << 13)),
-        pytest.raises(UnavailableError, match=r"row 0: this response does not fit .* shadow:0"),
-    ):
-        rlpost.enrich(rollouts(observations=True), RECIPES["gae"], ON_CARD)
-    assert shadow.cards[0].allocated == used
+    with shadow.limited(0, used + whole.peak // 3):
+        with pytest.raises(
+            NotEnoughMemoryError, match=r"row 0: this chunk .* shadow:0.*--chunk-to"
+        ):
+            measure.on_shadow(table, recipe, chunk_tokens=1 << 20, workers=1)
+        assert shadow.cards[0].allocated == used
+        result, _, _ = measure.on_shadow(table, recipe, chunk_tokens=2000, workers=1)
+    assert result.equals(expected)
+
+
+def test_auto_takes_a_card_for_large_inputs_alone(shadow, monkeypatch, tmp_path):
+    assert shadow.cards
+    names = []
+    for least in (1 << 30, 1000):
+        monkeypatch.setattr(runs, "LEAST_BYTES", least)
+        monkeypatch.setattr(runs, "_DRIVERS", ("/",))
+        source, target = SAMPLES / "arithmetic.parquet", tmp_path / f"{least}.parquet"
+        summary = rlpost.advantages(source, target, RECIPES["gae"])
+        names += [summary["device"], rlpost.loss(source, recipe=RECIPES["gae"])["device"]]
+        line = f"computed on {summary['device']}"
+        assert (line in summary_page(summary).lines) == (summary["device"] != "cpu")
+    assert names == ["cpu", "cpu", "shadow", "shadow"]
 
 
 @pytest.mark.nightly
@@ -146,8 +141,7 @@ def test_any_rollouts_have_the_bits_of_the_cpu(measure, rows, options, chunk_tok
 def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
     table = rollouts(observations=True)
     plan = bind(TableSource(table), recipe, RunState())
-    card = DeviceChoice("shadow:1", "asked for")
-    context = TaskContext(recipe, plan.columns, RunState(), 1, device=card, chunk_tokens=3000)
+    context = TaskContext(recipe, plan.columns, RunState(), 1, device="shadow:1", chunk_tokens=3000)
     parts = [TablePartition(table.slice(start, 48), 48) for start in (0, 48)]
     with shadow.counted() as counts:
         reduced = driver.reduce_responses(context, parts, InProcess())
@@ -159,11 +153,11 @@ def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
 
 @pytest.mark.parametrize(("name", "columns", "knobs"), CALLS)
 def test_a_function_has_the_cpus_bits_on_the_card_of_its_input(shadow, name, columns, knobs):
-    device, arrays = shadow.cards[1].device, columns_of("torch")
+    card, arrays = shadow.cards[1].device, columns_of("torch")
     expected = called(name, columns, knobs, arrays)
     with shadow.counted() as counts:
-        result = called(name, columns, knobs, {key: x.to(device) for key, x in arrays.items()})
+        result = called(name, columns, knobs, {key: x.to(card) for key, x in arrays.items()})
     assert not counts.unordered
     for here, there in zip(expected, result, strict=True):
-        assert there.device == device
+        assert there.device == card
         assert torch.equal(here, there.cpu())

@@ -37,7 +37,6 @@ from rlpost.distributed.tasks import TaskOutput
 from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
 from rlpost.io.clock import Clock
 from rlpost.manual import page
-from rlpost.pipeline.device_choice import DeviceChoice
 
 if find_spec("ray") is None:
     if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
@@ -196,10 +195,10 @@ def test_errors_are_those_of_one_process(tmp_path):
 def test_each_task_on_tokens_has_a_card_and_a_process_of_its_own():
     def here(context, number, _):
         cards = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        at = number, context.device.name, cards
+        at = number, context.device, cards
         return TaskOutput({"at": at, "process": os.getpid()}, None)
 
-    context = TaskContext(rlpost.Recipe(), None, {}, 1, device=DeviceChoice("cuda", "test"))
+    context = TaskContext(rlpost.Recipe(), None, {}, 1, device="cuda")
     calls = [Call(here, (number,), (), 0, number < 2) for number in range(3)]
     executor = on_ray.RayExecutor(RAY.reporter, Clock())
     notes = [result.note for result in executor.run("test", context, calls)]

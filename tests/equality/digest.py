@@ -133,6 +133,9 @@ REMOVED = {
     *("examples.recorded", "examples.computed"),
     "mismatch.corrections",  # what usual corrections would touch: `advantages` has it of all tokens
     *("mismatch.ratio_edges", "mismatch.ratios"),  # histograms of log-ratios, by position and step
+    *("devices", "split_chunks"),  # a run has one device, and no chunk is halved for its memory
+    *("device.name", "device.reason", "device.accelerator_from_bytes"),  # `device` is the name
+    "devices.not_tested",  # of `doctor`: `problems` has it
     "mismatch.unexplained",  # what the shares of causes leave
     "mismatch.causes.options",  # of frameworks: `advice` names them
     "mismatch.causes.estimate.first_tokens",  # `where` says it

@@ -19,7 +19,7 @@ from rlpost.distributed.executor import TaskResult
 from rlpost.distributed.partition import LoadedBatch
 from rlpost.errors import RlpostError
 from rlpost.io.parquet.source import input_metadata
-from rlpost.pipeline.device_choice import ON_CPU
+from rlpost.pipeline.device import CPU
 
 MANNER = {"outputs", "seconds", "engine"}
 """Entries of a summary that name how it was computed."""
@@ -101,14 +101,11 @@ class InProcess:
     def __init__(self, *_reporter_and_clock):
         self.survey = input_metadata
 
-    def accelerator(self):
-        """Not looked for."""
-
     def run(self, _purpose, context, calls):
         """Run all calls."""
         results = []
         for call in calls:
-            own = context if call.tokens else replace(context, device=ON_CPU)
+            own = context if call.tokens else replace(context, device=CPU)
             batches = (LoadedBatch(*batch) for batch in call.batches)
             results.append(TaskResult(*call.task(own, *call.arguments, batches)))
         return results

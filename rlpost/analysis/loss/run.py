@@ -18,7 +18,6 @@ from rlpost.io.paths import PathText, parse_path
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 from rlpost.pipeline.device import single_threaded
-from rlpost.pipeline.device_choice import choose_device
 from rlpost.pipeline.loss_plan import bind_losses
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted, mask_metadata
@@ -80,8 +79,7 @@ def loss(
         computed = () if stored else emitted(plan.resolved)
         names = (*computed, *LOSS_COLUMNS, *emit) if targets else ()
         check_clash(plan, names)
-        choice = choose_device(options.device, plan.token_bytes)
-        engine = engine_for(plan, options, choice)
+        engine = engine_for(plan, options)
         metadata = partial(_metadata, names=names, loss=configs[0])
         with single_threaded():
             responses = engine.responses(names)
@@ -102,9 +100,7 @@ def loss(
         findings = [finding(check, text) for check, part in texts.items() for text in part]
         findings += loss_findings(plan, summary, totals, configs)
         files, clock = [file.path for file in source.files], engine.clock
-        facts = run_summary(
-            plan, files, choice, outputs.targets, rewritten, engine.devices.names, engine.splits
-        )
+        facts = run_summary(plan, files, engine.device.name, outputs.targets, rewritten)
     result = {
         **summary,
         "verdict": verdict(summary),

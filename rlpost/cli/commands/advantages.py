@@ -140,10 +140,10 @@ def _show_plan(
     if run.skip_existing:
         raise UsageError("--plan: excludes --skip-existing, whose files are runs of their own")
     kept = of_steps(steps, recipe, run)
-    from rlpost.pipeline.device_choice import AUTO, check_device, choose_device  # noqa: PLC0415
+    from rlpost.io.clock import Clock  # noqa: PLC0415
+    from rlpost.pipeline.device import AUTO, CPU  # noqa: PLC0415
+    from rlpost.pipeline.run import device_for  # noqa: PLC0415
 
-    if run.engine == "local":
-        check_device(run.device)
     inputs = paths if len(paths) == 1 else paths[:-1]
     target = None if len(paths) == 1 else parse_path(paths[-1])
     with (
@@ -151,9 +151,10 @@ def _show_plan(
         open_inputs(inputs, reporter=reporter, where=kept) as opened,
     ):
         plan = api.plan(opened.paths, recipe)
-        on_cluster = None if run.engine == "local" else lambda: AUTO
-        choice = choose_device(run.device, plan.token_bytes, on_cluster)
-        page = plan_page(plan, target, choice.facts(), overwrite=run.overwrite, verbose=verbose)
+        device = CPU if run.device == AUTO else run.device
+        if run.engine == "local":
+            device = device_for(run.device, plan.token_bytes, Clock()).name
+        page = plan_page(plan, target, device, overwrite=run.overwrite, verbose=verbose)
     show_page(replace(page, title=opened.named(page.title)), "table")
 
 

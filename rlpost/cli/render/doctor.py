@@ -57,7 +57,6 @@ def _tables(report: Json) -> Iterator[TextTable]:
         )
         for device in report["devices"]
     ]
-    reasons = [device["not_tested"] for device in report["devices"]]
     yield TextTable(
         ("device", "name", "memory", "capability"),
         devices,
@@ -66,7 +65,6 @@ def _tables(report: Json) -> Iterator[TextTable]:
         if len(devices) == 1
         else [],
         text=(0, 1),
-        row_notes={row: f"not tested: {why}" for row, why in enumerate(reasons) if why is not None},
     )
     test = report["self_test"]
     yield TextTable(

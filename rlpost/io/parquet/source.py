@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
@@ -75,14 +75,6 @@ class RowChunk:
     joinable: bool = False
     """May be processed together with the chunk before it, of another row group."""
 
-    def halves(self) -> tuple[RowChunk, RowChunk]:
-        """Split the chunk in the middle of its rows."""
-        middle = self.table.num_rows // 2
-        first, second = self.table.slice(0, middle), self.table.slice(middle)
-        return replace(self, table=first), replace(
-            self, table=second, first_row=self.first_row + middle
-        )
-
 
 Chunks = tuple[RowChunk, ...]
 
@@ -124,15 +116,6 @@ def join_chunks(chunks: Iterable[RowChunk], tokens: int) -> Iterator[Chunks]:
 def count_rows(chunks: Chunks) -> int:
     """Return the number of rows of some chunks."""
     return sum(chunk.table.num_rows for chunk in chunks)
-
-
-def halves(chunks: Chunks) -> tuple[Chunks, Chunks]:
-    """Split chunks in two: several between two chunks, a single one in the middle of its rows."""
-    if len(chunks) == 1:
-        first, second = chunks[0].halves()
-        return (first,), (second,)
-    middle = len(chunks) // 2
-    return chunks[:middle], chunks[middle:]
 
 
 def split_by_row_group(
