@@ -64,6 +64,7 @@ ADDED = {
     # of `advantages`: counts of populations, spreads of groups and errors of values, each by step
     # and domain, too
     *("facts", "tokens"),
+    "device",  # the name alone
 }
 
 # Columns that were added on purpose, likewise.
