@@ -10,7 +10,7 @@ from rlpost.estimators import ESTIMATORS, completed, estimator_named
 from rlpost.estimators.groups import raw
 from rlpost.kernels.histogram import SMALLEST
 from rlpost.recipe.flags import flag_of
-from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
+from rlpost.recipe.recipe import GROUP_COLUMNS
 from rlpost.recipe.roles import RECORDED, ROLES, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class ResolvedRecipe:
     """The input's column of sample masks."""
     stale_mask: bool = False
     """The input has the sample mask of an earlier run, which this run replaces."""
-    kl_unread: bool = False
-    """KL could be measured, but only for the summary of a run that reads and writes no tokens."""
+    has_kl: bool = False
+    """The input has log-probs of both policies, whether KL is asked for or not."""
     lengths: Lengths = "tokens"
     """What sets the lengths of responses. Without tokens, unknown lengths are 1 throughout, and
     `length_reasons` are errors."""
@@ -227,7 +227,7 @@ class ResolvedRecipe:
 
     @property
     def kl(self) -> bool:
-        """KL is computed: the input has log-probs of both policies."""
+        """KL is computed: it is asked for, and the input has log-probs of both policies."""
         return bool(self.kl_reads)
 
     @property
@@ -321,14 +321,12 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     if "raw_advantages" in recorded:
         plain = charged = False
     kl_reads = _kl_reads(recipe, columns)
-    rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
-    unread = bool(kl_reads) and rows_alone and plain and not charged and recipe.kl_coef == 0
     lengths: Lengths = "column" if "response_length" in columns else "unknown"
     lengths = lengths if recipe.tokenizer is None else "texts"
     return ResolvedRecipe(
         recipe=recipe,
         estimator=estimator,
-        kl_reads=frozenset() if unread else kl_reads,
+        kl_reads=kl_reads if recipe.asks_kl else frozenset(),
         ratio_reads=_ratio_reads(recipe, columns),
         varying=varying,
         plain=plain,
@@ -337,7 +335,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         process=process,
         input_mask=columns.columns.get("sample_mask"),
         stale_mask=recipe.replace and "sample_mask" in columns.ignored.get("sample_mask", ()),
-        kl_unread=unread,
+        has_kl=bool(kl_reads),
         lengths=lengths if columns.rows_only else "tokens",
         grouped="group" in columns,
         rewarded="reward" in columns or bool(recipe.reward_components),
@@ -541,4 +539,4 @@ def _kl_reads(recipe: Recipe, columns: ColumnMap) -> frozenset[str]:
 def _ratio_reads(recipe: Recipe, columns: ColumnMap) -> frozenset[str]:
     """Return the roles of the importance ratio in a KL estimate: those of k4, if both are there."""
     both = frozenset({"log_probs", "old_log_probs"})
-    return both if recipe.kl_estimator == "k4" and both <= {*columns.columns} else frozenset()
+    return both if recipe.kl_kind == "k4" and both <= {*columns.columns} else frozenset()

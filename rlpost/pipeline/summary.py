@@ -261,7 +261,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
     }
     slices = {by: _with_counts(by, part, facts.counts, plan) for by, part in slices.items()}
     measured, (sums,) = facts_of(slices, resolved), slices["all"].totals
-    known, measures_kl = resolved.lengths != "unknown", resolved.kl or resolved.kl_unread
+    known = resolved.lengths != "unknown"
     by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
@@ -276,7 +276,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         "estimator": resolved.estimator.name,
         "computes": recipe_words(resolved),
         "process_rewards": resolved.process,
-        "kl": _penalty(resolved, facts.coefficients) if measures_kl else None,
+        "kl": _penalty(resolved, facts.coefficients) if resolved.kl else None,
         **({} if TRUNCATED not in measured else {"truncation": _truncation(plan, facts)}),
         **facts.failures.entries(plan.resolved, plan.columns),
         "facts": measured,
@@ -309,11 +309,10 @@ def _penalty(resolved: ResolvedRecipe, coefficients: list[Json] | None) -> Json:
     """Return the estimator and the coefficient of KL, and where the penalty is subtracted."""
     recipe = resolved.recipe
     entry: Json = {
-        "estimator": recipe.kl_estimator,
+        "estimator": recipe.kl_kind,
         "coefficients": recipe.kl_coef,
         "credit": recipe.numerics.kl_credit,
     }
-    entry |= {"measured": False} if resolved.kl_unread else {}
     if coefficients is None or recipe.kl_target is None:
         return entry
     return entry | {"coefficients": coefficients, "target": recipe.kl_target.value}
@@ -427,7 +426,7 @@ def _likely(plan: Plan, summary: Json, totals: Totals) -> dict[str, str]:
     empty, texts = totals.count("empty"), dict[str, str]()
     if single["total"] * 2 > single["count"] and resolved.recipe.unit != "rollout":
         texts["single_row_groups"] = _single_rows(plan, summary, single)
-    if "ref_log_probs" in columns and old is None:
+    if resolved.recipe.asks_kl and "ref_log_probs" in columns and old is None:
         text = "KL is not computed: no column for old_log_probs (--map old_log_probs=COLUMN)"
         texts["no_old_log_probs"] = text
     if old is not None and old == infer:

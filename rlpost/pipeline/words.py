@@ -116,15 +116,15 @@ def _normalisation(resolved: ResolvedRecipe) -> list[str]:
 
 def _kl(resolved: ResolvedRecipe) -> str:
     recipe = resolved.recipe
-    if not (resolved.kl or resolved.kl_unread):
+    if not resolved.kl:
         return ""
     policy, beta = recipe.numerics.kl_policy, f"{recipe.kl_coef:g}"
     credit = _CREDITED.get(recipe.numerics.kl_credit)
     if recipe.kl_coef == 0 or credit is None:
-        return f"{recipe.kl_estimator}, measured only"
+        return f"{recipe.kl_kind}, measured only"
     if recipe.kl_target is not None:
         beta = f"β (from {beta}, adapted to a mean KL of {recipe.kl_target.value:g})"
-    return f"{recipe.kl_estimator}, {policy} against reference; {beta} × KL {credit}"
+    return f"{recipe.kl_kind}, {policy} against reference; {beta} × KL {credit}"
 
 
 def _advantages(resolved: ResolvedRecipe) -> str:

@@ -434,9 +434,10 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
 
     kl_coef: Annotated[NonNegative, COMMON] = 0.0
-    """KL coefficient β: subtract β·KL from token rewards; 0: measure only."""
-    kl_estimator: Annotated[KlEstimator, COMMON] = "k1"
-    """KL estimator per token, policy (old) against reference."""
+    """KL coefficient β: subtract β·KL from token rewards."""
+    kl_estimator: Annotated[KlEstimator | None, COMMON] = None
+    """Measure KL by this estimator per token, policy (old) against reference (default: k1 with
+    --kl-coef or --emit kl, else KL is not measured)."""
     kl_target: Parsed[KlTarget] | None = None
     """Adapt β towards this mean of responses' KL per token, in nats, over HORIZON responses, 10000
     unless set."""
@@ -475,6 +476,16 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Replace input columns that have the name of an output column."""
     pass_threshold: Finite = 1.0
     """Raw reward at which a response passes (group_pass_rate)."""
+
+    @property
+    def kl_kind(self) -> KlEstimator:
+        """The estimator of KL."""
+        return self.kl_estimator or "k1"
+
+    @property
+    def asks_kl(self) -> bool:
+        """Whether KL from the reference is measured, if the input has its log-probs."""
+        return self.kl_coef > 0 or self.kl_estimator is not None or "kl" in (self.emit or ())
 
     @property
     def has_masks(self) -> bool:

@@ -55,7 +55,7 @@ def test_types_and_defaults_stand_beside_the_options():
     text = " ".join(run("advantages", ALL).out.split())
     assert "--gamma FLOAT Discount" in text
     assert "(default: 1)" in text
-    assert "--kl-estimator k1|abs|k2|k3|k4 KL" in text
+    assert "--kl-estimator k1|abs|k2|k3|k4 Measure KL" in text
     assert "--chunk-tokens INT" in text
     assert "--config PATH" in text
     assert "<" not in text

@@ -141,6 +141,9 @@ REMOVED = {
     "mismatch.causes.options",  # of frameworks: `advice` names them
     "mismatch.causes.estimate.first_tokens",  # `where` says it
     *("findings", "checks", "report.html.findings"),  # see `ADDED`
+    # of `advantages`: KL that nothing asks for, whose log-probs are not read
+    *("facts.kl", "kl.estimator", "kl.coefficients", "kl.credit", "kl.measured"),
+    *("roles.old_log_probs", "roles.ref_log_probs", "roles.log_probs"),
 }  # fmt: skip
 
 # Values that may differ between two runs of the same code. Their keys are still compared.
@@ -154,6 +157,7 @@ IGNORED = {
     "schema_version",  # a change that breaks readers raises it
     "seconds",  # timings
     "busy",  # timings of threads
+    "decoded",  # bytes of the columns that are read: none that only a statistic needs
     "written",  # bytes of files, whose metadata have texts and names of keys
     "rlpost_version",
     "version",

@@ -40,7 +40,9 @@ def comparable(data: Any) -> Any:
     if {"signal", "masked", "advantage"} <= data.keys():
         return _of_earlier(data)
     if {"facts", "profiles", "verdict"} <= data.keys():
-        return _of_this(data)
+        data = _of_this(data)
+    if data.get("kl_estimator", "") is None:  # k1, where KL is asked for otherwise
+        data = {**data, "kl_estimator": "k1"}
     return {key: comparable(value) for key, value in data.items()}
 
 
@@ -57,6 +59,8 @@ def _of_this(summary: Json) -> Json:
     }
     levels = sorted(finding["level"] for finding in summary["findings"])
     del summary["schema_version"]
+    if summary["kl"] is None:
+        del summary["kl"]
     return {**summary, "facts": facts, "findings": levels, "verdict": summary["verdict"]["level"]}
 
 
@@ -83,8 +87,8 @@ def _of_earlier(old: Json) -> Json:
     new["groups_with_signal"] = of_groups and of_groups["with_signal"]
     new["group_by"] = groups and groups.get("by", [])
     new["process_rewards"] = old.get("process_reward", {}).get("added_per")
-    kl = old.get("kl")
-    new["kl"] = kl and {key: value for key, value in kl.items() if key not in NUMBERS}
+    if kl := old.get("kl"):
+        new["kl"] = {key: value for key, value in kl.items() if key not in NUMBERS}
     if "truncation" in old:
         new["truncation"] = {x: old["truncation"][x] for x in ("column", "unknown")}
     new["profiles"] = {"advantage": signal["histogram"]}

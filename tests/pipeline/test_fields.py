@@ -411,7 +411,7 @@ def bound(table, fields, *, everything):
     lacking = {
         "sample_weight": not resolved.weighted,
         "is_weight": recipe.is_weight is None,
-        "kl": not resolved.kl and not resolved.kl_unread,
+        "kl": not resolved.has_kl,
         "response_advantage": not resolved.constant,
     }
     if resolved.rows_only:

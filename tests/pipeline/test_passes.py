@@ -69,17 +69,28 @@ def test_a_response_advantage_is_that_of_each_of_its_tokens(tmp_path, name):
     assert run("verify", out).code == 0
 
 
-def test_a_run_without_tokens_reads_none_in_its_last_pass_and_measures_no_kl(tmp_path):
+def test_a_run_without_tokens_reads_none_in_its_last_pass(tmp_path):
     source = save(critic(), tmp_path / "in.parquet")
     names = ("response_advantage", "group_mean")
     plan = api.plan([source], Recipe(emit=names))
     assert [step.columns for step in plan.passes(names)][1:] == [()]
     _, summary = rlpost.enrich(rollout(), Recipe(emit=names))
     _, usual = rlpost.enrich(rollout())
-    assert summary["kl"]["measured"] is False
-    assert whole(summary, "kl")["mean"] is None
-    assert whole(usual, "kl")["mean"] is not None
     assert summary["facts"]["advantage"] == usual["facts"]["advantage"]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"kl_coef": 0.1}, {"kl_estimator": "k3"}, {"emit": ("advantages", "kl")}]
+)
+def test_kl_is_measured_and_its_columns_are_read_only_if_it_is_asked_for(tmp_path, asked):
+    source = save(critic(), tmp_path / "in.parquet")
+    log_probs = {"old_log_probs", "ref_log_probs"}
+    for options, read in (({}, set()), (asked, log_probs)):
+        passes = api.plan([source], Recipe(**options)).passes()
+        assert {x for step in passes for x in step.columns} & log_probs == read
+        summary = rlpost.enrich(rollout(), Recipe(**options))[1]
+        assert (summary["kl"] is not None) == ("kl" in summary["facts"]) == bool(read)
+        assert log_probs & {*summary["roles"]} == read
 
 
 def test_an_advantage_per_token_is_no_response_advantage():

@@ -105,7 +105,9 @@ def test_responses_with_numbers_that_are_not_finite_can_be_left_out(process):
     rewards[9], old[2][0] = math.nan, None
     table = rollout().set_column(1, "reward", pa.array(rewards, pa.float32()))
     table = table.set_column(3, "old_log_probs", pa.array(old, pa.list_(pa.float32())))
-    out = process(table, "--nonfinite", "mask").to_pylist()
+    unread = process(table, "--nonfinite", "mask")["sample_mask"].to_pylist()
+    assert [i for i, kept in enumerate(unread) if not kept] == [9]
+    out = process(table, "--nonfinite", "mask", "--kl-estimator", "k1").to_pylist()
     assert [i for i, row in enumerate(out) if not row["sample_mask"]] == [2, 9]
     assert {x for i in (2, 9) for x in (*out[i]["advantages"], *out[i]["returns"])} == {0.0}
     assert all(math.isfinite(x) for row in out for x in row["advantages"])

@@ -365,6 +365,7 @@ def test_nothing_wrong_nothing_said():
         assert warnings(small(), estimator=estimator, kl_coef=0.1) == []
 
 
+MEASURED = {"kl_estimator": "k1"}
 filled = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
 padded = [[-1.0, 0.0, 0.0], [-1.0, -0.1, -0.2], [-0.1, 0.0, 0.0], [-1.0, -2.0, 0.0]]
 
@@ -373,8 +374,8 @@ padded = [[-1.0, 0.0, 0.0], [-1.0, -0.1, -0.2], [-0.1, 0.0, 0.0], [-1.0, -2.0, 0
     ("columns", "options", "text"),
     [
         ({"reward": [1.0] * 4}, {}, "all advantages are zero"),
-        ({"old_log_probs": filled}, {}, "are mask and log-probs shifted"),
-        ({"old_log_probs": [[0.5] * n for n in (2, 3, 1, 2)]}, {}, "is above 0 at "),
+        ({"old_log_probs": filled}, MEASURED, "are mask and log-probs shifted"),
+        ({"old_log_probs": [[0.5] * n for n in (2, 3, 1, 2)]}, MEASURED, "is above 0 at "),
     ],
 )
 def test_what_makes_numbers_wrong_is_an_error(columns, options, text):
@@ -387,7 +388,7 @@ def test_log_probs_of_0_that_another_column_has_too_are_no_shift():
     """A forced first token, or a certain end: the reference agrees, up to rounding."""
     certain = {"old_log_probs": filled, "ref_log_probs": [[-1e-6 if x == 0 else x for x in row]
                                                           for row in filled]}  # fmt: skip
-    assert warnings(small(**certain)) == []
+    assert warnings(small(**certain), **MEASURED) == []
     engine = certain | {"infer_log_probs": certain["ref_log_probs"]}
     engine["ref_log_probs"] = [[-1.0] * len(row) for row in filled]
     assert warnings(small(**engine), is_weight="token") == []
@@ -396,7 +397,8 @@ def test_log_probs_of_0_that_another_column_has_too_are_no_shift():
 def test_zeros_at_the_end_of_lists_of_different_lengths_are_no_padding():
     """A rollout that ends with a tool's answer has no log-probs there."""
     ends = [[1, 0], [1, 1, 0], [0], [1, 1]]
-    said = warnings(small(response_mask=ends, old_log_probs=filled, ref_log_probs=filled))
+    lists = {"response_mask": ends, "old_log_probs": filled, "ref_log_probs": filled}
+    said = warnings(small(**lists), **MEASURED)
     assert not any("padded" in text for text in said)
 
 
@@ -413,13 +415,13 @@ def test_zeros_at_the_end_of_lists_of_different_lengths_are_no_padding():
                 "old_log_probs": padded,
                 "ref_log_probs": padded,
             },
-            {},
+            MEASURED,
             "3 of 4 responses end in an observation token .* padded",
         ),
-        ({"old_log_probs": filled}, {}, "3 of 4 responses begin or end .* shifted"),
+        ({"old_log_probs": filled}, MEASURED, "3 of 4 responses begin or end .* shifted"),
         (
             {"old_log_probs": [[0.0, -1.0], [0.0, -1.0, -0.5], [0.0], [-1.0, -0.5]]},
-            {},
+            MEASURED,
             "3 of 4 responses begin or end .* shifted",
         ),
         (
@@ -460,7 +462,7 @@ half = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [-0.5], [-1.0, -2.0]]
     ids=str,
 )
 def test_half_a_cause_is_none(columns):
-    assert warnings(small(**columns)) == []
+    assert warnings(small(**columns), **MEASURED) == []
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "reinforce_pp"])

@@ -32,7 +32,6 @@ DEFAULTS = {
     "gamma": 1.0,
     "lam": 0.95,
     "kl_coef": 0.0,
-    "kl_estimator": "k1",
     "rollout_reward": "equal",
     "failures": "drop",
     "attempts": "all",

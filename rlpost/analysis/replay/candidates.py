@@ -77,7 +77,7 @@ def value_of(recipe: Recipe, name: str) -> Any:
     """Return the value of a field, of `numerics.NAME`, or of `options.NAME`; None if not set."""
     table, _, key = name.partition(".")
     if not key:
-        return getattr(recipe, name)
+        return recipe.kl_kind if name == "kl_estimator" else getattr(recipe, name)
     return getattr(recipe.numerics, key) if table == "numerics" else recipe.options.get(key)
 
 
@@ -192,7 +192,7 @@ def _distinct(pairs: Iterable[tuple[str, str]], given: Mapping[str, Any]) -> lis
 def key_of(recipe: Recipe) -> str:
     """Return a text that is equal for recipes that compute the same."""
     values = recipe.model_dump(mode="json", exclude={"estimator_name", "emit"})
-    return json.dumps(values, sort_keys=True)
+    return json.dumps({**values, "kl_estimator": recipe.kl_kind}, sort_keys=True)
 
 
 def values_read(resolved: ResolvedRecipe) -> Values:

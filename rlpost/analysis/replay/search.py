@@ -307,7 +307,7 @@ class _Search:
         names = [n for n in SOLVED if n in fields and number_of(recipe, n) is not None][
             :MOST_SOLVED
         ]
-        kinds: list[Any] = [recipe.kl_estimator]
+        kinds: list[Any] = [recipe.kl_kind]
         if "kl_coef" in names and recipe.kl_coef == 0 and "kl_estimator" not in self.given:
             kinds = [*KL_KINDS]
         for kind in kinds if names else []:

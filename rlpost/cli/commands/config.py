@@ -175,8 +175,8 @@ def _add_names(fields: Json, loss: Json) -> None:
     fields["estimator"] |= _open([*ESTIMATORS, *of_presets])
     loss["loss"] |= _open([*LOSSES, *own_losses])
     fields["columns"] |= {"propertyNames": _open(list(ROLES))}
-    fields["kl_estimator"]["enum"] = [*fields["kl_estimator"]["enum"], *KL_SYNONYMS]
-    loss["kl_loss_estimator"]["enum"] = [*loss["kl_loss_estimator"]["enum"], *KL_SYNONYMS]
+    for kinds in (fields["kl_estimator"]["anyOf"][0], loss["kl_loss_estimator"]):
+        kinds["enum"] = [*kinds["enum"], *KL_SYNONYMS]
     for kind in fields["emit"]["anyOf"]:
         if kind.get("type") == "array":
             kind["items"] = {"enum": [*WRITTEN, *EXTRA]}

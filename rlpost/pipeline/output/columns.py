@@ -85,7 +85,7 @@ def not_computed(resolved: ResolvedRecipe, names: Collection[str]) -> dict[str, 
             "--difficulty-weight, --length-weight or --age-decay",
         ),
         "is_weight": (recipe.is_weight is None, "--is-weight"),
-        "kl": (not resolved.kl, "old_log_probs and ref_log_probs in the input"),
+        "kl": (not resolved.has_kl, "old_log_probs and ref_log_probs in the input"),
         "response_advantage": (not resolved.constant, per_token),
     }
     if resolved.rows_only:

@@ -429,7 +429,7 @@ def _kl_fields(resolved: ResolvedRecipe) -> frozenset[str]:
     recipe, credit = resolved.recipe, resolved.recipe.numerics.kl_credit
     in_rewards = credit == "return" and _uses_token_rewards(resolved)
     charges = in_rewards or credit in ("token", "response")
-    if not (resolved.kl or resolved.kl_unread):
+    if not resolved.has_kl:
         return frozenset()
     fields = {"kl_coef"} if charges else set()
     if recipe.kl_coef > 0:
@@ -457,6 +457,7 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
         return [stage, _distillation(resolved)]
     used, written = _uses_token_rewards(resolved), "token_level_rewards" in resolved.written
     fields = on_tokens.placing_fields(resolved) if used else frozenset()
+    fields |= {"scan"} if used and scans(resolved.estimator) else set()
     stages = []
     if resolved.joins:
         ends = partial(on_rollouts.place_rollout_rewards, recipe=recipe)
@@ -658,9 +659,12 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
 
 def _fields_of_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Return the fields that choose the roles of KL, even if it is only measured."""
-    ratio, compared = resolved.kl or resolved.distilled, resolved.recipe.compares_engine
-    names = {"numerics.kl_policy", *(["kl_estimator"] if ratio else [])}
-    return frozenset(names | ({"is_policy"} if compared else set()))
+    recipe, measurable = resolved.recipe, resolved.has_kl
+    names = {"numerics.kl_policy"} if resolved.kl or resolved.distilled else set()
+    names |= {"kl_estimator"} if measurable or resolved.distilled else set()
+    alone = recipe.kl_estimator is None and "kl" not in resolved.written
+    names |= {"kl_coef"} if measurable and alone else set()
+    return frozenset(names | ({"is_policy"} if recipe.compares_engine else set()))
 
 
 def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:

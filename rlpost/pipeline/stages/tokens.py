@@ -77,7 +77,7 @@ ESTIMATE_KL_FIELDS = frozenset(
 
 def _kl(batch: Batch, reference: str, recipe: Recipe) -> Array:
     """Return the KL from the log-probs in a column, per token."""
-    numerics, estimator = recipe.numerics, recipe.kl_estimator
+    numerics, estimator = recipe.numerics, recipe.kl_kind
     bounded, log_ratio_clamp = numerics.log_ratio_clamp
     ratio: Array | float = 1.0
     if estimator == "k4" and "log_probs" in batch and "old_log_probs" in batch:
