@@ -38,11 +38,14 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def refused(here):
-    """Runs a job that must end with an exit code and these texts, and change no file."""
+    """Runs a job that must end with an exit code and these texts, and change no file.
+
+    It reads log-probs.
+    """
 
     def check(code: int, words: str, *texts: str) -> None:
         before = tree(here)
-        ran = run("advantages", *words.split())
+        ran = run("advantages", *words.split(), "--kl-estimator", "k1")
         assert (ran.code, ran.out) == (code, ""), ran.err
         for text in texts:
             assert text in ran.err

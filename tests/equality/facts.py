@@ -41,8 +41,9 @@ def comparable(data: Any) -> Any:
         return _of_earlier(data)
     if {"facts", "profiles", "verdict"} <= data.keys():
         data = _of_this(data)
-    if data.get("kl_estimator", "") is None:  # k1, where KL is asked for otherwise
-        data = {**data, "kl_estimator": "k1"}
+    # The estimator of KL is k1 unless one is set; None says that nothing asks for KL.
+    name = "default" if data.get("field") == "kl_estimator" else "kl_estimator"
+    data = {**data, name: "k1"} if data.get(name, "") is None else data
     return {key: comparable(value) for key, value in data.items()}
 
 

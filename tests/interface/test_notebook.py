@@ -75,7 +75,6 @@ STEPS = [
     "Mean raw reward",
     "Groups with signal",
     "Advantages of exactly 0",
-    "KL per token",
     "Std of advantages",
 ]
 CHARTS = {
