@@ -218,7 +218,7 @@ def test_each_column_is_decoded_and_none_by_itself_that_the_recomputation_reads(
         reader, "_damage", lambda *found: (alone.append(found[3]), usual(*found))[1]
     )
     assert found(path)["ok"]
-    assert {*alone} == {"kept", "words"}
+    assert {*alone} == {"kept", "words", "old_log_probs", "ref_log_probs"}
 
 
 def test_a_file_that_lacks_what_it_was_made_of_is_an_error(tmp_path):
