@@ -15,6 +15,7 @@ from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages import unit_stages
 from rlpost.pipeline.stages.rewards import countable
 from rlpost.pipeline.stages.units import unit_table
+from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,12 +129,13 @@ def _numbers(
     columns: Mapping[str, Any], resolved: ResolvedRecipe, *, masked: bool
 ) -> dict[str, Column]:
     """Return the numbers of rows as the pipeline reads them; those that a row lacks are NaN."""
-    components = [name for name in columns if name.startswith("component:")]
+    components = [name for name in columns if is_component(name)]
     rewards = components or (["reward"] if "reward" in columns else [])
     numbers = {name: columns[name].astype(np.float64) for name in rewards}
-    if resolved.unit == "rollout" and rewards == ["reward"]:
+    if resolved.unit == "rollout" and rewards:
         numbers[NO_REWARD] = columns["reward_null"]
-        numbers["reward"] = np.where(numbers[NO_REWARD], 0.0, numbers["reward"])
+        for name in rewards:
+            numbers[name] = np.where(numbers[NO_REWARD], 0.0, numbers[name])
     if resolved.excuses_failed and FAILURE in columns:
         reasons = columns[FAILURE].dictionary_encode()
         texts = np.array([reason != "" for reason in reasons.dictionary.to_pylist()], np.bool_)

@@ -19,7 +19,7 @@ from rlpost.kernels.rewards import component_sum
 from rlpost.kernels.segments import count_true, lengths, spread
 from rlpost.pipeline.totals import SummaryCells
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_evidence
-from rlpost.recipe.roles import is_nullable, is_read_by_name
+from rlpost.recipe.roles import is_component, is_nullable, is_read_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -284,6 +284,7 @@ class Collector:
             codes[name] = keys.codes
             if name in _LABELLED:
                 labels[name] = keys.labels.to_pylist()
+        codes |= _rollouts_of_attempts(codes, columns, recipe)
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
@@ -322,6 +323,16 @@ class Collector:
         return Responses(columns, labels, cells=cells)
 
 
+def _rollouts_of_attempts(
+    codes: Mapping[str, Column], columns: Mapping[str, Column], recipe: Recipe
+) -> dict[str, Column]:
+    """Return the codes of rollouts, [N]: a run that restarts writes others with the same ids."""
+    if recipe.attempts != "newest" or "rollout" not in codes or ATTEMPT not in columns:
+        return {}
+    attempts = np.unique(columns[ATTEMPT], return_inverse=True)[1]
+    return {"rollout": joint_codes(codes["rollout"], attempts)}
+
+
 def _finite(columns: Mapping[str, Column], count: int, *, skip: bool) -> NDArray[np.bool_]:
     """Return whether all numbers of each row are finite (always, with `--nonfinite error`).
 
@@ -332,7 +343,7 @@ def _finite(columns: Mapping[str, Column], count: int, *, skip: bool) -> NDArray
     """
     finite = np.ones(count, np.bool_)
     for name, column in columns.items():
-        if column.dtype.kind == "f" and not (skip and name.startswith("component:")):
+        if column.dtype.kind == "f" and not (skip and is_component(name)):
             counted = ~np.isinf(column) if is_nullable(name) else np.isfinite(column)
             finite &= counted if counted.ndim == 1 else counted.all(1)
     return finite

@@ -26,7 +26,7 @@ from rlpost.pipeline.data import (
 from rlpost.pipeline.failures import attempts, failure_reasons
 from rlpost.pipeline.stages.recorded import role_of
 from rlpost.pipeline.turns import ROLLOUT, TURN
-from rlpost.recipe.roles import is_nullable, is_read_by_name, kind_of
+from rlpost.recipe.roles import is_component, is_nullable, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -76,7 +76,8 @@ class Decoder:
     missing_components: str = "error"
     """`skip` keeps NaN and null in components of the reward."""
     null_rewards: bool = False
-    """A null reward is 0, and `no_reward` of its row: only the last turn of a rollout needs one."""
+    """A null reward is 0, and `no_reward` of its row: only the last turn of a rollout needs one.
+    So are components that are all null."""
     excuses_failed: bool = False
     """A number that is not finite is 0 in a row that failed, in place of an error."""
     tokenizer: str | None = None
@@ -260,28 +261,32 @@ class Decoder:
             DataError: a wrong type, a null key, or (with `nonfinite="error"`) a number that is
                 not finite.
         """
+        rewards = [*filter(is_component, sorted(roles))] or [*{"reward"} & {*roles}]
         columns = {
-            role: _concatenated([self._row_values(chunk, role) for chunk in chunks])
+            role: _concatenated([self._row_values(chunk, role, rewards) for chunk in chunks])
             for role in sorted(roles)
             if role not in (LENGTH, TEXT, TRUNCATED)
         }
-        if self.null_rewards and "reward" in roles:
-            columns[NO_REWARD] = np.concatenate([self._no_reward(chunk) for chunk in chunks])
+        if self.null_rewards and rewards:
+            flags = [self._no_reward(chunk, rewards) for chunk in chunks]
+            columns[NO_REWARD] = np.concatenate(flags)
         if TRUNCATED in roles:
             found = [self._truncations(chunk) for chunk in chunks]
             columns[TRUNCATED] = np.concatenate([one.truncated for one in found])
             columns[UNKNOWN_REASON] = pa.concat_arrays([one.unknown for one in found])
         return columns
 
-    def _no_reward(self, chunk: RowChunk) -> NDArray[np.bool_]:
-        array = chunk.table.column(self.columns.column("reward"))
-        return np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+    def _no_reward(self, chunk: RowChunk, rewards: Sequence[str]) -> NDArray[np.bool_]:
+        """Return the rows whose reward, or all of whose components, is null, [n]."""
+        arrays = (chunk.table.column(self.columns.column(role)) for role in rewards)
+        nulls = [array.is_null().to_numpy(zero_copy_only=False) for array in arrays]
+        return np.asarray(np.all(nulls, axis=0))
 
     def _truncations(self, chunk: RowChunk) -> Truncations:
         column = self.columns.column(TRUNCATED)
         return truncations(chunk.table.column(column), self.location_of(chunk, column))
 
-    def _row_values(self, chunk: RowChunk, role: str) -> Column | pa.Array:
+    def _row_values(self, chunk: RowChunk, role: str, rewards: Sequence[str]) -> Column | pa.Array:
         column = self.columns.column(role)
         array, location = chunk.table.column(column), self.location_of(chunk, column)
         kind = kind_of(role)
@@ -294,24 +299,26 @@ class Decoder:
         if is_read_by_name(role):
             ragged.check_exact(array, location)
         numbers = ragged.numbers(array, location).copy()
-        self._fill_needless(numbers, chunk, role)
-        skip = self.missing_components == "skip" and role.startswith("component:")
+        self._fill_needless(numbers, chunk, role, rewards)
+        skip = self.missing_components == "skip" and is_component(role)
         bad = np.isinf(numbers) if is_nullable(role) else ~np.isfinite(numbers)
         if self.nonfinite == "error" and not skip and bad.any():
             row = int(np.flatnonzero(bad)[0])
             value = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
             advice = "a finite number is needed; `--nonfinite mask` leaves such responses out"
-            if role.startswith("component:"):
+            if is_component(role):
                 advice += ", `--numerics missing_components=skip` leaves out the component alone"
             raise location.error(row, value, advice)
         if role == "sample_mask":
             _check_flags(numbers, location)
         return numbers
 
-    def _fill_needless(self, numbers: Column, chunk: RowChunk, role: str) -> None:
+    def _fill_needless(
+        self, numbers: Column, chunk: RowChunk, role: str, rewards: Sequence[str]
+    ) -> None:
         """Set numbers to 0 that their row does not need."""
-        if role == "reward" and self.null_rewards:
-            numbers[self._no_reward(chunk)] = 0.0
+        if role in rewards and self.null_rewards:
+            numbers[self._no_reward(chunk, rewards)] = 0.0
         if self.excuses_failed and not np.isfinite(numbers).all():
             numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
         if role == NEXT_VALUE:  # a response that ended has none

@@ -205,6 +205,11 @@ def is_nullable(role: str) -> bool:
     return role == f"{RECORDED}advantages" or (role in ROLES and ROLES[role].nullable)
 
 
+def is_component(role: str) -> bool:
+    """Return whether a role is a component of the reward."""
+    return role.startswith("component:")
+
+
 def is_read_by_name(role: str) -> bool:
     """Return whether a role is that of a column which a user's estimator reads by its name."""
     start, colon, _ = role.partition(":")
@@ -245,7 +250,7 @@ class ColumnMap:
         """Return what statistics of responses count, if the recipe leaves it open with None."""
         if chosen is not None:
             return chosen
-        rewards = "reward" in self or any(role.startswith("component:") for role in self.columns)
+        rewards = "reward" in self or any(is_component(role) for role in self.columns)
         of_rollouts = "rollout" in self and "group" in self and rewards
         return "rollout" if of_rollouts or self.is_mapped("rollout") else "row"
 

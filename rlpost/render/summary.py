@@ -618,14 +618,16 @@ def _next_steps(summary: Json) -> list[str]:
     if not outputs:
         return []
     out = outputs[0] if len(outputs) < _SEVERAL else str(PurePath(outputs[0]).parent)
-    options = [*_counted_rows(summary["recipe"])]
+    options = [*_counted_rows(summary)]
     path = " ".join([shlex.quote(out), *options])
     browse, report = f"next: rlpost browse {path}", f"rlpost report {path} -o report.html"
     return [browse, f"      {report}"] if options else [f"{browse} · {report}"]
 
 
-def _counted_rows(recipe: Json) -> Iterator[str]:
+def _counted_rows(summary: Json) -> Iterator[str]:
     """Yield the options with which browse and report count the rows of the output as the run."""
-    for name in ("rollout_reward", "failures", "attempts"):
-        if recipe[name] != Recipe.model_fields[name].default:
-            yield f"--{name.replace('_', '-')} {recipe[name]}"
+    needs = {"rollout_reward": "rollouts", "failures": "failures", "attempts": "attempts"}
+    for name, counts in needs.items():
+        value = summary["recipe"][name]
+        if summary.get(counts) is not None and value != Recipe.model_fields[name].default:
+            yield f"--{name.replace('_', '-')} {value}"

@@ -171,6 +171,33 @@ def test_rows_of_an_older_attempt_count_with_a_warning_or_are_left_out():
     assert not any("--attempts" in one for one in warnings_of(summary))
 
 
+@pytest.mark.parametrize("rule", ["last", "sum", "mean"])
+def test_rollouts_of_an_older_attempt_with_the_same_ids_are_others(rule):
+    """A run that restarts writes a step again, with the ids of its rollouts."""
+    newest = pa.table(
+        {
+            "prompt_id": ["a"] * 6,
+            "rollout_id": ["0", "0", "1", "1", "2", "2"],
+            "turn": [0, 1] * 3,
+            "run_attempt": [1] * 6,
+            "reward": [0.5, 1.0, 0.5, 0.0, 0.0, 0.0],
+            "response_mask": [[1, 1]] * 6,
+        }
+    )
+    older = pa.table({**newest.to_pydict(), "run_attempt": [-1] * 6, "reward": [9.0] * 6})
+    recipe = rlpost.Recipe(
+        estimator="grpo", unit="rollout", attempts="newest", rollout_reward=rule,
+        emit=("advantages",),
+    )  # fmt: skip
+    alone, _ = rlpost.enrich(newest, recipe)
+    for parts in ([older, newest], [newest, older]):
+        both, summary = rlpost.enrich(pa.concat_tables(parts), recipe)
+        assert whole(summary, "left_out:superseded")["total"] == 6
+        assert summary["rollouts"] == 6
+        newer = both.filter(pa.compute.equal(both["run_attempt"], 1))
+        assert newer["advantages"].to_pylist() == alone["advantages"].to_pylist()
+
+
 def test_the_right_advantages_of_an_agentic_run():
     """Each rollout that is an answer counts once; the naive reading has other numbers."""
     generated = agentic_run()

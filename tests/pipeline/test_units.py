@@ -106,6 +106,21 @@ def test_null_before_the_last_turn_is_no_reward(rule, seed):
     assert numbers(rows, **options) == numbers(joined(rows), **options)
 
 
+def test_components_that_are_null_before_the_last_turn_are_no_reward():
+    x, y = [None, None, 1.0, None, 0.0, 0.5, None, 2.0, 0.0], [None, None, 0.0, None, *[3.0] * 5]
+    y[6] = None
+    options = {"reward_components": ("x", "y"), "emit": ("response_advantage",)}
+    rows = table(x=pa.array(x), y=pa.array(y))
+    every_row = table(x=[1.0, 1, 1, 0, 0, 0.5, 2, 2, 0], y=[0.0] * 3 + [3.0] * 6)
+    assert numbers(rows, **options) == numbers(every_row, **options)
+    some = table(x=pa.array(x), y=[1.0] * 9)
+    with pytest.raises(DataError, match="row 0: `x` is null"):
+        numbers(some, **options)
+    x[2] = y[2] = None
+    with pytest.raises(DataError, match="row 2: all of `x`, `y` are null in the last turn"):
+        numbers(table(x=pa.array(x), y=pa.array(y)), **options)
+
+
 def test_null_in_the_last_turn_is_an_error_and_a_mask_leaves_the_rollout_out():
     rows = table(reward=pa.array([1.0, 1.0, None, 0.0, 0.0, 0.5, 2.0, 2.0, 0.0]))
     with pytest.raises(DataError, match="row 2: `reward` is null"):

@@ -295,7 +295,7 @@ def _keys_and_numbers(
         lacking = np.isnan(values).any(1)
         rows["reward"] = np.where(lacking, np.nan, component_sum(values, np.array(weights)))
         nulls = [is_true(column(name)[0].is_null()) for name in selection.components]
-        rows["reward_null"] = np.any(nulls, axis=0)
+        rows["reward_null"] = np.all(nulls, axis=0)
     elif "reward" in selection.columns:
         rows["reward"] = decode.numbers_of(*column("reward"))
         rows["reward_null"] = is_true(column("reward")[0].is_null())

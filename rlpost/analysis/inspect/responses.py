@@ -29,6 +29,7 @@ from rlpost.pipeline.groups import equal_components
 from rlpost.pipeline.measures import CORRELATION, SHARE, WITH_REWARD
 from rlpost.pipeline.stages.rewards import group_statistics
 from rlpost.pipeline.totals import ExactTotals
+from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +59,7 @@ WITHOUT_ADVANTAGES = "reward minus the mean of its group"
 
 def table_of(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: bool) -> CountedTable:
     """Return `counted_table` of the rows of a PassResult."""
-    names = [x for x in rows.columns if x in COUNTED_NUMBERS or x.startswith("component:")]
+    names = [x for x in rows.columns if x in COUNTED_NUMBERS or is_component(x)]
     keys = {name: rows[name] for name in COUNTED_KEYS if name in rows}
     oldest = pl.CompatLevel.oldest()
     columns = {name: keys_of.to_arrow(compat_level=oldest) for name, keys_of in keys.items()}

@@ -34,6 +34,7 @@ from rlpost.pipeline.stages.rewards import (
 )
 from rlpost.pipeline.stages.units import combine, per_unit
 from rlpost.recipe.recipe import GROUP_COLUMNS, MASKS
+from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -75,7 +76,7 @@ def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
     ends = failure_ends(responses, failed, order)
     responses = responses.with_(failed=failed, **{"failure:end": ends})
     if recipe.failures == "zero":
-        names = [n for n in responses.columns if n == "reward" or n.startswith("component:")]
+        names = [n for n in responses.columns if n == "reward" or is_component(n)]
         if NO_REWARD in responses:  # of a rollout, whatever its rows hold
             responses = responses.with_(**{NO_REWARD: responses[NO_REWARD] & ~failed})
         return responses.with_(**{n: np.where(failed, 0.0, responses[n]) for n in names})
@@ -336,8 +337,8 @@ def _stacked(columns: dict[str, Column], estimator: Estimator) -> dict[str, Colu
     """Return the columns with all components as one column, [N, K]."""
     if "components" not in estimator.columns:
         return columns
-    parts = [x for name, x in columns.items() if name.startswith("component:")]
-    others = {name: x for name, x in columns.items() if not name.startswith("component:")}
+    parts = [x for name, x in columns.items() if is_component(name)]
+    others = {name: x for name, x in columns.items() if not is_component(name)}
     return {**others, "components": np.stack(parts, axis=1)}
 
 

@@ -18,6 +18,7 @@ from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.moments import exact_means, exact_sums
 from rlpost.pipeline.data import ATTEMPT, NO_REWARD
 from rlpost.pipeline.rollout_order import SAME_TURN, order_of, repeated_turns
+from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,9 +156,11 @@ class RowsDiffer(NamedTuple):
         """
         rollout = columns.column("rollout")
         if self.column == NO_REWARD:
+            parts = [f"`{columns.column(role)}`" for role in columns.columns if is_component(role)]
+            null = f"all of {', '.join(parts)} are" if parts else f"`{columns.column('reward')}` is"
             return DataError(
-                f"{names[0]}: `{columns.column('reward')}` is null in the last turn of a rollout "
-                f"by `{rollout}`; a finite number is needed there",
+                f"{names[0]}: {null} null in the last turn of a rollout by `{rollout}`; a finite "
+                "number is needed there",
                 tip="--nonfinite mask leaves such rollouts out",
             )
         if self.column in ("turn", ATTEMPT):
@@ -274,7 +277,7 @@ def rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
     counts = valid & ~silent
     if rule == "equal" and "rows_differ" not in responses.notes:
         responses = _checked_equal(responses, _compared(resolved), counts)
-    parts = [name for name in responses.columns if name.startswith("component:")]
+    parts = [name for name in responses.columns if is_component(name)]
     names = ["reward", *parts, *(["process"] if "process" in responses else [])]
     if resolved.joins and rule == "sum":
         responses = responses.with_(row_reward=np.where(valid, responses["reward"], 0.0))
