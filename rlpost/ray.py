@@ -36,13 +36,13 @@ def advantages(
         options: only `device`, `chunk_tokens` and `workers` (threads of a task) are used.
 
     Returns:
-        A materialized dataset with as many blocks and rows, in the same order.
+        A materialized dataset with the same rows, in the same order.
 
     Raises:
         UsageError, DataError, UnavailableError: as `rlpost.enrich`; UsageError for arguments of
             other types.
     """
-    need("rlpost.ray", "ray", "ray")
+    need("rlpost.ray", "ray", "ray", "pandas")
     from rlpost.distributed import ray as blocks  # noqa: PLC0415 - Ray takes a second to import
     from rlpost.pipeline.options import Options  # noqa: PLC0415
     from rlpost.recipe.recipe import Recipe  # noqa: PLC0415

@@ -1,398 +1,249 @@
-"""The driver of a distributed run: it calls the tasks of each pass and merges their notes.
-
-A driver has block references, counts and labels: a few kilobytes for each partition, whatever the
-number of responses.
-"""
+"""The driver of a run in tasks: it calls the tasks of each pass, and has the table of responses."""
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections import Counter
-from dataclasses import dataclass, field
+import secrets
+import shutil
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.distributed import tasks
-from rlpost.distributed.executor import BatchRef, Call
-from rlpost.distributed.partition import Partition, TablePartition, TaskContext, partition_files
-from rlpost.io.keys import step_order
-from rlpost.io.memory_limit import memory_limit
-from rlpost.pipeline.device import AUTO, CPU
-from rlpost.pipeline.output.columns import emitted
-from rlpost.pipeline.run import bind, check_clash, run_metadata
-from rlpost.pipeline.stages.responses import nothing_left
-from rlpost.pipeline.stages.units import RowsDiffer
-from rlpost.pipeline.summary import ResponseFacts, run_summary, summary_of
+from rlpost.distributed.tasks import FilePart
+from rlpost.io.locks import STAGING_PREFIX
+from rlpost.io.paths import RemotePath, remote_errors
+from rlpost.io.publish import CompleteFile, publish_files
+from rlpost.io.staged import file_errors
+from rlpost.io.transfers import abort_leftover_uploads
+from rlpost.pipeline.engine import Passes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from rlpost.distributed.executor import Executor, TaskResult
-    from rlpost.distributed.partition import Json, Labels
-    from rlpost.io.parquet.inputs import InputMetadata
+    from rlpost.distributed.tasks import Job, Note
+    from rlpost.io.clock import Clock
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
+    from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.plan import Plan
-    from rlpost.pipeline.running_state import RunState
-    from rlpost.recipe.recipe import Recipe
 
 
-T = TypeVar("T")
-ROWS_A_BUCKET = 250_000
-MOST_BUCKETS = 512
+Json = dict[str, Any]
+PART_BYTES = 256 << 20  # of a part of several files, decompressed
 
 
-class Prepared(NamedTuple):
-    """A run over files before its first task."""
+class InputRows(NamedTuple):
+    """A part of the input, whose rows are consecutive."""
 
-    plan: Plan
-    context: TaskContext
-    partitions: list[Partition]
-
-
-def prepare(
-    survey: InputMetadata,
-    targets: Sequence[AnyPath],
-    recipe: Recipe,
-    state: RunState,
-    options: Options,
-    slots: int,
-) -> Prepared:
-    """Bind a recipe to files, and divide the files into partitions.
-
-    Args:
-        survey: of the files.
-        targets: the staged output of each file.
-        recipe: what is computed.
-        state: before the first batch.
-        options: how it is computed; `workers` are the threads of one task, one by default.
-        slots: how many tasks may run at once.
-
-    Raises:
-        UsageError, DataError: the recipe does not fit the input, or the columns clash.
-    """
-    source = cast("Source", survey)  # it has all attributes of a source that are used here
-    plan = bind(source, recipe, state)
-    check_clash(plan, emitted(plan.resolved))
-    context = TaskContext(
-        plan.resolved.recipe,
-        plan.columns,
-        state,
-        bucket_count(plan, survey.rows),
-        run_metadata(plan, source, state, options),
-        CPU if options.device == AUTO else options.device,
-        options.chunk_tokens,
-        options.workers or 1,
-        str(Path.cwd()),
-        memory_limit().text or None,
-    )
-    return Prepared(plan, context, partition_files(survey, targets, slots))
+    part: Any
+    """A `FilePart`, or an executor's reference to a table."""
+    first: int
+    """The first row's number in the input."""
+    rows: int
 
 
-def bucket_count(plan: Plan, rows: int) -> int:
-    """Return the number of tables on which this many responses are reduced."""
-    return 1 if plan.why_one_table else max(1, min(MOST_BUCKETS, -(-rows // ROWS_A_BUCKET)))
+class Call(NamedTuple):
+    """The call of a task: `task(job, part, *arguments)`."""
+
+    task: Callable[..., tuple[Any, Any]]
+    job: Job
+    part: Any
+    arguments: tuple[Any, ...]
 
 
-@dataclass
-class Reduced:
-    """The reduced responses of each partition, and facts about all responses."""
+class Executor(Protocol):
+    """Runs tasks, and stores the tables that they return."""
 
-    batches: list[tuple[BatchRef, ...]]
-    """The batches of each partition in the reduced tables."""
-    labels: Labels
-    """Steps and domains of the whole input, in order."""
-    own: list[Labels]
-    """Those of each partition, in the same order."""
-    facts: ResponseFacts
-    after: Json = field(default_factory=dict)
-    """The notes of which `RunState.after` makes the state after the last batch, as plain data."""
+    def run(
+        self, purpose: str, calls: Sequence[Call], done: Callable[[int], None]
+    ) -> list[tuple[Any, Any]]:
+        """Run all calls, in any order; return results and references to tables, in call order.
 
+        Tasks whose process was lost run again.
 
-def reduce_responses(
-    context: TaskContext, partitions: Sequence[Partition | TablePartition], executor: Executor
-) -> Reduced:
-    """Run all passes but the last, over all partitions.
+        Args:
+            purpose: of the pass, in words.
+            calls: the tasks.
+            done: gets the number of each call that is done.
 
-    Raises:
-        DataError: there are no rows, or masks drop all of them, or a row is bad.
-    """
-    phases = context.plan_on_responses().phases()
-    tokens = bool(phases[0].reading.mapped)
-    calls = [
-        Call(tasks.read, (partition,), (), partition.rows, tokens=tokens)
-        for partition in partitions
-    ]
-    results = executor.run(phases[0].reading.purpose, context, calls)
-    layout = _Layout([result.note["buckets"] for result in results])
-    labels, own = _labels([result.note for result in results])
-    tables = _reduce(context, executor, 0, layout, results, [()] * len(layout.buckets))
-    _check_rollouts(context, partitions, layout, [table.note for table in tables])
-    for number, phase in enumerate(phases[1:], 1):
-        calls = [
-            Call(
-                tasks.map_tokens,
-                (partition, number, own[index]),
-                layout.of_partition(index, tables),
-                partition.rows,
-                tokens=True,
-            )
-            for index, partition in enumerate(partitions)
-        ]
-        results = executor.run(phase.reading.purpose, context, calls)
-        before = [(BatchRef(table.block, 0),) for table in tables]
-        tables = _reduce(context, executor, number, layout, results, before)
-    batches = [layout.of_partition(index, tables) for index in range(len(partitions))]
-    notes = [table.note for table in tables]
-    facts = (ResponseFacts.from_json(note["facts"]) for note in notes)
-    total = functools.reduce(operator.add, facts)
-    return Reduced(batches, labels, own, total, notes[0]["after"])
-
-
-class _Layout:
-    """Which buckets have rows of which partitions.
-
-    Args:
-        buckets: those of each partition, ascending.
-    """
-
-    def __init__(self, buckets: Sequence[Sequence[int]]) -> None:
-        self._partitions = buckets
-        self.buckets = sorted({bucket for own in buckets for bucket in own})
-        self._numbers = {bucket: number for number, bucket in enumerate(self.buckets)}
-        self._within: list[dict[int, int]] = []  # of each partition: bucket -> batch of its table
-        filled: Counter[int] = Counter()
-        for own in buckets:
-            self._within.append({bucket: filled[bucket] for bucket in own})
-            filled.update(own)
-
-    def of_partition(self, index: int, tables: Sequence[TaskResult]) -> tuple[BatchRef, ...]:
-        """Return the partition's batches of the tables; any batch if it has no rows.
-
-        That batch has the columns.
+        Raises:
+            RlpostError: what one of the tasks raised.
         """
-        within = self._within[index].items()
-        numbers = [(self._numbers[bucket], batch) for bucket, batch in within]
-        batches = [BatchRef(tables[number].block, batch, number) for number, batch in numbers]
-        return tuple(batches) or (BatchRef(tables[0].block, 0),)
-
-    def partitions_of(self, number: int) -> list[int]:
-        """Return the partitions that have rows of a bucket, by its number in `buckets`."""
-        bucket = self.buckets[number]
-        return [index for index, own in enumerate(self._partitions) if bucket in own]
-
-    def of_buckets(self, results: Sequence[TaskResult]) -> list[list[BatchRef]]:
-        """Return the batches of the partitions' blocks for each bucket, in partition order."""
-        batches: list[list[BatchRef]] = [[] for _ in self.buckets]
-        for own, result in zip(self._partitions, results, strict=True):
-            for number, bucket in enumerate(own):
-                batches[self._numbers[bucket]].append(BatchRef(result.block, number))
-        return batches
 
 
-def _reduce(
-    context: TaskContext,
-    executor: Executor,
-    number: int,
-    layout: _Layout,
-    results: Sequence[TaskResult],
-    before: Sequence[tuple[BatchRef, ...]],
-) -> list[TaskResult]:
-    """Run one phase on the tables of all buckets; raises DataError if no response is left."""
-    batches = [(*one, *own) for one, own in zip(before, layout.of_buckets(results), strict=True)]
-    calls = [Call(tasks.reduce, (number,), own, 0, tokens=False) for own in batches]
-    tables = executor.run("reduce", context, calls)
-    _check_left([table.note for table in tables])
-    return tables
-
-
-def _check_left(notes: Sequence[Json]) -> None:
-    """Raise DataError if some masks together leave no response in any bucket."""
-    for advice in notes[0]["nothing_left"]:
-        if all(advice in note["nothing_left"] for note in notes):
-            counts: Counter[str] = Counter()
-            for note in notes:
-                counts.update(note["nothing_left"][advice])
-            raise nothing_left(counts, sum(note["rows"] for note in notes), advice)
-
-
-def _check_rollouts(
-    context: TaskContext,
-    partitions: Sequence[Partition | TablePartition],
-    layout: _Layout,
-    notes: Sequence[Json],
-) -> None:
-    """Raise DataError if rows of one rollout differ; of several buckets, the first such rows."""
-    found = []
-    for number, note in enumerate(notes):
-        if note["rows_differ"]:
-            owners = layout.partitions_of(number)
-            own = [(owners[batch], row) for batch, row in note["rows_differ"]["own"]]
-            found.append((own[::-1], note["rows_differ"]))
-    if not found:
-        return
-    own, differ = min(found, key=lambda item: item[0])
-    names = [partitions[number].row_name(row) for number, row in own[::-1]]
-    error = RowsDiffer([row for _, row in own], differ["values"], differ["column"])
-    raise error.error(names, context.columns)
-
-
-def _labels(notes: Sequence[Json]) -> tuple[Labels, list[Labels]]:
-    """Return steps and domains of the whole input and of each partition, all in input order."""
-    every: Labels = {}
-    own: list[Labels] = [{} for _ in notes]
-    for name in ("step", "domain"):
-        labels = _first_seen([note[name] for note in notes])
-        if name == "step":
-            labels = [labels[number] for number in step_order(labels)]
-        every[name] = labels
-        numbers = {str(label): number for number, label in enumerate(labels)}
-        for note, partition in zip(notes, own, strict=True):
-            chosen = sorted(numbers[str(label)] for label in note[name])
-            partition[name] = [labels[number] for number in chosen]
-            if partition[name] == ["all"] != labels:  # a step called "all" is not a missing column
-                partition[name].append(next(label for label in labels if label != "all"))
-    return every, own
-
-
-def _first_seen(notes: Sequence[Sequence[str | int]]) -> list[str | int]:
-    """Return labels in the order of their first appearance; all as strings if some are."""
-    labels = [label for own in notes for label in own]
-    if any(isinstance(label, str) for label in labels):
-        labels = [str(label) for label in labels]
-    return list(dict.fromkeys(labels))
-
-
-def last_pass(
-    context: TaskContext,
-    partitions: Sequence[Partition | TablePartition],
-    reduced: Reduced,
-    executor: Executor,
-) -> tuple[list[Json], list[Any]]:
-    """Run the last pass over all partitions; return its notes, and the blocks or tables."""
-    results = executor.run("write", context, list(write_calls(partitions, reduced)))
-    notes = [result.note for result in results]
-    files = divided_files(partitions)
-    calls = [join_call(partitions, reduced, own, results[own.start : own.stop]) for own in files]
-    joined = executor.run("join", context, calls) if calls else []
-    return (
-        in_input_order(notes, files, [result.note for result in joined]),
-        [result.block for result in results],
-    )
-
-
-def write_calls(
-    partitions: Sequence[Partition | TablePartition], reduced: Reduced
-) -> Iterator[Call]:
-    """Yield the calls of the last pass, one for each partition."""
-    for partition, labels, batches in zip(partitions, reduced.own, reduced.batches, strict=True):
-        task: Callable[..., tasks.TaskOutput] = tasks.write
-        if isinstance(partition, TablePartition):
-            task = tasks.enrich
-        elif partition.part is not None:
-            task = tasks.encode
-        yield Call(task, (partition, labels), batches, partition.rows, tokens=True)
-
-
-def divided_files(partitions: Sequence[Partition | TablePartition]) -> list[range]:
-    """Return the partitions of each file that is divided into several."""
-    numbers: dict[int, list[int]] = {}
-    for number, partition in enumerate(partitions):
-        if isinstance(partition, Partition) and partition.part is not None:
-            numbers.setdefault(partition.first, []).append(number)
-    return [range(own[0], own[-1] + 1) for own in numbers.values()]
-
-
-def in_input_order(
-    of_partitions: Sequence[T], divided: Sequence[range], of_divided: Sequence[T]
-) -> list[T]:
-    """Merge items of partitions and items of divided files in the order of the input."""
-    items = list(of_partitions)
-    for own, item in zip(reversed(divided), reversed(of_divided), strict=True):
-        items.insert(own.stop, item)
-    return items
-
-
-def join_call(
-    partitions: Sequence[Partition | TablePartition],
-    reduced: Reduced,
-    own: range,
-    results: Sequence[TaskResult],
-) -> Call:
-    """Return the call of the task that joins a divided file.
+class TaskPasses(Passes):
+    """The passes of a plan, each as one task for every part of the input.
 
     Args:
-        partitions: all.
-        reduced: their reduced responses.
-        own: the partitions of the file.
-        results: of the tasks that encoded them.
+        plan: of the input.
+        job: of the plan.
+        parts: of the input, in order.
+        executor: runs the tasks.
+        options: of the run.
+        clock: measures it.
     """
-    batches, rows = [], 0
-    for index in own:
-        if partitions[index].rows:
-            batches += [batch._replace(shift=rows) for batch in reduced.batches[index]]
-        rows += partitions[index].rows
-    first = partitions[own[0]]
-    assert isinstance(first, Partition)
-    file = first._replace(part=None, rows=rows)
-    encoded = [BatchRef(result.block, 0) for result in results]
-    notes = [result.note for result in results]
-    arguments = (file, reduced.labels, notes, len(batches))
-    return Call(tasks.join, arguments, (*batches, *encoded), 0, tokens=False)
+
+    def __init__(
+        self,
+        plan: Plan,
+        job: Job,
+        parts: Sequence[InputRows],
+        executor: Executor,
+        options: Options,
+        clock: Clock,
+    ) -> None:
+        super().__init__(plan, options.reporter, clock)
+        self._job, self._parts, self._executor = job, parts, executor
+
+    def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, Column]]]:
+        """Yield keys and numbers of responses, and what stages map in the first pass, by chunk."""
+        return chain.from_iterable(chunks for chunks, _ in self._run(0, tasks.rows_of, None))
+
+    def map_pass(self, number: int, responses: Responses) -> Iterator[dict[str, Column]]:
+        """Yield what the stage of a later pass maps, by chunk."""
+        results = self._run(number, tasks.rows_of, responses)
+        return chain.from_iterable(chunks for chunks, _ in results)
+
+    def last_pass(
+        self, task: Callable[..., tuple[Note, Any]], responses: Responses
+    ) -> tuple[list[Note], list[Any]]:
+        """Run the tasks of the last pass; return what they note, and references to tables."""
+        results = self._run(len(self.passes) - 1, task, responses)
+        return [note for note, _ in results], [table for _, table in results]
+
+    def _run(
+        self, number: int, task: Callable[..., tuple[Any, Any]], responses: Responses | None
+    ) -> list[tuple[Any, Any]]:
+        step, parts = self.passes[number], self._parts
+        job = self._job if number or step.mapped else self._job.on_cpu
+        own = [responses and responses.rows(x.first, x.first + x.rows) for x in parts]
+        calls = [
+            Call(task, job, x.part, (number, rows)) for x, rows in zip(parts, own, strict=True)
+        ]
+        self.reporter.start(step.purpose, self.plan.source.rows)
+        with self.clock.wall(step.purpose):
+            return self._executor.run(
+                step.purpose, calls, lambda place: self.reporter.advance(parts[place].rows)
+            )
 
 
-def whole_summary(
-    plan: Plan,
-    reduced: Reduced,
-    notes: Sequence[Json],
-    inputs: Sequence[object],
-    device: str,
-    targets: Sequence[AnyPath],
-) -> Json:
-    """Return the summary of a run over files, without its seconds.
+def parts_of(source: Source, targets: Sequence[AnyPath], slots: int) -> list[InputRows]:
+    """Return the files in parts of about equal size, several for each slot if possible.
 
     Args:
-        plan: of the run.
-        reduced: its reduced responses.
-        notes: of its last pass.
-        inputs: the input files, as the user named them.
-        device: that computed, as of `--device`.
-        targets: the published files.
+        source: the input.
+        targets: the output of each file.
+        slots: how many tasks may run at once.
     """
-    totals, cells = tasks.merged_totals(notes, reduced.labels)
-    named = zip(targets, (file["reason"] for file in written_files(notes)), strict=True)
-    rewritten = [f"{target.name}: {reason}" for target, reason in named if reason]
-    return {
-        **summary_of(plan, cells, reduced.facts, totals),
-        **run_summary(plan, inputs, device, targets, rewritten),
-        "new_columns": list(plan.resolved.written),
-    }
+    sizes = [
+        sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
+        for footer in source.footers
+    ]
+    most = min(PART_BYTES, sum(sizes) // (4 * slots) + 1)
+    starts, filled = [0], 0
+    for number, size in enumerate(sizes):
+        if number and filled + size > most:
+            starts.append(number)
+            filled = 0
+        filled += size
+    parts = []
+    for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True):
+        files, prints = source.files[start:stop], source.fingerprints[start:stop]
+        part = FilePart((*files,), (*prints,), (*targets[start:stop],), start)
+        first = source.first_rows[start]
+        parts.append(InputRows(part, first, source.first_rows[stop] - first))
+    return parts
 
 
-def written_files(notes: Sequence[Json]) -> list[Json]:
-    """Return the facts of each written file, in input order, from the notes of the last pass."""
-    return [file for note in notes for file in note["files"]]
+def with_tasks(seconds: Json, notes: Sequence[Note]) -> Json:
+    """Return the times of a run with those of its tasks of the last pass, by kind of work.
+
+    The CPU time of a task before its pass is in the total alone, as its wall time is in the pass.
+    """
+    kinds = {}
+    for kind in ("busy", "cpu"):
+        parts = [seconds, *(note.seconds for note in notes)]
+        names = dict.fromkeys(name for part in parts for name in part[kind])
+        kinds[kind] = {name: sum(part[kind].get(name, 0.0) for part in parts) for name in names}
+    kinds["cpu"]["start_up"] = seconds["cpu"]["start_up"]
+    return seconds | kinds | {"limits": {}}
 
 
-def work_seconds(
-    notes: Sequence[Json], driver_cpu: Mapping[str, float]
-) -> dict[str, dict[str, float]]:
-    """Return `busy` and `cpu` of a run: the seconds of all tasks of the last pass, by kind of work.
+class StagedOutputs:
+    """Complete files of tasks, each in a hidden folder beside its target, until all are published.
+
+    Tasks run in any process, on any machine that sees the output. So they write a file under its
+    target's name, in a folder named after the run. A context manager that removes the folders.
 
     Args:
-        notes: of the tasks.
-        driver_cpu: CPU time outside the tasks: `total`, and `start_up` of the processes. That of a
-            task, before its pass, is in the total alone, as its wall time is in the pass.
+        targets: the final paths, which are locked; the folders of local ones exist.
+
+    Raises:
+        ReadWriteError: on entering: a folder cannot be created.
     """
-    kinds = {
-        kind: {
-            name: sum(note[kind].get(name, 0.0) for note in notes)
-            for name in dict.fromkeys(name for note in notes for name in note[kind])
-        }
-        for kind in ("busy", "cpu")
-    }
-    total = kinds["cpu"].get("total", 0.0) + driver_cpu["total"]
-    kinds["cpu"] |= {"total": total, "start_up": driver_cpu["start_up"]}
-    return kinds
+
+    def __init__(self, targets: Sequence[AnyPath]) -> None:
+        self.targets, self._name = targets, STAGING_PREFIX + secrets.token_hex(8)
+        self.paths = [_parent(target) / self._name / target.name for target in targets]
+
+    def __enter__(self) -> Self:
+        register_cleanup(self, self._discard)
+        self._clean_stores(STAGING_PREFIX)  # what killed runs left; locks do so for local files
+        for folder in self._folders():
+            with file_errors(folder, "cannot be written"):
+                folder.mkdir(exist_ok=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._discard()
+        unregister_cleanup(self)
+
+    def publish(self) -> None:
+        """Rename every file to its target.
+
+        Raises:
+            ReadWriteError: a file cannot be renamed; those before it are published.
+        """
+        local: list[CompleteFile] = []
+        for path, target in zip(self.paths, self.targets, strict=True):
+            if isinstance(path, Path) and isinstance(target, Path):
+                local.append(CompleteFile(path, target))
+            elif isinstance(path, RemotePath) and isinstance(target, RemotePath):
+                with remote_errors(target, "cannot be written"):
+                    path.store.move(path.path, target.path)
+        publish_files(local)
+
+    def _discard(self) -> None:
+        """Remove the folders, with incomplete files of killed workers; never raises."""
+        for folder in self._folders():
+            shutil.rmtree(folder, ignore_errors=True)
+        self._clean_stores(self._name)
+
+    def _folders(self) -> list[Path]:
+        folders = dict.fromkeys(path.parent for path in self.paths if isinstance(path, Path))
+        return [*folders]
+
+    def _clean_stores(self, start: str) -> None:
+        """Remove objects and uploads of the targets' names, in folders that begin so."""
+        names: dict[RemotePath, set[str]] = {}
+        for target in self.targets:
+            if isinstance(target, RemotePath):
+                names.setdefault(_parent(target) / start, set()).add(target.name)
+        for prefix, of_files in names.items():
+            abort_leftover_uploads(prefix, of_files)
+            with suppress(Exception):
+                prefix.forget()
+                for folder in prefix.store.folders(prefix.path.rpartition("/")[0]):
+                    for path in prefix.store.find(folder) if folder.startswith(prefix.path) else ():
+                        if path.rpartition("/")[2] in of_files:
+                            prefix.store.remove(path)
+                prefix.forget()
+
+
+def _parent(target: AnyPath) -> Any:
+    if isinstance(target, Path):
+        return target.parent
+    return target.sibling(target.path.rpartition("/")[0])

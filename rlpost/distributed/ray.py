@@ -1,6 +1,6 @@
 """Runs on a Ray cluster, over files and over the blocks of a Ray Dataset.
 
-Ray schedules the tasks, repeats those of lost workers, and stores and spills their blocks.
+Ray schedules the tasks, repeats those of lost workers, and stores what they return.
 """
 
 from __future__ import annotations
@@ -11,40 +11,22 @@ import socket
 import sys
 import time
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import ray
-import ray.data
 from ray import exceptions
 
 from rlpost._version import __version__
 from rlpost.display.text import counted
-from rlpost.distributed.driver import (
-    bucket_count,
-    last_pass,
-    prepare,
-    reduce_responses,
-    whole_summary,
-    work_seconds,
-    written_files,
-)
-from rlpost.distributed.executor import TaskResult
-from rlpost.distributed.partition import (
-    LoadedBatch,
-    TablePartition,
-    TaskContext,
-    change_to,
-    check_inputs,
-)
-from rlpost.distributed.staging import StagedOutputs
+from rlpost.distributed import tasks
+from rlpost.distributed.driver import InputRows, StagedOutputs, TaskPasses, parts_of, with_tasks
+from rlpost.distributed.tasks import Job
 from rlpost.errors import RlpostError, UnavailableError, UsageError
 from rlpost.io.clock import Clock
-from rlpost.io.memory_limit import memory_limit
-from rlpost.io.parquet.inputs import join_metadata
-from rlpost.io.parquet.source import TableSource, input_metadata
+from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.publish import StagedFiles
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
@@ -52,21 +34,22 @@ from rlpost.pipeline.device import AUTO, CPU, TORCH_CPU
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.output.files import check_writable
-from rlpost.pipeline.run import bind, check_clash, check_findings
+from rlpost.pipeline.run import bind, check_clash, check_findings, run_metadata
 from rlpost.pipeline.running_state import load_state, save_state
+from rlpost.pipeline.summary import run_summary, summarise
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rlpost.display.reporter import Reporter
-    from rlpost.distributed.executor import Call
-    from rlpost.distributed.partition import Json
-    from rlpost.distributed.tasks import TaskOutput
-    from rlpost.io.parquet.inputs import InputFile, InputMetadata
+    from ray.data import Dataset
+
+    from rlpost.distributed.driver import Call
+    from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
 
 
+Json = dict[str, Any]
 _RETRIES = 8  # of a task whose worker was lost; a task that fails fails at once
 _OWN_CLUSTER = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -88,7 +71,6 @@ _ABSENT = (  # and if none answers
     "`ray start --head` starts one, and without --ray-address a new one is started on this machine"
 )
 _LOG = logging.getLogger("rlpost")
-_FILES_A_TASK = 64  # footers that one task reads
 
 
 @contextmanager
@@ -204,31 +186,31 @@ def _remote(device: str) -> Any:
     card = card_resource(device)
     if card is None:
         return ray.remote(_task)
-    one: dict[str, Any] = {"num_gpus": 1} if card == "GPU" else {"resources": {card: 1}}
-    return ray.remote(max_calls=1, **one)(_task)
+    need: dict[str, Any] = {"num_gpus": 1} if card == "GPU" else {"resources": {card: 1}}
+    return ray.remote(max_calls=1, **need)(_task)
 
 
-def _task(
-    task: Callable[..., TaskOutput], context: TaskContext, arguments: tuple[Any, ...], batches: Any
-) -> Any:
-    """Run one task; its blocks are loaded one after another, so that few are in memory."""
-    change_to(context.folder)
-    if arguments and isinstance(arguments[0], TablePartition):
-        table = ray.get(arguments[0].table)
-        arguments = (arguments[0]._replace(table=table), *arguments[1:])
-    loaded = (LoadedBatch(ray.get(block), *rest) for block, *rest in batches)
-    return task(context, *arguments, loaded)
+def _task(version: str, folder: str, call: list[Any], table: pa.Table | None) -> Any:
+    """Run one task.
 
+    Args:
+        version: of the driver's rlpost; what another one has sent is not read.
+        folder: the start of relative paths, if it exists on this machine.
+        call: the reference to a `Call`.
+        table: the part of the input, if it is a table.
 
-def _survey(version: str, folder: str, files: Sequence[InputFile]) -> InputMetadata:
-    """Read some footers; raises UnavailableError if the driver has another version of rlpost."""
+    Raises:
+        UnavailableError: this process has another version of rlpost.
+    """
     if version != __version__:
         raise UnavailableError(
             f"the Ray cluster's workers have rlpost {__version__}, and this is {version}: all "
             "nodes need the same"
         )
-    change_to(folder)
-    return input_metadata(files)
+    if Path(folder).is_dir():
+        os.chdir(folder)
+    task, job, part, arguments = ray.get(call[0])
+    return task(job, part if table is None else table, *arguments)
 
 
 class _TableFacts(NamedTuple):
@@ -245,54 +227,30 @@ def _describe(table: Any) -> _TableFacts:
 
 
 class RayExecutor:
-    """Runs tasks on the cluster that this process is connected to.
-
-    Args:
-        reporter: shows progress.
-        clock: measures the passes.
-    """
-
-    def __init__(self, reporter: Reporter, clock: Clock) -> None:
-        self._reporter = reporter
-        self._clock = clock
-
-    def survey(self, files: Sequence[InputFile]) -> InputMetadata:
-        """Return the survey of all files, whose footers tasks read."""
-        task, folder = ray.remote(_survey).options(max_retries=_RETRIES), str(Path.cwd())
-        some = [files[at : at + _FILES_A_TASK] for at in range(0, len(files), _FILES_A_TASK)]
-        refs = [task.remote(__version__, folder, own) for own in some]
-        return join_metadata(self._results("read footers", refs))
+    """Runs tasks on the cluster that this process is connected to."""
 
     def describe(self, tables: Sequence[Any]) -> list[_TableFacts]:
         """Return the facts of each Arrow table."""
         task = ray.remote(_describe).options(max_retries=_RETRIES)
         return self._results("read schemas", [task.remote(table) for table in tables])
 
-    def run(self, purpose: str, context: TaskContext, calls: Sequence[Call]) -> list[TaskResult]:
-        """Run all calls; see `rlpost.distributed.executor.Executor`."""
-        total = sum(call.rows for call in calls)
-        if total:
-            self._reporter.start(purpose, total)
-        on = {True: ray.put(context), False: ray.put(replace(context, device=CPU))}
-        run = {True: _remote(context.device), False: _remote(CPU)}
-        with self._clock.wall(purpose):
-            started = [
-                run[call.tokens]
-                .options(
-                    name=call.task.__name__,
-                    num_returns=2,
-                    num_cpus=context.workers,
-                    max_retries=_RETRIES,
-                )
-                .remote(call.task, on[call.tokens], call.arguments, call.batches)
-                for call in calls
-            ]
-            notes = self._results(
-                purpose,
-                [note for note, _ in started],
-                lambda number: self._reporter.advance(calls[number].rows) if total else None,
+    def run(
+        self, purpose: str, calls: Sequence[Call], done: Callable[[int], None]
+    ) -> list[tuple[Any, Any]]:
+        """Run all calls; see `rlpost.distributed.driver.Executor`."""
+        started = []
+        for call in calls:
+            table = call.part if isinstance(call.part, ray.ObjectRef) else None
+            sent = call._replace(part=None) if table is not None else call
+            task = _remote(call.job.options.device).options(
+                name=call.task.__name__,
+                num_returns=2,
+                num_cpus=call.job.options.workers,
+                max_retries=_RETRIES,
             )
-        return [TaskResult(note, block) for note, (_, block) in zip(notes, started, strict=True)]
+            started.append(task.remote(__version__, str(Path.cwd()), [ray.put(tuple(sent))], table))
+        results = self._results(purpose, [result for result, _ in started], done)
+        return [*zip(results, [table for _, table in started], strict=True)]
 
     def _results(
         self, purpose: str, refs: list[Any], report: Callable[[int], None] = lambda _: None
@@ -378,50 +336,23 @@ class _EmptySource(TableSource):
     name = "dataset"
 
     def __init__(self, tables: Sequence[_TableFacts]) -> None:
-        schema = pa.unify_schemas([one.schema for one in tables if one.rows] or [tables[0].schema])
-        super().__init__(schema.empty_table())
-        self.rows = sum(one.rows for one in tables)
+        schemas = [table.schema for table in tables if table.rows] or [tables[0].schema]
+        super().__init__(pa.unify_schemas(schemas).empty_table())
+        self.rows = sum(table.rows for table in tables)
+        self.first_rows = [0, self.rows]
         self._tables = tables
 
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Return the bytes in memory of some columns."""
-        return sum(one.bytes.get(name, 0) for one in self._tables for name in columns)
+        return sum(table.bytes.get(name, 0) for table in self._tables for name in columns)
 
 
-def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray.data.Dataset:
+def enriched(dataset: Dataset, recipe: Recipe, options: Options) -> Dataset:
     """Return the dataset with new columns; raises as `rlpost.ray.advantages`."""
-    _check_types(dataset, recipe, options)
-    with connected(options.ray_address):
-        refs: list[Any] = dataset.materialize().to_arrow_refs()
-        slots(options.workers or 1, options.device)
-        executor = RayExecutor(options.reporter, Clock(options.started, options.cpu_started))
-        tables = executor.describe(refs)
-        source = _EmptySource(tables)
-        state = load_state(options.state)
-        plan = bind(source, recipe, state)
-        check_clash(plan, emitted(plan.resolved))
-        context = TaskContext(
-            plan.resolved.recipe,
-            plan.columns,
-            state,
-            bucket_count(plan, plan.source.rows),
-            device=CPU if options.device == AUTO else options.device,
-            chunk_tokens=options.chunk_tokens,
-            workers=options.workers or 1,
-            max_memory=memory_limit().text or None,
-        )
-        partitions = [
-            TablePartition(ref, one.rows) for ref, one in zip(refs, tables, strict=True) if one.rows
-        ]
-        reduced = reduce_responses(context, partitions, executor)
-        _, written = last_pass(context, partitions, reduced, executor)
-        return ray.data.from_arrow_refs(written)
+    from ray import data  # noqa: PLC0415 - a second, and it needs pandas
 
-
-def _check_types(dataset: object, recipe: object, options: object) -> None:
-    """Raise UsageError if an argument has another type."""
     for name, value, kind, how in (
-        ("dataset", dataset, ray.data.Dataset, "ray.data.read_parquet or from_arrow makes one"),
+        ("dataset", dataset, data.Dataset, "ray.data.read_parquet or from_arrow makes one"),
         ("recipe", recipe, Recipe, "rlpost.Recipe(estimator=...) makes one"),
         ("options", options, Options, "rlpost.Options(...) makes them"),
     ):
@@ -430,6 +361,21 @@ def _check_types(dataset: object, recipe: object, options: object) -> None:
                 f"rlpost.ray.advantages: {name} is of type {type(value).__name__}, and "
                 f"{kind.__name__} is needed: {how}"
             )
+    with connected(options.ray_address):
+        blocks: list[Any] = dataset.materialize().to_arrow_refs()
+        slots(options.workers or 1, options.device)
+        executor, clock = RayExecutor(), Clock(options.started, options.cpu_started)
+        tables, state = executor.describe(blocks), load_state(options.state)
+        plan = bind(_EmptySource(tables), recipe, state)
+        names = emitted(plan.resolved)
+        check_clash(plan, names)
+        job = Job.of(plan, state, names, options)
+        firsts = accumulate((table.rows for table in tables), initial=0)
+        filled = zip(blocks, firsts, [table.rows for table in tables], strict=False)
+        parts = [InputRows(block, first, rows) for block, first, rows in filled if rows]
+        passes = TaskPasses(plan, job, parts, executor, options, clock)
+        responses = passes.responses(names)
+        return data.from_arrow_refs(passes.last_pass(tasks.enrich, responses)[1])
 
 
 def advantages(
@@ -437,41 +383,39 @@ def advantages(
 ) -> Json:
     """Write an enriched copy of every file; raises and returns as `rlpost.api.advantages`."""
     check_writable(options.state)
-    clock = Clock(options.started, options.cpu_started)
-    with connected(options.ray_address), StagedFiles(targets):
-        staged, executor = StagedOutputs(targets), RayExecutor(options.reporter, clock)
-        workers = options.workers or 1
-        at_once = slots(workers, options.device)  # before anything is read
-        survey = executor.survey(files)
-        state = load_state(options.state)
-        run = prepare(
-            survey,
-            staged.paths,
-            recipe,
-            state,
-            options,
-            at_once,
-        )
-        staged.create()
-        try:
-            reduced = reduce_responses(run.context, run.partitions, executor)
-            notes, _ = last_pass(run.context, run.partitions, reduced, executor)
-            inputs = [file.path for file in files]
-            summary = whole_summary(run.plan, reduced, notes, inputs, run.context.device, targets)
-            check_findings(summary, options.fail_on)
-            with clock.publishing():
-                then = "since the run began; run again when no process writes it"
-                check_inputs(run.partitions, then)
-                digests = [file["digest"] for file in written_files(notes)]
-                staged.publish(digests, overwrite=options.overwrite)
-        except BaseException:
-            staged.discard()
-            raise
+    executor, clock = RayExecutor(), Clock(options.started, options.cpu_started)
+    with connected(options.ray_address), StagedFiles(targets), StagedOutputs(targets) as staged:
+        at_once = slots(options.workers or 1, options.device)  # before anything is read
+        source, state = Source(files), load_state(options.state)
+        plan = bind(source, recipe, state)
+        names = emitted(plan.resolved)
+        check_clash(plan, names)
+        metadata = run_metadata(plan, source, state, options)
+        job = Job.of(plan, state, names, options, metadata)
+        parts = parts_of(source, staged.paths, at_once)
+        passes = TaskPasses(plan, job, parts, executor, options, clock)
+        responses = passes.responses(names)
+        notes, _ = passes.last_pass(tasks.write, responses)
+        totals = sum((note.totals for note in notes), plan.no_totals)
+        reasons = zip(targets, [x for note in notes for x in note.reasons], strict=True)
+        rewritten = [f"{target.name}: {reason}" for target, reason in reasons if reason]
+        inputs = [file.path for file in files]
+        summary = {
+            **summarise(plan, responses, totals),
+            **run_summary(plan, inputs, job.options.device, targets, rewritten),
+            "new_columns": [*names],
+        }
+        check_findings(summary, options.fail_on)
+        with clock.publishing():
+            source.check_unchanged("since the run began; run again when no process writes it")
+            staged.publish()
     if options.state is not None:
-        save_state(options.state, state.after(reduced.after))
-    seconds = clock.seconds
+        save_state(options.state, state.after(responses.notes))
+    for note in notes:
+        clock.count_bytes(**note.bytes)
     return {
         **summary,
-        "engine": {"name": "ray", "tasks_at_once": at_once, "partitions": len(run.partitions)},
-        "seconds": {**seconds, **work_seconds(notes, seconds["cpu"]), "limits": {}},
+        "engine": {"name": "ray", "tasks_at_once": at_once, "partitions": len(parts)},
+        "bytes": clock.bytes,
+        "seconds": with_tasks(clock.seconds, notes),
     }

@@ -135,10 +135,10 @@ class Responses:
         return Counter({str(x): n for x, n in zip(labels, counts, strict=True) if x and n})
 
     def rows(self, start: int, stop: int) -> Responses:
-        """Return consecutive rows, which share memory with the table."""
-        return replace(
-            self, columns={key: value[start:stop] for key, value in self.columns.items()}
-        )
+        """Return consecutive rows, which share memory with the table; equal columns are one."""
+        parts = {id(value): value[start:stop] for value in self.columns.values()}
+        columns = {key: parts[id(value)] for key, value in self.columns.items()}
+        return replace(self, columns=columns)
 
 
 @dataclass(frozen=True)

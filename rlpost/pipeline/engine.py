@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,8 +50,66 @@ class ComputedChunk:
     totals: Any
 
 
-class Engine:
-    """Runs the passes of a plan.
+class Passes(ABC):
+    """The passes of a plan; those before the last make the table of responses.
+
+    Args:
+        plan: from `plan_of`.
+        reporter: shows progress.
+        clock: measures the run.
+    """
+
+    def __init__(self, plan: Plan, reporter: Reporter, clock: Clock) -> None:
+        self.plan = plan
+        self.reporter = reporter
+        self.clock = clock
+        self.passes = plan.passes()
+        """Those that write any columns; `responses` replaces them."""
+
+    def responses(self, names: tuple[str, ...], *, part: bool = False) -> Responses:
+        """Run all passes but the last; return the reduced table of responses.
+
+        Args:
+            names: the columns that the last pass computes.
+            part: the input may be a part of a run's, of which masks drop all responses.
+        """
+        first, *later = self.plan.phases()
+        self.reporter.begin(partial(self.plan.work, names))
+        collector = Collector()
+        for rows, mapped in self.first_pass():
+            collector.add(rows, mapped)
+        with self.clock.wall("reduce"):
+            responses = reduced(first, response_table(collector, self.plan).noting(part=part))
+        if differ := responses.notes.get("rows_differ"):
+            source = self.plan.source
+            rows_of = [row_name(source.files, source.first_rows, row) for row in differ.rows]
+            raise differ.error(rows_of, self.plan.columns)
+        self.passes = self.plan.passes(names)
+        for number, phase in enumerate(later, 1):
+            responses = with_mapped(phase, responses, self.map_pass(number, responses))
+            with self.clock.wall("reduce"):
+                responses = reduced(phase, responses)
+        return responses
+
+    @abstractmethod
+    def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, Column]]]:
+        """Yield keys and numbers of responses, and what stages map in the first pass, by chunk.
+
+        All are [n], of consecutive rows: keys are Arrow arrays, numbers are arrays.
+        """
+
+    @abstractmethod
+    def map_pass(self, number: int, responses: Responses) -> Iterator[dict[str, Column]]:
+        """Yield what the stage of a later pass maps, by chunk.
+
+        Args:
+            number: of the pass, not 0.
+            responses: of this input, reduced by the passes before.
+        """
+
+
+class Engine(Passes):
+    """Runs the passes of a plan in this process.
 
     One thread reads. `workers` threads compute, on several chunks at once if these are small.
     Results are in the order of the input.
@@ -74,49 +133,18 @@ class Engine:
         reporter: Reporter,
         clock: Clock,
     ) -> None:
-        self.plan = plan
+        super().__init__(plan, reporter, clock)
         self.decoder = decoder
         self.device = decoder.device
         self.chunk_tokens = chunk_tokens
         self.workers = workers
-        self.reporter = reporter
-        self.clock = clock
-        self._passes = plan.passes()
         self._gate = MemoryGate(memory_limit().room)
         if isinstance(plan.source, Source):
             plan.source.copies = _COPIES
 
-    def responses(self, names: tuple[str, ...], *, part: bool = False) -> Responses:
-        """Run all passes but the last; return the reduced table of responses.
-
-        Args:
-            names: the columns that the last pass computes.
-            part: the input may be a part of a run's, of which masks drop all responses.
-        """
-        first, *later = self.plan.phases()
-        self.reporter.begin(partial(self.plan.work, names))
-        collector = Collector()
-        for rows, mapped in self.first_pass():
-            collector.add(rows, mapped)
-        with self.clock.wall("reduce"):
-            responses = reduced(first, response_table(collector, self.plan).noting(part=part))
-        if differ := responses.notes.get("rows_differ"):
-            source = self.plan.source
-            rows_of = [row_name(source.files, source.first_rows, row) for row in differ.rows]
-            raise differ.error(rows_of, self.plan.columns)
-        self._passes = self.plan.passes(names)
-        for phase, step in zip(later, self._passes[1:-1], strict=True):
-            responses = with_mapped(phase, responses, self._map(step, responses))
-            with self.clock.wall("reduce"):
-                responses = reduced(phase, responses)
-        return responses
-
     def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, Column]]]:
-        """Yield keys and numbers of responses, and what stages map in the first pass, by chunk.
-
-        All are [n], of consecutive rows: keys are Arrow arrays, numbers are arrays.
-        """
-        step = self._passes[0]
+        """Yield keys and numbers of responses, and what stages map in the first pass, by chunk."""
+        step = self.passes[0]
         roles = roles_of(step.mapped)
 
         def read(chunks: Chunks) -> tuple[dict[str, Any], dict[str, Column]]:
@@ -133,16 +161,9 @@ class Engine:
 
         return self._over_all(step, read)
 
-    def map_pass(self, phase: Phase, responses: Responses) -> Iterator[dict[str, Column]]:
-        """Yield what the stage of a later phase maps, by chunk.
-
-        Args:
-            phase: any but the first.
-            responses: of this input, reduced by the phases before.
-        """
-        return self._map(phase.reading, responses)
-
-    def _map(self, step: Pass, responses: Responses) -> Iterator[dict[str, Column]]:
+    def map_pass(self, number: int, responses: Responses) -> Iterator[dict[str, Column]]:
+        """Yield what the stage of a later pass maps, by chunk."""
+        step = self.passes[number]
         step = replace(step, columns=self._columns(step, responses))
 
         def map_chunks(chunks: Chunks) -> dict[str, Column]:
@@ -168,7 +189,7 @@ class Engine:
             names: the columns to compute.
             encode: encodes the rows of a row group; worker threads call it.
         """
-        step = self._passes[-1]
+        step = self.passes[-1]
         tokens = self.plan.needs_tokens(step, names)
 
         def make(chunks: Chunks) -> tuple[ComputedChunk, int]:

@@ -11,7 +11,7 @@ from rlpost.estimators import ESTIMATORS
 from rlpost.io.finish_reasons import is_readable
 from rlpost.io.tokenizer import load_tokenizer
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, absent, check_log_probs, lacks_of
-from rlpost.pipeline.coupling import coupling_of, group_reasons
+from rlpost.pipeline.coupling import group_reasons
 from rlpost.pipeline.data import NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.measures import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import ADVANTAGES
@@ -56,9 +56,8 @@ class Pass:
 
 
 class Phase(NamedTuple):
-    """One pass over the input, and the stages that reduce its results."""
+    """The stages of one pass over the input, and those that reduce its results."""
 
-    reading: Pass
     mapped: Stage | None
     """The stage that the pass is for; None for the first pass, which makes the table."""
     reduced: tuple[Stage, ...]
@@ -168,34 +167,9 @@ class Plan:
                 stages.append([])
             stages[-1].append(stage)
         return [
-            Phase(reading, own[0] if number else None, tuple(s for s in own if s.reduce))
-            for number, (reading, own) in enumerate(zip(self.passes()[:-1], stages, strict=True))
+            Phase(part[0] if number else None, tuple(stage for stage in part if stage.reduce))
+            for number, part in enumerate(stages)
         ]
-
-    @property
-    def why_one_table(self) -> str | None:
-        """The reason why all responses are reduced on one table; None if each step has its own.
-
-        A group is within a step, and so are batch statistics. State that is carried from batch to
-        batch is not, and neither are statistics of the whole input.
-        """
-        estimator, coupling = self.resolved.estimator, coupling_of(self.resolved)
-        reasons = {
-            "the input has no steps": "batch" not in self.columns,
-            "the whole input is one batch": self.resolved.recipe.numerics.batch == "all",
-            f"{coupling.why} uses responses of several steps": coupling.scope == "run",
-            "the rows of a rollout must be of one step": self.resolved.has_rollouts,
-            "--is-filter batch orders the tokens of a batch": bool(
-                self.resolved.recipe.batch_filters
-            ),
-            "--top-entropy-quantile orders the tokens of a batch": (
-                self.resolved.recipe.top_entropy_quantile is not None
-            ),
-            f"estimator {estimator.name} has a baseline per position": bool(
-                estimator.token_weights
-            ),
-        }
-        return next((why for why, holds in reasons.items() if holds), None)
 
     def _applied(self, begin: int, end: int) -> tuple[Stage, ...]:
         """Return the stages that a pass applies: from one stage to before another."""

@@ -70,16 +70,13 @@ def _input(plan: Plan) -> str:
 
 
 def _facts(plan: Plan, names: tuple[str, ...], passes: list[Pass]) -> Iterator[tuple[str, str]]:
-    """Yield what is written and read, and how Ray divides the work."""
+    """Yield what is written and read."""
     kept = len({name for schema in plan.source.schemas for name in schema.names} - {*names})
     beside = " alone" if plan.resolved.recipe.emit_only else f" beside the {kept} columns"
     yield "writes", f"{', '.join(names)}{beside}"
     times = _PASSES[len(passes)] if len(passes) < len(_PASSES) else f"{len(passes)} times"
     sizes = [size(plan.source.bytes_of(one.columns)) for one in passes]
     yield "reads", f"the input {times}: {', '.join(sizes)}"
-    why = plan.why_one_table
-    text = "each step is computed on its own" if why is None else f"all steps on one machine: {why}"
-    yield "Ray", f"statistics of responses: {text}"
 
 
 def _pass_table(plan: Plan, passes: list[Pass]) -> TextTable:

@@ -2,7 +2,7 @@
 
 same: 64 files, locally and on Ray in alternation, with 1, 2 and 4 workers. Prints median
     seconds and ratios with warm workers, and whether the output bytes are identical.
-large: one file of about 300 MB, locally and on Ray in alternation, with 1 and 2 workers.
+large: one file of about 600 MB, locally and on Ray in alternation, with 1 and 2 workers.
 driver: memory of the Ray driver for 10 M responses, 1.2 M groups and 1,000 files, a task per file.
 tiny: 10,000 files of 8 responses, a task per file and pass. Measures the overhead of scheduling.
 """
@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 import ray
 
 import rlpost
-from rlpost.distributed import partition as partitions
+from rlpost.distributed import driver
 from tests.bench.inputs import response_table
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def large(top: Path) -> dict[str, object]:
         start(workers)
         engines = {
             "local": rlpost.Options(overwrite=True, workers=workers),
-            "ray": rlpost.Options(overwrite=True, engine="ray"),
+            "ray": rlpost.Options(overwrite=True, engine="ray", workers=workers),
         }
         times: dict[str, list[float]] = {name: [] for name in engines}
         for _ in range(ROUNDS):
@@ -151,7 +151,7 @@ def many_files(top: Path, files: int, rows: int, groups: int, tokens: int) -> di
     start_time = time.perf_counter()
     start(WORKERS)
     before = peak_mb()
-    with mock.patch.object(partitions, "MOST_BYTES", 1):
+    with mock.patch.object(driver, "PART_BYTES", 1):
         options = rlpost.Options(engine="ray")
         summary = rlpost.advantages(top / "in", top / "out", rlpost.Recipe(), options)
     return {

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,13 +20,15 @@ from strategies import rollouts as random_rollouts
 from strategies import to_table
 
 import rlpost
-from rlpost.distributed import driver
-from rlpost.distributed import partition as partitions
-from rlpost.distributed.partition import TablePartition, TaskContext
+from rlpost.distributed import tasks
+from rlpost.distributed.driver import InputRows, TaskPasses
+from rlpost.distributed.tasks import Job
 from rlpost.errors import NotEnoughMemoryError, RlpostError
 from rlpost.estimators import ESTIMATORS
+from rlpost.io.clock import Clock
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline import run as runs
+from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import bind
 from rlpost.pipeline.running_state import RunState
 from rlpost.render.summary import summary_page
@@ -99,19 +100,14 @@ def test_auto_takes_a_card_for_large_inputs_alone(shadow, monkeypatch, tmp_path)
 
 @pytest.mark.nightly
 @every_recipe
-@pytest.mark.parametrize("divided", [False, True])
-def test_tasks_leave_the_bytes_of_a_run_on_the_cpu(shadow, tmp_path, recipe, divided):
+def test_tasks_leave_the_bytes_of_a_run_on_the_cpu(shadow, tmp_path, recipe):
     (tmp_path / "in").mkdir()
     table = rollouts(observations=True)
     for place, (start, stop) in enumerate(pairwise((0, 40, 96))):
         part = table.slice(start, stop - start)
         pq.write_table(part, tmp_path / "in" / f"{place}.parquet", row_group_size=9)
     rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, SMALL)
-    with (
-        mock.patch.object(driver, "ROWS_A_BUCKET", 50),
-        mock.patch.object(partitions, "PART_BYTES", 1 if divided else partitions.PART_BYTES),
-        shadow.counted() as counts,
-    ):
+    with shadow.counted() as counts:
         in_tasks(tmp_path / "in", tmp_path / "out", recipe, ON_CARD)
     assert counts.to_device > 0
     for path in (tmp_path / "local").iterdir():
@@ -141,11 +137,12 @@ def test_any_rollouts_have_the_bits_of_the_cpu(measure, rows, options, chunk_tok
 def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
     table = rollouts(observations=True)
     plan = bind(TableSource(table), recipe, RunState())
-    context = TaskContext(recipe, plan.columns, RunState(), 1, device="shadow:1", chunk_tokens=3000)
-    parts = [TablePartition(table.slice(start, 48), 48) for start in (0, 48)]
+    names = emitted(plan.resolved)
+    job = Job.of(plan, RunState(), names, replace(SMALL, device="shadow:1"))
+    parts = [InputRows(table.slice(start, 48), start, 48) for start in (0, 48)]
+    passes = TaskPasses(plan, job, parts, InProcess(), SMALL, Clock())
     with shadow.counted() as counts:
-        reduced = driver.reduce_responses(context, parts, InProcess())
-        _, tables = driver.last_pass(context, parts, reduced, InProcess())
+        _, tables = passes.last_pass(tasks.enrich, passes.responses(names))
     expected, _ = rlpost.enrich(table, recipe, SMALL)
     assert counts.to_device > 0
     assert pa.concat_tables(tables).equals(expected)

@@ -34,13 +34,13 @@ def run():
 def test_rows_of_a_rollout_in_several_files(run, options):
     recipe = rlpost.Recipe(unit="rollout", **options)
     assert rlpost.enrich(run, recipe)[1]["responses"] == run.num_rows
-    check(run, recipe, files=3, rows_a_bucket=20, divide=True)
+    check(run, recipe, files=3)
 
 
 @pytest.mark.parametrize("options", OF_ROWS.values(), ids=OF_ROWS)
-def test_labels_of_several_tables(run, options):
+def test_labels_of_several_files(run, options):
     recipe, failed = rlpost.Recipe(**options), run["failure"].is_valid().to_pylist()
     reasons = [f"error {place % 8}" if one else None for place, one in enumerate(failed)]
     rows = run.drop_columns(["rollout_id", "failure"]).append_column("failure", pa.array(reasons))
     assert rlpost.enrich(rows, recipe)[1]["failures"]["reasons"]
-    check(rows, recipe, files=3, rows_a_bucket=20, divide=True)
+    check(rows, recipe, files=3)

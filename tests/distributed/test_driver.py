@@ -1,8 +1,5 @@
-"""The driver of a distributed run: times of its tasks, batches in order, nothing left."""
+"""The driver of a run in tasks: one table of all parts, and times of its tasks."""
 
-from unittest import mock
-
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +7,10 @@ from distributed_runs import LOCAL, check, facts, in_tasks, same_files, steps_ta
 
 import rlpost
 from rlpost.distributed import driver
+from rlpost.distributed.tasks import Note
 from rlpost.errors import DataError
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
 
 pytestmark = pytest.mark.nightly
 
@@ -27,45 +27,40 @@ STATEFUL = {
 
 @pytest.mark.parametrize("options", STATEFUL.values(), ids=STATEFUL)
 def test_what_goes_on_from_batch_to_batch_gives_the_same(options):
-    recipe = rlpost.Recipe(**{"estimator": "reinforce", **options})
-    check(steps_table(36), recipe, files=2, rows_a_bucket=9, divide=True)
+    check(steps_table(36), rlpost.Recipe(**{"estimator": "reinforce", **options}), files=2)
 
 
 @pytest.mark.parametrize("step", [int, lambda place: f"warm-{place}", lambda place: f"{place}"])
 def test_steps_keep_the_order_of_the_input(step):
-    check(steps_table(step=step), rlpost.Recipe(), files=4, rows_a_bucket=7)
+    check(steps_table(step=step), rlpost.Recipe(), files=4)
 
 
 def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_path):
     write_files(steps_table(step=int), tmp_path / "in", 2)
     names = steps_table(step=lambda place: "all" if place == 2 else str(place))
     pq.write_table(names, tmp_path / "in" / "part-8.parquet")
-    only = names.filter(pa.compute.equal(names["step"], "all"))
-    pq.write_table(only, tmp_path / "in" / "part-9.parquet")
     recipe = rlpost.Recipe(estimator="rloo")
     want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
-    with mock.patch.object(driver, "ROWS_A_BUCKET", 11):
-        got = in_tasks(tmp_path / "in", tmp_path / "out", recipe)
+    got = in_tasks(tmp_path / "in", tmp_path / "out", recipe)
     assert facts(got) == facts(want)
     assert len(got["facts"]["kept"]["step"]["label"]) == 7
     same_files(tmp_path / "out", tmp_path / "local")
 
 
-def test_where_nothing_is_left_anywhere_the_error_is_that_of_one_process():
-    table = steps_table().set_column(3, "reward", [pa.array([1.0] * 60)])
-    recipe = rlpost.Recipe(drop_equal_rewards=True, drop_difficulty="0.1:0.95")
-    check(table, recipe, files=2, rows_a_bucket=5)
+def test_a_column_that_is_unreadable_in_one_file_is_read_in_none(tmp_path):
+    table = steps_table(20)
+    for place, reasons in enumerate((["stop"] * 20, [{"why": "stop"}] * 20)):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        path = tmp_path / "in" / f"{place}.parquet"
+        pq.write_table(table.append_column("finish_reason", [reasons]), path)
+    recipe = rlpost.Recipe(estimator="gae")
+    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
+    assert "finish_reason" not in [x["column"] for x in want["roles"].values()]
+    assert facts(in_tasks(tmp_path / "in", tmp_path / "out", recipe)) == facts(want)
+    same_files(tmp_path / "out", tmp_path / "local")
 
 
-def test_a_bundle_of_which_nothing_is_left_is_no_error():
-    rewards = np.where(np.array(steps_table()["step"]) == "3", 1.0, np.arange(60) % 2)
-    table = steps_table().set_column(3, "reward", [pa.array(rewards)])
-    recipe = rlpost.Recipe(drop_equal_rewards=True)
-    check(table, recipe, files=2, rows_a_bucket=1)
-
-
-@pytest.mark.parametrize("rows_a_bucket", [1, 1000])
-def test_rows_of_a_rollout_that_differ_are_named_as_in_one_process(rows_a_bucket):
+def test_rows_of_a_rollout_that_differ_are_named_as_in_one_process():
     table = steps_table().set_column(1, "step", [[f"{row % 20}" for row in range(60)]])
     rewards = pa.array([float(row == 41) for row in range(60)])
     table = table.set_column(3, "reward", [rewards])
@@ -74,11 +69,28 @@ def test_rows_of_a_rollout_that_differ_are_named_as_in_one_process(rows_a_bucket
     recipe = rlpost.Recipe(columns={"rollout": "trajectory"})
     with pytest.raises(DataError, match=r"row 1, has a reward of 0\.0, but"):
         rlpost.enrich(table, recipe)
-    check(table, recipe, files=2, rows_a_bucket=rows_a_bucket, divide=True)
+    check(table, recipe, files=2)
+
+
+@pytest.mark.parametrize(("slots", "begins"), [(1, [0, 5, 8, 9]), (64, [*range(13)])])
+def test_small_files_go_together_and_a_large_one_goes_alone(tmp_path, slots, begins):
+    write_files(steps_table(240), tmp_path / "in", 12)
+    pq.write_table(steps_table(600), tmp_path / "in" / "part-5.parquet")
+    source = Source(find_inputs([tmp_path / "in"]))
+    parts = driver.parts_of(source, [file.path for file in source.files], slots)
+    assert [file for part in parts for file in part.part.files] == source.files
+    assert [part.first for part in parts] == [source.first_rows[part.part.number] for part in parts]
+    assert sum(part.rows for part in parts) == source.rows
+    assert [part.part.number for part in parts] == begins
 
 
 def test_the_cpu_time_of_a_driver_is_added_to_that_of_its_tasks():
-    note = {"busy": {"compute": 3.0}, "cpu": {"total": 2.0, "start_up": 0.5, "compute": 1.0}}
-    found = driver.work_seconds([note, note], {"total": 7.0, "start_up": 6.0})
-    assert found["busy"] == {"compute": 6.0}
-    assert found["cpu"] == {"total": 11.0, "start_up": 6.0, "compute": 2.0}
+    task = {"busy": {"compute": 3.0}, "cpu": {"total": 2.0, "start_up": 0.5, "compute": 1.0}}
+    note = Note(None, [], {}, task)
+    own = {"total": 9.0, "busy": {"reduce": 1.0}, "cpu": {"total": 7.0, "start_up": 6.0}}
+    assert driver.with_tasks(own, [note, note]) == {
+        "total": 9.0,
+        "busy": {"reduce": 1.0, "compute": 6.0},
+        "cpu": {"total": 11.0, "start_up": 6.0, "compute": 2.0},
+        "limits": {},
+    }

@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed_runs import LOCAL, check, hidden, in_tasks, same_files, steps_table, write_files
+from distributed_runs import LOCAL, check, in_tasks, same_files, steps_table, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import recipes, rollouts, to_table
 
 import rlpost
-from rlpost.distributed import tasks
 from rlpost.errors import ReadWriteError
 from rlpost.estimators import ESTIMATORS
+from rlpost.pipeline.summary import summarise
 
 pytestmark = pytest.mark.nightly
 
@@ -32,18 +32,17 @@ def spread_over(rows, steps):
 def test_tasks_leave_the_bytes_of_a_run_in_one_process(rows, options, files, data):
     if data.draw(st.booleans()):
         rows = spread_over(rows, data.draw(st.integers(2, 5)))
-    how = {"divide": data.draw(st.booleans())}
-    check(to_table(rows), rlpost.Recipe(**options), files, 3, **how)
+    check(to_table(rows), rlpost.Recipe(**options), files)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_every_estimator_gives_the_same_in_buckets(estimator):
+def test_every_estimator_gives_the_same(estimator):
     options = {
         "gdpo": {"reward_components": ("correctness", "format")},
         "opd": {"teachers": {"log_probs": 1.0}},
     }.get(estimator, {})
     recipe = rlpost.Recipe(estimator=estimator, length_weight=True, **options)
-    check(steps_table(36), recipe, files=3, rows_a_bucket=9, divide=True)
+    check(steps_table(36), recipe, files=3)
 
 
 @pytest.mark.parametrize("name", ["sample_mask", "loss_multiplier"])
@@ -51,11 +50,11 @@ def test_every_estimator_gives_the_same_in_buckets(estimator):
 def test_a_sample_mask_of_the_input_gives_the_same(name, options):
     mask = pa.array([float(i % 3 > 0) for i in range(60)])
     table = steps_table().append_column(name, mask)
-    check(table, rlpost.Recipe(**options), files=2, rows_a_bucket=5)
+    check(table, rlpost.Recipe(**options), files=2)
     computed = table.replace_schema_metadata({"rlpost.sample_mask": "computed"})
-    check(computed, rlpost.Recipe(replace=True), files=2, rows_a_bucket=5)
+    check(computed, rlpost.Recipe(replace=True), files=2)
     nothing = table.set_column(table.num_columns - 1, name, pa.array([0] * 60))
-    check(nothing, rlpost.Recipe(**options), files=2, rows_a_bucket=5)
+    check(nothing, rlpost.Recipe(**options), files=2)
 
 
 def test_the_state_is_that_of_a_local_run(tmp_path):
@@ -76,42 +75,19 @@ def test_the_state_is_that_of_a_local_run(tmp_path):
     same_files(tmp_path / "tasks", tmp_path / "local")
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_that_came_since_the_run_began_is_replaced_on_request(
-    tmp_path, monkeypatch, overwrite
-):
-    write_files(steps_table(), tmp_path / "in", 3)
-    merged = tasks.merged_totals
-
-    def late(*arguments):
-        (tmp_path / "out" / "part-2.parquet").write_bytes(b"notes of somebody")
-        return merged(*arguments)
-
-    monkeypatch.setattr(tasks, "merged_totals", late)
-    options = replace(LOCAL, overwrite=overwrite)
-    if overwrite:
-        assert in_tasks(tmp_path / "in", tmp_path / "out", options=options)["responses"] == 60
-        return
-    with pytest.raises(ReadWriteError, match=r"part-2\.parquet: exists now, and did not"):
-        in_tasks(tmp_path / "in", tmp_path / "out", options=options)
-    names = [path.name for path in (tmp_path / "out").glob("*.parquet")]
-    assert names == ["part-2.parquet"]
-    assert hidden(tmp_path) == []
-
-
 @pytest.mark.parametrize("harm", ["touch", "remove"])
 def test_an_input_that_changes_is_noticed_before_publishing(tmp_path, monkeypatch, harm):
     write_files(steps_table(), tmp_path / "in", 3)
-    path, merged = tmp_path / "in" / "part-0.parquet", tasks.merged_totals
+    path = tmp_path / "in" / "part-0.parquet"
 
     def late(*arguments):
         if harm == "remove":
             path.unlink()
         else:
             pq.write_table(pq.read_table(path), path)
-        return merged(*arguments)
+        return summarise(*arguments)
 
-    monkeypatch.setattr(tasks, "merged_totals", late)
+    monkeypatch.setattr("rlpost.distributed.ray.summarise", late)
     with pytest.raises(ReadWriteError, match="was changed or removed since the run began"):
         in_tasks(tmp_path / "in", tmp_path / "out")
-    assert list((tmp_path / "out").glob("**/*.parquet")) == []
+    assert not (tmp_path / "out").exists()

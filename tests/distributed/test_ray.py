@@ -30,12 +30,9 @@ from distributed_runs import (
 )
 
 import rlpost
-from rlpost.distributed import driver
-from rlpost.distributed.executor import Call
-from rlpost.distributed.partition import TaskContext
-from rlpost.distributed.tasks import TaskOutput
-from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
-from rlpost.io.clock import Clock
+from rlpost.distributed.driver import Call
+from rlpost.distributed.tasks import Job
+from rlpost.errors import DataError, UnavailableError, UsageError
 from rlpost.manual import page
 
 if find_spec("ray") is None:
@@ -57,13 +54,13 @@ pytestmark = [
 
 
 RECIPES = {
-    "bundles, whitened": {"estimator": "gae", "kl_coef": 0.05, "whiten_advantages": True},
+    "whitened": {"estimator": "gae", "kl_coef": 0.05, "whiten_advantages": True},
     "masks and weights": {
         "drop_difficulty": (0.1, 0.95),
         "length_weight": True,
         "advantage_clip": 0.5,
     },
-    "one table": {"norm_mean": "running", "norm_std": "running"},
+    "running": {"norm_mean": "running", "norm_std": "running"},
     "positions": {"estimator": "optimal_token_baseline"},
 }
 
@@ -74,8 +71,7 @@ def test_ray_leaves_the_bytes_of_a_run_in_one_process(cluster, tmp_path, options
     write_files(steps_table(240), tmp_path / "in", 8)
     recipe = rlpost.Recipe(**options)
     want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
-    with mock.patch.object(driver, "ROWS_A_BUCKET", 50):
-        got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", recipe, RAY)
+    got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", recipe, RAY)
     assert facts(got) == facts(want)
     assert got["engine"] == {
         "name": "ray",
@@ -109,8 +105,7 @@ def test_a_worker_that_is_killed_midway_changes_nothing(tmp_path):
     want = rlpost.advantages(tmp_path / "in", tmp_path / "local", harmless, LOCAL)
     got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", deadly, RAY)
     assert (tmp_path / "killed").exists()
-    names = ("advantage", "return", "steps", "groups", "tokens")
-    assert [got[name] for name in names] == [want[name] for name in names]
+    assert got["facts"] == want["facts"]
     same_columns(tmp_path / "ray", tmp_path / "local")
 
 
@@ -193,20 +188,22 @@ def test_errors_are_those_of_one_process(tmp_path):
 
 @pytest.mark.usefixtures("cluster")
 def test_each_task_on_tokens_has_a_card_and_a_process_of_its_own():
-    def here(context, number, _):
+    def here(job, _, number):
         cards = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        at = number, context.device, cards
-        return TaskOutput({"at": at, "process": os.getpid()}, None)
+        return (number, job.options.device, cards, os.getpid()), None
 
-    context = TaskContext(rlpost.Recipe(), None, {}, 1, device="cuda")
-    calls = [Call(here, (number,), (), 0, number < 2) for number in range(3)]
-    executor = on_ray.RayExecutor(RAY.reporter, Clock())
-    notes = [result.note for result in executor.run("test", context, calls)]
-    *tokens, other = (note["at"] for note in notes)
-    assert [device for _, device, _ in tokens] == ["cuda"] * 2
-    assert {cards for _, _, cards in tokens} <= {"0", "1"}
-    assert other == (2, "cpu", "")
-    assert len({note["process"] for note in notes[:2]}) == 2
+    jobs = [
+        Job(rlpost.Recipe(), None, None, (), (), rlpost.Options(device, workers=1), None)
+        for device in ("cuda", "cuda", "cpu")
+    ]
+    calls = [Call(here, job, None, (number,)) for number, job in enumerate(jobs)]
+    done = []
+    results = [result for result, _ in on_ray.RayExecutor().run("test", calls, done.append)]
+    assert sorted(done) == [0, 1, 2]
+    assert [device for _, device, *_ in results] == ["cuda", "cuda", "cpu"]
+    assert {cards for *_, cards, _ in results[:2]} <= {"0", "1"}
+    assert results[2][:3] == (2, "cpu", "")
+    assert len({process for *_, process in results[:2]}) == 2
     assert on_ray.slots(1, "cuda") == on_ray.slots(1, "xpu") == 1
     assert on_ray.slots(1, "auto") == on_ray.slots(1, "cpu") == 2
 
@@ -260,8 +257,7 @@ def test_a_dataset_gets_the_columns_that_a_table_gets(monkeypatch, options):
         ray.data.DataContext.get_current().execution_options, "preserve_order", True
     )
     dataset = ray.data.from_arrow(blocks).filter(expr="step != 'x'")
-    with mock.patch.object(driver, "ROWS_A_BUCKET", 20):
-        got = rlpost.ray.advantages(dataset, recipe)
+    got = rlpost.ray.advantages(dataset, recipe)
     assert got.count() == 90
     parts = [ray.get(ref) for ref in got.to_arrow_refs()]
     made = pa.concat_tables([part for part in parts if part.num_rows])
@@ -291,29 +287,16 @@ def test_what_is_no_dataset_or_recipe_is_said():
             rlpost.ray.advantages(*given)
 
 
-@pytest.mark.usefixtures("cluster")
-def test_an_input_that_changes_or_a_target_that_comes_is_noticed(tmp_path, monkeypatch):
-    write_files(steps_table(20), tmp_path / "in", 2)
-    first, taken = tmp_path / "in" / "part-0.parquet", tmp_path / "out" / "part-0.parquet"
-    written = on_ray.last_pass
-    harms = {
-        "changed or removed since the run began": lambda: pq.write_table(
-            pq.read_table(first), first
-        ),
-        "exists now": lambda: taken.write_bytes(b"of somebody"),
-    }
-    for told, harm in harms.items():
+def test_a_missing_pandas_is_a_tip(monkeypatch):
+    present = lambda name: None if name == "pandas" else name  # noqa: E731
+    monkeypatch.setattr("rlpost.optional.find_spec", present)
+    with pytest.raises(UnavailableError, match=r"needs pandas, .*pip install 'rlpost\[ray\]'"):
+        rlpost.ray.advantages(None)
 
-        def harmed(*given, harm=harm):
-            found = written(*given)
-            harm()
-            return found
 
-        monkeypatch.setattr(on_ray, "last_pass", harmed)
-        with pytest.raises(ReadWriteError, match=told):
-            rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
-        assert not (tmp_path / "out" / "part-1.parquet").exists()
-    assert taken.read_bytes() == b"of somebody"
+def test_runs_over_files_need_no_pandas():
+    text = "import sys; sys.modules['pandas'] = None; import rlpost.distributed.ray"
+    subprocess.run([sys.executable, "-c", text], check=True)
 
 
 def test_the_command_line_joins_a_cluster(cluster, tmp_path):
@@ -369,9 +352,9 @@ def test_a_cluster_that_is_not_there_is_unavailable(tmp_path):
 
 def test_workers_that_have_another_rlpost_or_none_are_unavailable(tmp_path):
     with pytest.raises(UnavailableError, match=r"workers have rlpost .* and this is 0\.0\.0"):
-        on_ray._survey("0.0.0", str(tmp_path), [])
+        on_ray._task("0.0.0", str(tmp_path), [], None)
     lost = "The remote function failed to import on the worker\nNo module named 'rlpost'"
-    error = ray.exceptions.RayTaskError("_survey", lost, RuntimeError(lost))
+    error = ray.exceptions.RayTaskError("_task", lost, RuntimeError(lost))
     with (
         mock.patch("ray.get", side_effect=error),
         pytest.raises(UnavailableError, match=r"cannot import rlpost: .*on every node"),

@@ -1,22 +1,18 @@
 """Runs on Ray: who may write what, what killed ones leave, and what the files say of the run."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from distributed_runs import (
     LOCAL,
     RAY,
     below,
     recipes_of,
-    same_columns,
     same_files,
     steps_table,
     write_files,
@@ -138,28 +134,3 @@ def test_what_a_killed_driver_had_sent_to_a_store_goes_with_the_next_run(s3, tmp
     assert s3.uploads() == []
     made = sorted(below(s3, "out/"))
     assert made == [f"out/part-{place}.parquet" for place in range(4)]
-
-
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("kill", [False, True])
-def test_one_large_file_is_spread_over_workers(tmp_path, monkeypatch, kill):
-    """And a worker that is killed while it encodes some row groups changes nothing."""
-    monkeypatch.setattr("rlpost.distributed.partition.PART_BYTES", 1)
-    write_files(steps_table(120), tmp_path / "in", 1)
-    own, harmless = recipes_of(tmp_path, kill=True)
-    rlpost.advantages(tmp_path / "in", tmp_path / "local", harmless, LOCAL)
-    options = replace(RAY, chunk_tokens=30)
-    recipe = own if kill else harmless
-    got = rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, options)
-    assert got["engine"]["partitions"] > 4  # of up to 8 row groups each
-    assert (tmp_path / "killed").exists() == kill
-    same_columns(tmp_path / "out", tmp_path / "local")
-    if not kill:
-        same_files(tmp_path / "out", tmp_path / "local")
-    assert counts_all_rows(tmp_path / "out" / "part-0.parquet")
-
-
-def counts_all_rows(path):
-    """Whether the summary of a file that was divided is of all its rows."""
-    footer = pq.read_metadata(path)
-    return json.loads(footer.metadata[b"rlpost.summary"])["responses"] == footer.num_rows

@@ -17,9 +17,7 @@ import pytest
 from distributed_runs import steps_table, write_files
 from signal_sweep import MARK, marked
 
-from rlpost.display.reporter import SilentReporter
 from rlpost.errors import UnavailableError
-from rlpost.io.clock import Clock
 
 if find_spec("ray") is None:
     pytest.skip("ray is not installed: pip install 'rlpost[ray]'", allow_module_level=True)
@@ -56,7 +54,7 @@ def waits(monkeypatch, caplog):
         resources = {"CPU": 4.0, "object_store_memory": 8.0}
         monkeypatch.setattr(on_ray.ray, "cluster_resources", lambda: resources)
         monkeypatch.setattr(on_ray.ray, "available_resources", free or (lambda: {"CPU": 1.0}))
-        executor = on_ray.RayExecutor(SilentReporter(), Clock())
+        executor = on_ray.RayExecutor()
         caplog.clear()
         with caplog.at_level(logging.WARNING, "rlpost"):
             assert executor._results("write", [*seconds]) == [ref.upper() for ref in seconds]

@@ -1,6 +1,7 @@
 """Runs in tasks, in this process and on Ray: files to divide, and what a local run has, too."""
 
 import json
+import pickle
 import tempfile
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,13 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import rlpost
-from rlpost.distributed import driver
-from rlpost.distributed import partition as partitions
-from rlpost.distributed.executor import TaskResult
-from rlpost.distributed.partition import LoadedBatch
 from rlpost.errors import RlpostError
-from rlpost.io.parquet.source import input_metadata
-from rlpost.pipeline.device import CPU
 
 MANNER = {"outputs", "seconds", "engine"}
 """Entries of a summary that name how it was computed."""
@@ -95,19 +90,21 @@ def facts(summary):
     return json.dumps({key: value for key, value in summary.items() if key not in others})
 
 
+def sent(value):
+    """What another process would get."""
+    return pickle.loads(pickle.dumps(value))  # noqa: S301
+
+
 class InProcess:
-    """An executor that runs the tasks in this process, and keeps their blocks in memory."""
+    """An executor that runs the tasks in this process."""
 
-    def __init__(self, *_reporter_and_clock):
-        self.survey = input_metadata
-
-    def run(self, _purpose, context, calls):
+    def run(self, _purpose, calls, done):
         """Run all calls."""
         results = []
-        for call in calls:
-            own = context if call.tokens else replace(context, device=CPU)
-            batches = (LoadedBatch(*batch) for batch in call.batches)
-            results.append(TaskResult(*call.task(own, *call.arguments, batches)))
+        for number, call in enumerate(calls):
+            task, job, part, arguments = sent(tuple(call))
+            results.append(sent(task(job, part, *arguments)))
+            done(number)
         return results
 
 
@@ -128,18 +125,13 @@ def attempt(run):
         return type(error), str(error)
 
 
-def check(table, recipe, files, rows_a_bucket, *, divide=False):
+def check(table, recipe, files):
     """A run in tasks leaves the bytes that a local run leaves, or fails as it does."""
-    least = 1 if divide else partitions.PART_BYTES
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
         write_files(table, top / "in", files)
         want = attempt(lambda: rlpost.advantages(top / "in", top / "local", recipe, LOCAL))
-        with (
-            mock.patch.object(driver, "ROWS_A_BUCKET", rows_a_bucket),
-            mock.patch.object(partitions, "PART_BYTES", least),
-        ):
-            got = attempt(lambda: in_tasks(top / "in", top / "out", recipe))
+        got = attempt(lambda: in_tasks(top / "in", top / "out", recipe))
         if isinstance(want, tuple):
             assert got == want
             return
