@@ -515,7 +515,7 @@ OF_INPUT = (
     LossMeasure("policy_k3", "Estimate k3 of KL(behaviour ‖ current), nats; k1 is -log r."),
     LossMeasure("engine_k1", "Estimate k1 of KL(rollout engine ‖ old), nats.", _add_engine_kl),
     LossMeasure("engine_k3", "Estimate k3 of KL(rollout engine ‖ old), nats."),
-    LossMeasure("ess", "Effective sample size, (Σr)²/(nΣr²).", None, _ess_of_ratios, "ratio"),
+    LossMeasure("ratio_ess", "Effective sample size, (Σr)²/(nΣr²).", None, _ess_of_ratios, "ratio"),
 )
 
 

@@ -662,7 +662,7 @@ MEASURES = (
     Measure("is_masked", "compared", "Weights outside --is-mask.", "share"),
     Measure("is_masked_responses", "compared rows", "Responses with one.", "share"),
     Measure("is_weight", "tokens", "Importance weight of a token."),
-    Measure("ess", "tokens", "Effective sample size of the weights, a share.", "value",
+    Measure("weight_ess", "tokens", "Effective sample size of the weights, a share.", "value",
             value=_ess, needs="is_weight.count"),
     Measure("rejected", "compared", "Tokens that --is-filter rejects.", "share"),
     Measure("rejected_responses", "compared rows", "Responses with one.", "share"),

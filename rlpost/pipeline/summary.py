@@ -342,7 +342,7 @@ def _findings(plan: Plan, facts: ResponseFacts, summary: Json, totals: Totals) -
     checks = [
         ("no_advantages", "error", zero_advantages(whole(measured, "advantage"))),
         ("shifted_lists", "error" if certain else "warning", shifted),
-        ("positive_log_probs", "error", _positive(plan, totals)),
+        ("not_log_probs", "error", _positive(plan, totals)),
         ("all_rejected", "error", _of_all(measured, "rejected", ALL_REJECTED)),
         *((name, "warning", texts) for name, texts in common.items()),
         *((name, "warning", [text]) for name, text in _likely(plan, summary, totals).items()),

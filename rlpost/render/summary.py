@@ -457,7 +457,7 @@ def _correction(summary: Json, *, verbose: bool) -> list[TextTable]:
 def _divergence(summary: Json, *, verbose: bool) -> Iterator[str]:
     k1, k3, ess, chi, of_responses = (
         _whole(summary, name)
-        for name in ("engine_k1", "engine_k3", "ess", "engine_chi2", "engine_chi2_responses")
+        for name in ("engine_k1", "engine_k3", "weight_ess", "engine_chi2", "engine_chi2_responses")
     )
     if k3["mean"] is None:
         return

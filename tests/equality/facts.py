@@ -192,7 +192,7 @@ def _corrections(entry: Json | None) -> dict[str, Json]:
         facts["identical_log_probs"] = {"total": entry["identical"]}
     if "weight" in entry:
         numbers = {key: _rounded(x) if key == "std" else x for key, x in entry["weight"].items()}
-        facts |= {"is_weight": numbers, "ess": {"value": _rounded(entry["ess"])}}
+        facts |= {"is_weight": numbers, "weight_ess": {"value": _rounded(entry["ess"])}}
     return facts
 
 

@@ -19,7 +19,7 @@ ADDED = {
     *("findings.check", "findings.level", "findings.columns", "findings.rows", "findings.option"),
     *("verdict.level", "verdict.text"),
     "seconds.summary",  # of a run with an output, too, now that no footer has the summary
-    *(f"facts.{name}.of" for name in ("advantage", "ratio", "log_ratio", "policy_k3", "ess")),
+    *(f"facts.{name}.of" for name in ("advantage", "ratio", "log_ratio", "policy_k3", "ratio_ess")),
     *(f"facts.engine_{name}.of" for name in ("k1", "k3")),
     *(f"facts.{name}.of" for name in ("without_tokens", "loss_ratio", "token_loss")),
     *(f"facts.{name}{end}.of" for name in SIDES.values() for end in ("", "_positive", "_negative")),
@@ -140,7 +140,7 @@ def _of_input(rows: Json) -> Json:
         "ratio": _by_key(rows, ratio),
         "log_ratio": _by_key(rows, kl("kl", "k1", -1)),
         "policy_k3": _by_key(rows, kl("kl", "k3")),
-        "ess": _by_key(rows, lambda row: {"count": row["tokens"], "value": row["ess"]}),
+        "ratio_ess": _by_key(rows, lambda row: {"count": row["tokens"], "value": row["ess"]}),
     }
     if rows["all"]["engine_kl"] is not None:
         facts |= {f"engine_{x}": _by_key(rows, kl("engine_kl", x)) for x in ("k1", "k3")}

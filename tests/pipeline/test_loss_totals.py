@@ -67,7 +67,7 @@ def test_ratio_and_divergence_equal_a_plain_computation(tmp_path):
     assert {"min", "max"} <= got["facts"]["ratio"]["all"].keys()
     assert "std" in got["facts"]["advantage"]["all"]
     ess = ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())
-    assert of_all(got, "ess", "value") == pytest.approx(ess)
+    assert of_all(got, "ratio_ess", "value") == pytest.approx(ess)
     assert got["tokens"]["policy"] == len(tokens)
     assert got["responses"] == 60
     assert of_all(got, "without_tokens", "total") == 60 - tokens["row"].n_unique()

@@ -69,7 +69,7 @@ def test_weights_of_the_pipeline_are_those_of_the_loops(rows, level, limits, bou
     flat_masks = [m for one in rows for m in one.mask]
     own = [w for w, m in zip((w for xs in want for w in xs), flat_masks, strict=True) if m]
     ess = slow.effective_share(own)
-    assert whole(summary, "ess")["value"] == (None if ess is None else pytest.approx(ess))
+    assert whole(summary, "weight_ess")["value"] == (None if ess is None else pytest.approx(ess))
 
 
 @settings(max_examples=20)

@@ -153,7 +153,7 @@ def _same_ratio(summary: Json) -> str:
     return (
         f": mean {number(of_all(facts, 'ratio'))}, {ends}; KL k3 "
         f"{number(of_all(facts, 'policy_k3'))}, effective sample size "
-        f"{percent(of_all(facts, 'ess', 'value'))}"
+        f"{percent(of_all(facts, 'ratio_ess', 'value'))}"
     )
 
 
@@ -262,7 +262,7 @@ def _ratios(summary: Json) -> TextTable:
 def _divergence(summary: Json) -> TextTable:
     facts, behaviour = summary["facts"], summary["behaviour"]
     before = {"infer": "rollout engine"}.get(behaviour, behaviour)
-    k1, ess = of_all(facts, "log_ratio"), of_all(facts, "ess", "value")
+    k1, ess = of_all(facts, "log_ratio"), of_all(facts, "ratio_ess", "value")
     terms = {f"KL({before} ‖ current)": (k1 and -k1, of_all(facts, "policy_k3"))}
     if "engine_k1" in facts:
         engine = of_all(facts, "engine_k1"), of_all(facts, "engine_k3")
@@ -315,7 +315,7 @@ def _parts(facts: Json, key: str) -> TextTable:
             ("zero grad", "no_gradient", "mean", True),
             ("ratio", "ratio", "mean", False),
             ("KL k3", "policy_k3", "mean", False),
-            ("ESS", "ess", "value", True),
+            ("ESS", "ratio_ess", "value", True),
         )
     ]
     if key == "step" and len(labels) > MOST_ROWS:

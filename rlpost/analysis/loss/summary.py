@@ -147,7 +147,7 @@ def loss_findings(
 ) -> Iterator[Json]:
     """Yield what makes the numbers of a run less reliable than they seem."""
     columns, facts = plan.columns, summary["facts"]
-    ratio, ess = facts["ratio"]["all"], facts["ess"]["all"]["value"]
+    ratio, ess = facts["ratio"]["all"], facts["ratio_ess"]["all"]["value"]
     old = columns.column(behaviour_role(summary["behaviour"]))
     new = columns.column("log_probs")
     empty = facts["without_tokens"]["all"]["total"] - summary["nonfinite"]
@@ -181,7 +181,7 @@ def loss_findings(
         if count:
             likely = low >= 0 and high <= 1
             text = text if likely else positive_warning(plan, role, count, high)
-            yield finding("wrong_log_probs", text)
+            yield finding("not_log_probs", text)
     most = max(-sums.lows["log_ratio"], sums.highs["log_ratio"])
     for clamp in sorted({config.clamp for config in configs if math.isfinite(config.clamp)}):
         if count := sums.count(f"{clamp}"):

@@ -68,7 +68,7 @@ def test_a_sample_mask_in_the_file_leaves_responses_out(tmp_path):
 
 
 DETAILS = {"position", "step", "domain"}
-OF_INPUT = ("advantage", "ratio", "log_ratio", "policy_k3", "engine_k1", "engine_k3", "ess")
+OF_INPUT = ("advantage", "ratio", "log_ratio", "policy_k3", "engine_k1", "engine_k3", "ratio_ess")
 
 
 def test_rows_of_a_sweep_equal_single_runs_bit_for_bit(tmp_path):

@@ -146,7 +146,7 @@ def test_clamped_ratios_and_a_low_effective_sample_size_give_warnings(tmp_path):
     warned = " ".join(texts(got))
     assert f"|log_probs - old_log_probs| is above 20 at {count} tokens, up to" in warned
     assert of_all(got, "ratio_clamped", "total") == count
-    assert of_all(got, "ess", "value") < 0.1
+    assert of_all(got, "ratio_ess", "value") < 0.1
     assert "effective sample size" in warned
     assert "is above 20" not in warnings(path, "--ratio-clamp", "100")
     calm = warnings(save(bounded(dump()), tmp_path / "calm.parquet"))
@@ -275,7 +275,7 @@ def test_the_ratio_divides_by_the_engine_if_the_loss_does(tmp_path):
     assert of_all(got, "ratio") == pytest.approx(ratio.mean())
     assert of_all(got, "ratio", "max") == pytest.approx(ratio.max())
     ess = ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())
-    assert of_all(got, "ess", "value") == pytest.approx(ess)
+    assert of_all(got, "ratio_ess", "value") == pytest.approx(ess)
     assert of_all(got, "log_ratio") == pytest.approx(drift.mean())
     median = np.sort(drift.to_numpy())[math.ceil(len(drift) / 2) - 1]
     assert math.log(of_all(got, "ratio", "quantiles")["0.5"]) == pytest.approx(median, rel=1 / 64)
