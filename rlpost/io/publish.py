@@ -36,13 +36,9 @@ class CompleteFile(NamedTuple):
     target: Path
 
     def rename(self) -> None:
-        """Rename it to its target, unless that was done before; the caller syncs the folder."""
+        """Rename it to its target; the caller syncs the folder."""
         with file_errors(self.target, "cannot be written"):
-            try:
-                self.path.replace(self.target)
-            except FileNotFoundError:
-                if self.path.exists():  # the folder of the target is missing
-                    raise
+            self.path.replace(self.target)
 
 
 Publishable = OutputFile | CompleteFile

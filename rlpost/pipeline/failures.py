@@ -114,11 +114,6 @@ class FailureCounts:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return FailureCounts(*(a + b for a, b in pairs))
 
-    @classmethod
-    def from_json(cls, table: dict[str, Any]) -> FailureCounts:
-        """Return the counts from their fields."""
-        return cls(**{**table, "reasons": Counter(table["reasons"])})
-
     def entries(self, resolved: ResolvedRecipe, columns: ColumnMap) -> dict[str, Any]:
         """Return the entries of the summary, of an input that has the roles."""
         entries: dict[str, Any] = {}

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import FindingsError, UsageError
 from rlpost.io.clock import Clock
-from rlpost.io.parquet.sink import encoder_for, open_sink
+from rlpost.io.parquet.sink import open_sink
 from rlpost.io.parquet.source import CHUNK_TOKENS, TableSource
 from rlpost.io.parquet.splice_plan import join_table_metadata
 from rlpost.io.staged import COPY_BYTES
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from rlpost.io.parquet.encode import Encoder
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
@@ -425,17 +424,6 @@ def sink_of(
         begun=begun,
         decoded=plan.source.take_footer(index),
     )
-
-
-def encoder_of(plan: Plan, names: tuple[str, ...]) -> Encoder:
-    """Return the encoder of new columns that a sink from `sink_of` uses if it copies the others.
-
-    Args:
-        plan: of the source.
-        names: the new columns.
-    """
-    constant, aliases = constant_per_response(plan.resolved), _aliases(plan, names)
-    return encoder_for(schema_of(names), constant=constant, aliases=aliases)
 
 
 def _aliases(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:

@@ -56,11 +56,8 @@ class RunState:
 
     def after(self, notes: Mapping[str, Any]) -> RunState:
         """Return the state after the batches of some responses, from their notes."""
-        later = {
-            name: one if isinstance(one, RunningMoments) else RunningMoments(**one)
-            for name, one in notes.get("running", {}).items()
-        }
-        return RunState({**self.running, **later}, notes.get("kl_coef", self.kl_coef))
+        running = {**self.running, **notes.get("running", {})}
+        return RunState(running, notes.get("kl_coef", self.kl_coef))
 
 
 def _floats(values: Mapping[str, Any]) -> dict[str, float]:

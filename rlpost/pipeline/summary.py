@@ -93,22 +93,6 @@ class ResponseFacts:
             self.same_turn + other.same_turn,
         )
 
-    def to_json(self) -> Json:
-        """Return the facts as plain data."""
-        counts = [*self.counts.items()]
-        return {**vars(self), "counts": counts, "failures": vars(self.failures)}
-
-    @classmethod
-    def from_json(cls, table: Json) -> ResponseFacts:
-        """Return the facts from what `to_json` returned."""
-        parsed = {
-            "counts": {tuple(cell): Counter(counts) for cell, counts in table["counts"]},
-            "turns": TurnCounts(*table["turns"]),
-            "unknown_reasons": Counter[str](table["unknown_reasons"]),
-            "failures": FailureCounts.from_json(table["failures"]),
-        }
-        return cls(**{**table, **parsed})
-
 
 def nonfinite(responses: Responses) -> int:
     """Return how many responses are left out because a number is not finite."""

@@ -5,12 +5,10 @@ In the summary a key is a cell: a pair of step and domain that occurs in a table
 
 from __future__ import annotations
 
-import base64
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, reduce
-from io import BytesIO
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -274,33 +272,6 @@ class ExactTotals:
             tuple(one[order] for one in block.counts),
         )
         return replace(self, blocks=(block,))
-
-    def to_text(self) -> str:
-        """Return the totals as text, bit for bit; those without keys are empty."""
-        if not self:
-            return ""
-        joined, file = self.joined, BytesIO()
-        numbers = {name: getattr(joined, name) for name in _NUMBERS}
-        numbers |= {"sums": np.array(self.sums), "spans": np.array(self.spans)}
-        numbers["counts"] = np.array(self.counts)
-        numbers |= {f"count{i}": x for i, x in enumerate(joined.counts)}
-        numbers |= {f"tally{i}": x for i, x in enumerate(self.tallies)}
-        np.savez_compressed(file, **numbers)
-        return base64.b64encode(file.getvalue()).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> ExactTotals:
-        """Return the totals of a text from `to_text`; raises ValueError or KeyError for others."""
-        if not text:
-            return cls()
-        with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as table:
-            keys, digits, lows, highs = (table[name] for name in _NUMBERS)
-            names = ("sums", "spans", "counts")
-            sums, spans, counts = (tuple(table[name].tolist()) for name in names)
-            by_key = tuple(table[f"count{i}"] for i in range(len(counts)))
-            tallies = tuple(table[name] for name in table.files if name.startswith("tally"))
-        block = KeyBlock(keys, digits, lows, highs, by_key)
-        return cls(sums, spans, counts, (block,), tallies)
 
     @cached_property
     def joined(self) -> KeyBlock:

@@ -26,7 +26,6 @@ from rlpost.io.parquet.footer import (
     Struct,
     Wire,
     decode,
-    encode,
     read_footer_bytes,
 )
 from rlpost.io.parquet.splice_plan import column_metas
@@ -54,20 +53,15 @@ class _Leaf(NamedTuple):
     definition: int
 
 
-def read_metadata(path: AnyPath, groups: tuple[int, int] | None = None) -> pq.FileMetaData:
+def read_metadata(path: AnyPath) -> pq.FileMetaData:
     """Read and validate a Parquet file's footer; return pyarrow's object for it.
-
-    Args:
-        path: the file.
-        groups: the range of row groups (first, stop) to keep in the footer; None for all.
 
     Raises:
         pyarrow.ArrowException: the footer is damaged or encrypted, or this is no Parquet file.
         OSError: a local file cannot be read.
         ReadWriteError: a remote file cannot be read.
     """
-    data, footer = read_decoded(path)
-    return metadata_of(data if groups is None else _select_groups(footer, *groups))
+    return metadata_of(read_decoded(path).data)
 
 
 def read_decoded(path: AnyPath, shapes: Shapes | None = None) -> DecodedFooter:
@@ -91,14 +85,6 @@ def metadata_of(data: bytes) -> pq.FileMetaData:
     """Return pyarrow's object for a validated footer."""
     file_without_data = MAGIC + data + len(data).to_bytes(4, "little") + MAGIC
     return pq.read_metadata(pa.BufferReader(file_without_data))
-
-
-def _select_groups(footer: Struct, first: int, stop: int) -> bytes:
-    """Return an encoded footer with a range of the row groups only."""
-    kept = footer.structs(FileMeta.ROW_GROUPS)[first:stop]
-    footer.put_list(FileMeta.ROW_GROUPS, Wire.STRUCT, kept)
-    footer.put(FileMeta.ROWS, Wire.I64, sum(group.integer(RowGroup.ROWS) for group in kept))
-    return encode(footer)
 
 
 def check_utf8(table: pa.RecordBatch) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.parquet.checks import read_metadata
-from rlpost.io.parquet.footer import TAIL, FooterError, read_footer_bytes
-from rlpost.io.ranges import close_file, open_file, read_at
+from rlpost.io.parquet.footer import FooterError, read_footer_bytes
+from rlpost.io.ranges import close_file, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -70,21 +69,6 @@ def check_unchanged(
     for path, fingerprint in fingerprints:
         if fingerprint is not None and local_fingerprint(path) != fingerprint:
             raise ReadWriteError(f"{path}: was changed or removed {since}")
-
-
-def footer_digest(path: AnyPath) -> str:
-    """Return the SHA-256 of a Parquet file's footer, in hexadecimal digits.
-
-    Raises:
-        OSError, ReadWriteError: the file cannot be read.
-    """
-    file, size = open_file(path)
-    try:
-        tail = read_at(file, min(TAIL, size), max(size - TAIL, 0))
-        length = min(int.from_bytes(tail[:4], "little"), size)
-        return sha256(read_at(file, length, max(size - TAIL - length, 0))).hexdigest()
-    finally:
-        close_file(file)
 
 
 def last_entry(path: AnyPath, key: bytes) -> bytes | None:

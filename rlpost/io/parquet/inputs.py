@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections import Counter
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rlpost.io.parquet.fingerprint import FileFingerprint
     from rlpost.io.paths import AnyPath, PathText
 
 
@@ -122,80 +119,6 @@ MASK_KEY = b"rlpost.sample_mask"  # what the column `sample_mask` is, if a run c
 COMPUTED, COMBINED = "computed", "combined"  # COMBINED: the input's own mask was replaced
 
 
-@dataclass(frozen=True)
-class InputMetadata:
-    """The metadata of an input that a plan needs: that of a `Source`, without footers.
-
-    Footers of thousands of files take much memory, while their schemas are mostly the same.
-    """
-
-    files: list[InputFile] = field(default_factory=list)
-    row_counts: list[int] = field(default_factory=list)
-    """Rows of each file."""
-    sizes: list[int] = field(default_factory=list)
-    """Decompressed bytes of each file."""
-    fingerprints: list[FileFingerprint | None] = field(default_factory=list)
-    """The fingerprint of each local file, None for remote files."""
-    schemas: list[pa.Schema] = field(default_factory=list)
-    """The schema of each file; equal schemas are one object."""
-    columns: list[str] = field(default_factory=list)
-    """Names that every file has, with hive partitions, in the first file's order."""
-    metadata: dict[bytes, bytes] = field(default_factory=dict)
-    """The entries of the key-value metadata that a plan reads."""
-    mask_origins: dict[bytes, str] = field(default_factory=dict)
-    """What the column `sample_mask` is (COMPUTED, COMBINED, or empty), as `entry_origins`."""
-    recipes: dict[bytes, str] = field(default_factory=dict)
-    """The recipes with which rlpost wrote the files, as `entry_origins`."""
-    column_bytes: Counter[str] = field(default_factory=Counter)
-    """Compressed bytes of each column in all files."""
-
-    def bytes_of(self, columns: Sequence[str]) -> int:
-        """Return the compressed bytes of some columns in all files."""
-        return sum(self.column_bytes[name] for name in columns)
-
-    @cached_property
-    def lacking(self) -> dict[str, str]:
-        """The columns that only some files have, as `lacking_columns`."""
-        return lacking_columns(self.files, self.schemas)
-
-    @cached_property
-    def name(self) -> str:
-        """The input's name in errors."""
-        first = str(self.files[0].path)
-        return first if len(self.files) == 1 else f"{first} and {len(self.files) - 1} more"
-
-    @cached_property
-    def rows(self) -> int:
-        """The number of rows of all files."""
-        return sum(self.row_counts)
-
-    @cached_property
-    def first_rows(self) -> list[int]:
-        """Each file's first row number in the whole input."""
-        return list(accumulate(self.row_counts, initial=0))
-
-
-def join_metadata(parts: Sequence[InputMetadata]) -> InputMetadata:
-    """Join the metadata of consecutive files of an input; at least one part."""
-    first = parts[0]
-    shared = set(first.columns).intersection(*(part.columns for part in parts))
-    metadata: dict[bytes, bytes] = {}
-    for part in reversed(parts):
-        metadata |= part.metadata
-    return InputMetadata(
-        [file for part in parts for file in part.files],
-        [count for part in parts for count in part.row_counts],
-        [size for part in parts for size in part.sizes],
-        [fingerprint for part in parts for fingerprint in part.fingerprints],
-        share_schemas([schema for part in parts for schema in part.schemas]),
-        [name for name in first.columns if name in shared],
-        metadata,
-        {key: name for part in reversed(parts) for key, name in part.mask_origins.items()},
-        {key: name for part in reversed(parts) for key, name in part.recipes.items()},
-        sum((part.column_bytes for part in parts), Counter()),
-    )
-
-
 def entry_origins(
     files: Sequence[InputFile], entries: Sequence[Mapping[bytes, bytes] | None], key: bytes
 ) -> dict[bytes, str]:
@@ -230,10 +153,3 @@ def lacking_columns(files: Sequence[InputFile], schemas: Sequence[pa.Schema]) ->
         if first is not None:
             lacking[name] = str(first.path)
     return lacking
-
-
-def share_schemas(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
-    """Return the schemas without metadata; equal ones are one object."""
-    distinct: dict[bytes, pa.Schema] = {}
-    plain = [schema.remove_metadata() for schema in schemas]
-    return [distinct.setdefault(schema.serialize().to_pybytes(), schema) for schema in plain]

@@ -55,8 +55,6 @@ class ParquetReader:
         frugal: decode in one thread, into memory of the C library. Each thread has a part of
             pyarrow's own pool, which keeps a multiple of what is in use if another thread frees it.
         copies: how many times the bytes of decoded columns the work on them needs.
-        first: the numbers, in the whole file, of the first row group and the first row of
-            `metadata`.
 
     Raises:
         pyarrow.ArrowException, OSError: the file is damaged or no Parquet file, or a local file
@@ -72,13 +70,11 @@ class ParquetReader:
         checksums: bool = False,
         frugal: bool = False,
         copies: int = COPIES,
-        first: tuple[int, int] = (0, 0),
     ) -> None:
         self._path = path
         self._checksums = checksums
         self._frugal = frugal
         self._copies = copies
-        self._first = first
         remote = RemoteFile(path) if isinstance(path, RemotePath) else None
         self._prefetched = None if remote is None else PrefetchedFile(remote)
         self.opened = None if remote is None else FileFingerprint.of_object(remote.info)
@@ -212,12 +208,11 @@ class ParquetReader:
 
     def _name(self, group: int, row: int | None = None) -> str:
         """Return the name of a row group, and of a row of it, in errors."""
-        first_group, first_row = self._first
-        name = f"{self._path}: row group {first_group + group}"
+        name = f"{self._path}: row group {group}"
         if row is None:
             return name
         before = (self.file.metadata.row_group(number).num_rows for number in range(group))
-        return f"{name}, row {first_row + sum(before) + row}"
+        return f"{name}, row {sum(before) + row}"
 
     def _close(self) -> None:
         if self._prefetched is not None:

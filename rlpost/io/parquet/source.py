@@ -1,7 +1,6 @@
-"""Sources: files, parts of a file, and tables, read as chunks of rows of bounded size.
+"""Sources: files and tables, read as chunks of rows of bounded size.
 
 A `RowChunk` has consecutive rows of one row group. `Source` reads the files of an input,
-`RangeSource` a range of one file's row groups (a large file is divided among tasks that way), and
 `TableSource` a table in memory.
 """
 
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,25 +20,18 @@ import pyarrow as pa
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.arrow import is_list, string_array, to_arrow
 from rlpost.io.memory_limit import is_out_of_memory
-from rlpost.io.parquet.checks import check_utf8, metadata_of, read_decoded, read_metadata
-from rlpost.io.parquet.encode import Encoder
+from rlpost.io.parquet.checks import check_utf8, metadata_of, read_decoded
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
-from rlpost.io.parquet.footer import FileMeta, FooterError, RowGroup, Shapes, read_footer
+from rlpost.io.parquet.footer import Shapes
 from rlpost.io.parquet.inputs import (
     MASK_KEY,
-    MISSING_ROLES,
     RECIPE_KEY,
     InputFile,
-    InputMetadata,
     entry_origins,
     lacking_columns,
-    share_schemas,
 )
-from rlpost.io.parquet.reader import COPIES, ParquetReader, column_bytes, column_extents
-from rlpost.io.parquet.splice_plan import plan_splice
+from rlpost.io.parquet.reader import COPIES, ParquetReader, column_extents
 from rlpost.io.paths import RemotePath
-from rlpost.io.ranges import close_file, open_file
-from rlpost.io.staged import file_errors
 from rlpost.io.threads import Prefetcher, map_ordered
 
 if TYPE_CHECKING:
@@ -49,8 +41,7 @@ if TYPE_CHECKING:
 
     from rlpost.errors import RlpostError
     from rlpost.io.parquet.fingerprint import FileFingerprint
-    from rlpost.io.parquet.footer import DecodedFooter, Struct
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.parquet.footer import DecodedFooter
 
 
 CHUNK_TOKENS = 1 << 19  # approximate list elements of a chunk, on the CPU
@@ -79,19 +70,16 @@ class RowChunk:
 Chunks = tuple[RowChunk, ...]
 
 
-def joinable(groups: Iterable[tuple[int, int]], first: int = 0) -> Iterator[bool]:
+def joinable(groups: Iterable[tuple[int, int]]) -> Iterator[bool]:
     """Yield for each row group whether it may be processed together with the one before it.
 
-    It depends only on the row groups and their positions in the file, and a file is divided only
-    where it is False, so that a part of a file has the chunks of the whole file. No result
-    depends on it.
+    It depends only on the row groups and their positions in the file. No result depends on it.
 
     Args:
         groups: rows and decompressed bytes of each row group; empty ones are always joinable.
-        first: the number of the first of them in its file; it begins the file or a part of it.
     """
     previous_window, previous_size = -1, 0
-    for number, (rows, size) in enumerate(groups, first):
+    for number, (rows, size) in enumerate(groups):
         window = number // _WINDOW
         small = previous_size < _LARGE_GROUP and size < _LARGE_GROUP
         yield not rows or (window == previous_window and small)
@@ -159,10 +147,6 @@ class Source:
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
-        self.starts = [0] * len(self.files)
-        """The number, in its file, of the first row to read of each."""
-        self.first_groups = [0] * len(self.files)
-        """The number, in its file, of the first row group to read of each."""
         self._prefetched: tuple[tuple[list[str], int, str], Prefetcher[RowChunk]] | None = None
         self._opened: dict[int, FileFingerprint] = {}
         """Fingerprints of remote files when `check_same` first had a reader of them."""
@@ -197,12 +181,12 @@ class Source:
 
     @cached_property
     def mask_origins(self) -> dict[bytes, str]:
-        """What the column `sample_mask` is, as in `InputMetadata`."""
+        """What the column `sample_mask` is (COMPUTED, COMBINED, or empty), as `entry_origins`."""
         return self._origins(MASK_KEY)
 
     @cached_property
     def recipes(self) -> dict[bytes, str]:
-        """The recipes with which rlpost wrote the files, as in `InputMetadata`."""
+        """The recipes with which rlpost wrote the files, as `entry_origins`."""
         return self._origins(RECIPE_KEY)
 
     def _origins(self, key: bytes) -> dict[bytes, str]:
@@ -340,12 +324,11 @@ class Source:
                     checksums=self.page_checksums,
                     frugal=self.frugal,
                     copies=self.copies,
-                    first=(self.first_groups[index], self.starts[index]),
                 )
                 if physical
                 else nullcontext()
             ) as reader:
-                row = self.starts[index]
+                row = 0
                 for group, may_join in enumerate(self._joinable(index)):
                     if groups is not None and group not in groups:
                         row += footer.row_group(group).num_rows
@@ -372,7 +355,7 @@ class Source:
         """Apply `joinable` to the row groups of a file."""
         groups = map(self.footers[index].row_group, range(self.footers[index].num_row_groups))
         sizes = ((group.num_rows, group.total_byte_size) for group in groups)
-        return joinable(sizes, self.first_groups[index])
+        return joinable(sizes)
 
 
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -463,81 +446,6 @@ def _partition(value: str, rows: int) -> pa.Array:
     return string_array([value] * rows)
 
 
-class RowGroupRange(NamedTuple):
-    """Consecutive row groups of a file: those from `first` to before `stop`."""
-
-    first: int
-    stop: int
-    row: int
-    """The number, in the file, of the first row."""
-    rows: int
-
-
-def row_group_ranges(path: AnyPath, most: int) -> list[RowGroupRange]:
-    """Divide a file's row groups into ranges; [] if its column chunks cannot be copied.
-
-    Args:
-        path: a Parquet file.
-        most: approximate decompressed bytes of a range of several row groups.
-
-    Raises:
-        ReadWriteError: the file cannot be read.
-    """
-    with file_errors(path, "cannot be read"):
-        file, size = open_file(path)
-    try:
-        with file_errors(path, "cannot be read"):
-            footer, end = read_footer(file, size)
-        groups = [_rows_and_bytes(group) for group in footer.structs(FileMeta.ROW_GROUPS)]
-        plan_splice(footer, end, Encoder(pa.schema([])), None, ())
-    except FooterError:
-        return []  # the sink that writes the output will report the reason
-    finally:
-        close_file(file)
-    ranges: list[RowGroupRange] = []
-    total = row = 0
-    for number, ((rows, size), joins) in enumerate(zip(groups, joinable(groups), strict=True)):
-        if ranges and (total + size <= most or joins):
-            last = ranges[-1]
-            ranges[-1] = last._replace(stop=number + 1, rows=last.rows + rows)
-        else:
-            ranges.append(RowGroupRange(number, number + 1, row, rows))
-            total = 0
-        total += size
-        row += rows
-    return ranges
-
-
-def _rows_and_bytes(group: Struct) -> tuple[int, int]:
-    """Return the rows and the decompressed bytes of a row group."""
-    return group.integer(RowGroup.ROWS), group.integer(RowGroup.BYTES)
-
-
-class RangeSource(Source):
-    """A range of one file's row groups, read like a file that has no others.
-
-    Chunks have the row numbers of the file.
-
-    Args:
-        files: the one file.
-        part: its row groups to read.
-
-    Raises:
-        ReadWriteError, DataError: as `Source`.
-    """
-
-    def __init__(self, files: Sequence[InputFile], part: RowGroupRange) -> None:
-        super().__init__(files)
-        self.footers = [read_metadata(files[0].path, (part.first, part.stop))]
-        self.starts, self.first_groups = [part.row], [part.first]
-
-    @cached_property
-    def first_rows(self) -> list[int]:
-        """The offset to add to a chunk's first row, for its position among the rows to read."""
-        (start,) = self.starts
-        return [-start, self.rows - start]
-
-
 class TableSource:
     """An Arrow table with the reading interface of `Source`."""
 
@@ -595,23 +503,3 @@ class TableSource:
             return float(self.table.column(column).nbytes / 4 / self.rows)
         chunks = self.table.column(column).chunks
         return sum(len(chunk.flatten()) for chunk in chunks) / float(self.rows)
-
-
-def input_metadata(files: Sequence[InputFile]) -> InputMetadata:
-    """Read the footers of some files and return their metadata; raises as `Source`."""
-    source = Source(files)
-    return InputMetadata(
-        list(files),
-        [footer.num_rows for footer in source.footers],
-        [
-            sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
-            for footer in source.footers
-        ],
-        source.fingerprints,
-        share_schemas(source.schemas),
-        source.columns,
-        {key: value for key, value in source.metadata.items() if key == MISSING_ROLES},
-        source.mask_origins,
-        source.recipes,
-        sum(map(column_bytes, source.footers), Counter()),
-    )

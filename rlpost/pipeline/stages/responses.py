@@ -124,27 +124,16 @@ def some_left(
 ) -> Responses:
     """Return the same responses if any are kept.
 
-    A part of the steps (with `part` in its notes) may have none left. That is noted, with the
-    number that each mask keeps, and the driver checks all parts together.
+    A part of a run's responses (with `part` in its notes) may have none left.
 
     Raises:
         DataError: no response is left.
     """
-    if bool(kept.any()):
+    if bool(kept.any()) or responses.notes.get("part"):
         return responses
-    counts = {name: int(flag.sum()) for name, flag in flags.items()}
-    if not responses.notes.get("part"):
-        raise nothing_left(counts, len(responses), advice)
-    counts_of = {**responses.notes.get("nothing_left", {}), advice: counts}
-    return responses.noting(nothing_left=counts_of)
-
-
-def nothing_left(counts: Mapping[str, int], count: int, advice: str) -> DataError:
-    """Return the error for masks that together drop all responses, with the number each keeps."""
-    rates = ", ".join(f"{name} keeps {number}" for name, number in counts.items())
-    return DataError(
-        f"no response is left of {count}: {rates or 'none has finite numbers'}; {advice}"
-    )
+    rates = ", ".join(f"{name} keeps {int(flag.sum())}" for name, flag in flags.items())
+    why = rates or "none has finite numbers"
+    raise DataError(f"no response is left of {len(responses)}: {why}; {advice}")
 
 
 def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:

@@ -1,9 +1,8 @@
-"""Sources: row groups that are processed together, and where one file is divided."""
+"""Sources: row groups that are processed together."""
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.parquet import source
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.source import RangeSource, Source, join_chunks, row_group_ranges
+from rlpost.io.parquet.source import Source, join_chunks
 
 SAMPLE = Path(__file__).parents[3] / "sample_data" / "calculator.parquet"
 
@@ -49,11 +48,7 @@ def grouped(path, rows):
 
 def runs(path, tokens):
     """The row groups that are worked on together."""
-    return _runs_of(Source(find_inputs([str(path)])), tokens)
-
-
-def _runs_of(opened, tokens):
-    found = opened.read(COLUMNS, tokens, "response_mask")
+    found = Source(find_inputs([str(path)])).read(COLUMNS, tokens, "response_mask")
     return [[piece.row_group for piece in run] for run in join_chunks(found, tokens)]
 
 
@@ -127,13 +122,6 @@ def uneven(path, columns=None):
     return path
 
 
-def even(path, columns):
-    """Four times eight row groups, and three more."""
-    table = pq.read_table(SAMPLE, columns=columns).slice(0, 13 * 35)
-    pq.write_table(table, path, row_group_size=13)
-    return path
-
-
 def test_groups_without_rows_join_nothing(tmp_path):
     """Each run is of one eight, and a run begins where an eight does, with or without rows."""
     path = uneven(tmp_path / "in.parquet")
@@ -141,26 +129,6 @@ def test_groups_without_rows_join_nothing(tmp_path):
     filled = [n for n in range(footer.num_row_groups) if footer.row_group(n).num_rows]
     want = [[n for n in filled if n // 8 == eight] for eight in range(filled[-1] // 8 + 1)]
     assert [sorted({*run}) for run in runs(path, 1 << 20)] == want
-
-
-@pytest.mark.parametrize("most", [1, 2_700, 1 << 40])
-@pytest.mark.parametrize("many", [1, 1_600, 1 << 30])  # some groups of 40 rows are larger
-@pytest.mark.parametrize("made", [uneven, even])
-def test_a_file_is_divided_only_where_nothing_is_joined(tmp_path, monkeypatch, made, most, many):
-    """So a task that has a part of a file joins what a run over the whole file does."""
-    monkeypatch.setattr(source, "_LARGE_GROUP", many)
-    path = made(tmp_path / "in.parquet", [*COLUMNS, "old_log_probs"])
-    whole = {tuple(run) for run in runs(path, 1 << 20)}
-    parts = row_group_ranges(path, most)
-    joined = [
-        tuple(part.first + group for group in run)
-        for part in parts
-        for run in _runs_of(RangeSource(find_inputs([str(path)]), part), 1 << 20)
-    ]
-    assert {*joined} == whole
-    assert [part.stop for part in parts[:-1]] == [part.first for part in parts[1:]]
-    for _, second in pairwise(parts):
-        assert any(run[0] == second.first for run in whole)
 
 
 def test_a_table_of_many_chunks_is_worked_on_together():
