@@ -239,17 +239,17 @@ class ArrayBlocks:
     """
 
     def __init__(self, offsets: Integers, ends: Integers, size: int) -> None:
-        self._size, sizes, first = size, np.diff(offsets), ends[:-1]
+        sizes = np.diff(offsets)
+        self._size, self._first = size, ends[:-1][sizes > 0]
         later = np.tri(size, dtype=np.bool_).T  # [i, j]: whether place j is at or after place i
-        inside = np.ones((int(ends[-1]), size), np.bool_)
-        inside[first[sizes > 0]] = later[-sizes[sizes > 0] % size]
-        self._inside = inside.reshape(-1)
+        self._inside = np.ones((int(ends[-1]), size), np.bool_)
+        self._inside[self._first] = later[-sizes[sizes > 0] % size]
 
     def scanned(self, values: Numbers, decay: float) -> Numbers:
         """Return the scan of each block on its own, [size, blocks]; zeros before a segment."""
-        padded = np.zeros(self._inside.shape, values.dtype)
-        padded[self._inside] = values
-        rows = np.ascontiguousarray(padded.reshape(-1, self._size).T)
+        rows = np.empty((self._size, len(self._inside)), values.dtype)
+        rows[:, self._first] = 0.0
+        rows.T[self._inside] = values
         product = np.empty_like(rows[0])
         with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are as in torch
             for place in reversed(range(self._size - 1)):
@@ -269,4 +269,5 @@ class ArrayBlocks:
 
     def joined(self, rows: Numbers) -> Numbers:
         """Return the elements of the segments, [T]."""
-        return np.ascontiguousarray(rows.T).reshape(-1)[self._inside]
+        elements: Numbers = rows.T[self._inside]
+        return elements
