@@ -11,9 +11,10 @@ import socket
 import sys
 import time
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import ray
@@ -21,22 +22,17 @@ from ray import exceptions
 
 from rlpost._version import __version__
 from rlpost.display.text import counted
-from rlpost.distributed import tasks
-from rlpost.distributed.driver import InputRows, StagedOutputs, TaskPasses, parts_of, with_tasks
-from rlpost.distributed.tasks import Job
+from rlpost.distributed.passes import InputPart, StagedOutputs, TaskPasses, enrich, parts_of
 from rlpost.errors import RlpostError, UnavailableError, UsageError
-from rlpost.io.clock import Clock
 from rlpost.io.parquet.source import Source, TableSource
-from rlpost.io.publish import StagedFiles
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
+from rlpost.pipeline import run as local
 from rlpost.pipeline.device import AUTO, CPU, TORCH_CPU
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
-from rlpost.pipeline.output.files import check_writable
-from rlpost.pipeline.run import bind, check_clash, check_findings, run_metadata
-from rlpost.pipeline.running_state import load_state, save_state
-from rlpost.pipeline.summary import run_summary, summarise
+from rlpost.pipeline.output.files import Outputs
+from rlpost.pipeline.running_state import load_state
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
 
     from ray.data import Dataset
 
-    from rlpost.distributed.driver import Call
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
 
@@ -162,17 +157,15 @@ def slots(workers: int, device: str) -> int:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fit = [int(node.get("CPU", 0)) // workers for node in nodes]
     if card is not None:
-        fit = [min(one, int(node.get(card, 0))) for one, node in zip(fit, nodes, strict=True)]
-    if card is not None and not sum(int(node.get(card, 0)) for node in nodes):
-        raise UnavailableError(
-            f"--device {device}: the Ray cluster has no node with a {card}, which a task needs; "
-            "add such a node, or compute on CPUs: --device cpu"
-        )
+        cards = (int(node.get(card, 0)) for node in nodes)
+        fit = [min(pair) for pair in zip(fit, cards, strict=True)]
     if not sum(fit):
         needs = counted(workers, "CPU") + (f" and a {card}" if card else "")
+        other = f"use fewer workers than --workers {workers}"
+        other += f", or CPUs in place of --device {device}" if card else ""
         raise UnavailableError(
-            f"--workers {workers}: the Ray cluster has no node with {needs}, which a task needs; "
-            "add such a node, or use fewer workers"
+            f"the Ray cluster has no node with {needs}, which a task needs",
+            tip=f"add such a node, or {other}",
         )
     return sum(fit)
 
@@ -190,14 +183,14 @@ def _remote(device: str) -> Any:
     return ray.remote(max_calls=1, **need)(_task)
 
 
-def _task(version: str, folder: str, call: list[Any], table: pa.Table | None) -> Any:
+def _task(version: str, folder: str, sent: list[Any], table: pa.Table | None) -> Any:
     """Run one task.
 
     Args:
         version: of the driver's rlpost; what another one has sent is not read.
         folder: the start of relative paths, if it exists on this machine.
-        call: the reference to a `Call`.
-        table: the part of the input, if it is a table.
+        sent: the reference to the task and what it gets.
+        table: that of the part, if it is one.
 
     Raises:
         UnavailableError: this process has another version of rlpost.
@@ -209,79 +202,60 @@ def _task(version: str, folder: str, call: list[Any], table: pa.Table | None) ->
         )
     if Path(folder).is_dir():
         os.chdir(folder)
-    task, job, part, arguments = ray.get(call[0])
-    return task(job, part if table is None else table, *arguments)
+    task, part, rows = ray.get(sent[0])
+    return task(part._replace(table=table), rows)
 
 
-class _TableFacts(NamedTuple):
-    """The schema and the rows of a table, and the bytes of each column."""
+def run_tasks(
+    purpose: str,
+    task: Callable[[InputPart, Any], tuple[Any, Any]],
+    items: Sequence[tuple[InputPart, Any]],
+    options: Options,
+    done: Callable[[int], None],
+) -> list[tuple[Any, Any]]:
+    """Run tasks on the cluster that this process is connected to; see `RunTasks`."""
+    threads, here = options.workers, (__version__, str(Path.cwd()))
+    remote = _remote(options.device).options(
+        name=purpose, num_returns=2, num_cpus=threads, max_retries=_RETRIES
+    )
+    refs = []
+    for part, rows in items:
+        sent = ray.put((task, part._replace(table=None), rows))
+        refs.append(remote.remote(*here, [sent], part.table))
+    results = _results(purpose, [result for result, _ in refs], done)
+    return [*zip(results, [table for _, table in refs], strict=True)]
 
-    schema: Any
-    rows: int
-    bytes: dict[str, int]
 
+def _results(
+    purpose: str, refs: list[Any], report: Callable[[int], None] = lambda _: None
+) -> list[Any]:
+    """Return what tasks return, in order; cancel the others if one fails.
 
-def _describe(table: Any) -> _TableFacts:
-    sizes = {name: table[name].nbytes for name in table.schema.names}
-    return _TableFacts(table.schema, table.num_rows, sizes)
-
-
-class RayExecutor:
-    """Runs tasks on the cluster that this process is connected to."""
-
-    def describe(self, tables: Sequence[Any]) -> list[_TableFacts]:
-        """Return the facts of each Arrow table."""
-        task = ray.remote(_describe).options(max_retries=_RETRIES)
-        return self._results("read schemas", [task.remote(table) for table in tables])
-
-    def run(
-        self, purpose: str, calls: Sequence[Call], done: Callable[[int], None]
-    ) -> list[tuple[Any, Any]]:
-        """Run all calls; see `rlpost.distributed.driver.Executor`."""
-        started = []
-        for call in calls:
-            table = call.part if isinstance(call.part, ray.ObjectRef) else None
-            sent = call._replace(part=None) if table is not None else call
-            task = _remote(call.job.options.device).options(
-                name=call.task.__name__,
-                num_returns=2,
-                num_cpus=call.job.options.workers,
-                max_retries=_RETRIES,
-            )
-            started.append(task.remote(__version__, str(Path.cwd()), [ray.put(tuple(sent))], table))
-        results = self._results(purpose, [result for result, _ in started], done)
-        return [*zip(results, [table for _, table in started], strict=True)]
-
-    def _results(
-        self, purpose: str, refs: list[Any], report: Callable[[int], None] = lambda _: None
-    ) -> list[Any]:
-        """Return what tasks return, in order; cancel the others if one fails.
-
-        A task may take hours, or wait for CPUs of a busy cluster. So no time ends the run, but a
-        warning names what it waits for.
-        """
-        numbers = {ref: number for number, ref in enumerate(refs)}
-        results: dict[int, Any] = {}
-        pending, silence, last = refs, _SILENCE, time.monotonic()
-        try:
-            while pending:
-                ready, pending = ray.wait(pending, num_returns=len(pending), timeout=_POLL)
-                if ready:
-                    silence, last = _SILENCE, time.monotonic()
-                elif time.monotonic() - last >= silence:
-                    _warn_of_silence(purpose, silence, len(pending), len(refs))
-                    silence *= 2
-                for ref, result in zip(ready, _got(ready), strict=True):
-                    results[numbers[ref]] = result
-                    report(numbers[ref])
-        except BaseException:
-            for ref in pending:
-                ray.cancel(ref, force=True)
-            if pending:  # a task that still runs would make files again that are removed next
-                with suppress(Exception):
-                    ray.wait(pending, num_returns=len(pending), timeout=_CANCELLED)
-            raise
-        return [results[number] for number in range(len(refs))]
+    A task may take hours, or wait for CPUs of a busy cluster. So no time ends the run, but a
+    warning names what it waits for.
+    """
+    numbers = {ref: number for number, ref in enumerate(refs)}
+    results: dict[int, Any] = {}
+    pending, silence, last = refs, _SILENCE, time.monotonic()
+    try:
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=len(pending), timeout=_POLL)
+            if ready:
+                silence, last = _SILENCE, time.monotonic()
+            elif time.monotonic() - last >= silence:
+                _warn_of_silence(purpose, silence, len(pending), len(refs))
+                silence *= 2
+            for ref, result in zip(ready, _got(ready), strict=True):
+                results[numbers[ref]] = result
+                report(numbers[ref])
+    except BaseException:
+        for ref in pending:
+            ray.cancel(ref, force=True)
+        if pending:  # a task that still runs would make files again that are removed next
+            with suppress(Exception):
+                ray.wait(pending, num_returns=len(pending), timeout=_CANCELLED)
+        raise
+    return [results[number] for number in range(len(refs))]
 
 
 def _warn_of_silence(purpose: str, seconds: float, pending: int, tasks: int) -> None:
@@ -330,23 +304,6 @@ def _got(refs: Sequence[Any]) -> list[Any]:
     return results
 
 
-class _EmptySource(TableSource):
-    """A source with the schema, rows and bytes of tables on other machines, to bind a recipe."""
-
-    name = "dataset"
-
-    def __init__(self, tables: Sequence[_TableFacts]) -> None:
-        schemas = [table.schema for table in tables if table.rows] or [tables[0].schema]
-        super().__init__(pa.unify_schemas(schemas).empty_table())
-        self.rows = sum(table.rows for table in tables)
-        self.first_rows = [0, self.rows]
-        self._tables = tables
-
-    def bytes_of(self, columns: Sequence[str]) -> int:
-        """Return the bytes in memory of some columns."""
-        return sum(table.bytes.get(name, 0) for table in self._tables for name in columns)
-
-
 def enriched(dataset: Dataset, recipe: Recipe, options: Options) -> Dataset:
     """Return the dataset with new columns; raises as `rlpost.ray.advantages`."""
     from ray import data  # noqa: PLC0415 - a second, and it needs pandas
@@ -364,58 +321,36 @@ def enriched(dataset: Dataset, recipe: Recipe, options: Options) -> Dataset:
     with connected(options.ray_address):
         blocks: list[Any] = dataset.materialize().to_arrow_refs()
         slots(options.workers or 1, options.device)
-        executor, clock = RayExecutor(), Clock(options.started, options.cpu_started)
-        tables, state = executor.describe(blocks), load_state(options.state)
-        plan = bind(_EmptySource(tables), recipe, state)
+        describe = ray.remote(lambda table: (table.schema, table.num_rows))
+        facts = _results("read schemas", [describe.remote(block) for block in blocks])
+        schemas = [schema for schema, rows in facts if rows] or [facts[0][0]]
+        source = TableSource(pa.unify_schemas(schemas).empty_table(), "dataset")
+        source.rows = sum(rows for _, rows in facts)
+        plan = local.bind(source, recipe, load_state(options.state))
         names = emitted(plan.resolved)
-        check_clash(plan, names)
-        job = Job.of(plan, state, names, options)
-        firsts = accumulate((table.rows for table in tables), initial=0)
-        filled = zip(blocks, firsts, [table.rows for table in tables], strict=False)
-        parts = [InputRows(block, first, rows) for block, first, rows in filled if rows]
-        passes = TaskPasses(plan, job, parts, executor, options, clock)
-        responses = passes.responses(names)
-        return data.from_arrow_refs(passes.last_pass(tasks.enrich, responses)[1])
+        local.check_clash(plan, names)
+        firsts = accumulate((rows for _, rows in facts), initial=0)
+        filled = zip(blocks, firsts, facts, strict=False)
+        parts = [InputPart(first, rows, block) for block, first, (_, rows) in filled if rows]
+        passes = TaskPasses(plan, options, run=run_tasks, parts=parts)
+        results = passes.results(-1, enrich, passes.responses(names))
+        return data.from_arrow_refs([table for _, table in results])
 
 
 def advantages(
     files: Sequence[InputFile], targets: Sequence[AnyPath], recipe: Recipe, options: Options
 ) -> Json:
     """Write an enriched copy of every file; raises and returns as `rlpost.api.advantages`."""
-    check_writable(options.state)
-    executor, clock = RayExecutor(), Clock(options.started, options.cpu_started)
-    with connected(options.ray_address), StagedFiles(targets), StagedOutputs(targets) as staged:
+    with (
+        connected(options.ray_address),
+        Outputs(targets) as outputs,
+        StagedOutputs(targets) as staged,
+    ):
         at_once = slots(options.workers or 1, options.device)  # before anything is read
-        source, state = Source(files), load_state(options.state)
-        plan = bind(source, recipe, state)
-        names = emitted(plan.resolved)
-        check_clash(plan, names)
-        metadata = run_metadata(plan, source, state, options)
-        job = Job.of(plan, state, names, options, metadata)
+        source = Source(files)
         parts = parts_of(source, staged.paths, at_once)
-        passes = TaskPasses(plan, job, parts, executor, options, clock)
-        responses = passes.responses(names)
-        notes, _ = passes.last_pass(tasks.write, responses)
-        totals = sum((note.totals for note in notes), plan.no_totals)
-        reasons = zip(targets, [x for note in notes for x in note.reasons], strict=True)
-        rewritten = [f"{target.name}: {reason}" for target, reason in reasons if reason]
-        inputs = [file.path for file in files]
-        summary = {
-            **summarise(plan, responses, totals),
-            **run_summary(plan, inputs, job.options.device, targets, rewritten),
-            "new_columns": [*names],
-        }
-        check_findings(summary, options.fail_on)
-        with clock.publishing():
-            source.check_unchanged("since the run began; run again when no process writes it")
-            staged.publish()
-    if options.state is not None:
-        save_state(options.state, state.after(responses.notes))
-    for note in notes:
-        clock.count_bytes(**note.bytes)
-    return {
-        **summary,
-        "engine": {"name": "ray", "tasks_at_once": at_once, "partitions": len(parts)},
-        "bytes": clock.bytes,
-        "seconds": with_tasks(clock.seconds, notes),
-    }
+        start = partial(TaskPasses, run=run_tasks, parts=parts)
+        finish = staged.write
+        summary, _ = local.write(source, outputs, recipe, options, start=start, finish=finish)
+    engine = {"name": "ray", "tasks_at_once": at_once, "partitions": len(parts)}
+    return {**summary, "engine": engine}

@@ -36,6 +36,7 @@ class Clock:
         self._after = {"publishing": 0.0}
         self._busy: dict[str, float] = defaultdict(float)
         self._cpu: dict[str, float] = defaultdict(float)
+        self._elsewhere = 0.0
         self._waits = {"read": 0.0, "results": 0.0}
         self.bytes = dict.fromkeys(("decoded", "written", "copied", "to_device", "to_host"), 0)
         """Bytes of decoded columns, of complete outputs, of those what was copied, and of what was
@@ -50,7 +51,7 @@ class Clock:
         `cpu` has the CPU time of the process (`total`), until the first pass (`start_up`), and by
         kind of work; work of other threads, such as pyarrow's, is in the total alone. `limits`
         divides the wall time of the passes by what the results had to wait for: `read`, `compute`,
-        `encode` or `write`.
+        `encode` or `write`; it is empty if other processes worked.
         """
         total, cpu = self.now()
         start_up, start_up_cpu = self._start_up or (total, cpu)
@@ -60,8 +61,8 @@ class Clock:
             "passes": dict(self._passes),
             **self._after,
             "busy": dict(self._busy),
-            "cpu": {"total": cpu, "start_up": start_up_cpu, **self._cpu},
-            "limits": self._limits(),
+            "cpu": {"total": cpu + self._elsewhere, "start_up": start_up_cpu, **self._cpu},
+            "limits": {} if self._elsewhere else self._limits(),
         }
 
     def now(self) -> tuple[float, float]:
@@ -124,6 +125,15 @@ class Clock:
         with self._lock:
             for name, count in counts.items():
                 self.bytes[name] += count
+
+    def add(self, seconds: dict[str, Any], sizes: dict[str, int]) -> None:
+        """Add the work of another process, from `seconds` and `bytes` of its clock."""
+        self.count_bytes(**sizes)
+        cpu = {name: x for name, x in seconds["cpu"].items() if name not in ("total", "start_up")}
+        for total, part in ((self._busy, seconds["busy"]), (self._cpu, cpu)):
+            for name, spent in part.items():
+                total[name] += spent
+        self._elsewhere += seconds["cpu"]["total"]
 
     def timed(self, name: str, items: Iterator[T]) -> Iterator[T]:
         """Yield the items; add the time to produce each one to a kind of work."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Chunks, RowChunk
     from rlpost.pipeline.data import Batch, Column, Responses
+    from rlpost.pipeline.device import Device
     from rlpost.pipeline.plan import Pass, Phase, Plan
     from rlpost.pipeline.reading import Decoder
     from rlpost.pipeline.stages import Stage
@@ -57,12 +58,14 @@ class Passes(ABC):
         plan: from `plan_of`.
         reporter: shows progress.
         clock: measures the run.
+        device: that computes.
     """
 
-    def __init__(self, plan: Plan, reporter: Reporter, clock: Clock) -> None:
+    def __init__(self, plan: Plan, reporter: Reporter, clock: Clock, device: Device) -> None:
         self.plan = plan
         self.reporter = reporter
         self.clock = clock
+        self.device = device
         self.passes = plan.passes()
         """Those that write any columns; `responses` replaces them."""
 
@@ -133,9 +136,8 @@ class Engine(Passes):
         reporter: Reporter,
         clock: Clock,
     ) -> None:
-        super().__init__(plan, reporter, clock)
+        super().__init__(plan, reporter, clock, decoder.device)
         self.decoder = decoder
-        self.device = decoder.device
         self.chunk_tokens = chunk_tokens
         self.workers = workers
         self._gate = MemoryGate(memory_limit().room)

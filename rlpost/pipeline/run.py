@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.io.uploads import OutputFile
     from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.engine import Passes
     from rlpost.pipeline.options import FailOn, Options
     from rlpost.pipeline.output.files import Outputs
     from rlpost.pipeline.totals import ExactTotals
@@ -75,6 +76,9 @@ def write(
     options: Options,
     entries: Mapping[str, str] | None = None,
     clock: Clock | None = None,
+    *,
+    start: Callable[[Plan, Options, Clock | None], Passes] | None = None,
+    finish: Callable[..., tuple[Any, list[str]]] | None = None,
 ) -> tuple[Json, SummaryPart]:
     """Write every file of the source, enriched; return the summary, and what it is made of.
 
@@ -85,13 +89,15 @@ def write(
         options: how it is computed.
         entries: more key-value metadata of each file.
         clock: of several calls.
+        start: returns the passes of a plan; None: an engine.
+        finish: runs the last of them, as `write_files`.
     """
     state = load_state(options.state)
     check_writable(options.state)
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
-    engine = engine_for(plan, options, clock)
+    engine = (start or engine_for)(plan, options, clock)
     with single_threaded():
         responses = engine.responses(names)
         run = run_metadata(plan, source, state, options)
@@ -107,7 +113,8 @@ def write(
             summary.update(about([], []))
             check_findings(summary, options.fail_on)
 
-        totals, rewritten = write_files(engine, responses, outputs, names, metadata, check=check)
+        last: Callable[..., tuple[Any, list[str]]] = finish or write_files
+        totals, rewritten = last(engine, responses, outputs, names, metadata, check=check)
         summary |= about(outputs.targets, rewritten)
         summary["new_columns"] = [*names]
     if options.state is not None:

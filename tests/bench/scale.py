@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 import ray
 
 import rlpost
-from rlpost.distributed import driver
+from rlpost.distributed import passes
 from tests.bench.inputs import response_table
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def many_files(top: Path, files: int, rows: int, groups: int, tokens: int) -> di
     start_time = time.perf_counter()
     start(WORKERS)
     before = peak_mb()
-    with mock.patch.object(driver, "PART_BYTES", 1):
+    with mock.patch.object(passes, "PART_BYTES", 1):
         options = rlpost.Options(engine="ray")
         summary = rlpost.advantages(top / "in", top / "out", rlpost.Recipe(), options)
     return {

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from distributed_runs import InProcess, in_tasks
+from distributed_runs import in_tasks, run_tasks
 from functional_calls import CALLS, called, columns_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,12 +20,9 @@ from strategies import rollouts as random_rollouts
 from strategies import to_table
 
 import rlpost
-from rlpost.distributed import tasks
-from rlpost.distributed.driver import InputRows, TaskPasses
-from rlpost.distributed.tasks import Job
+from rlpost.distributed.passes import InputPart, TaskPasses, enrich
 from rlpost.errors import NotEnoughMemoryError, RlpostError
 from rlpost.estimators import ESTIMATORS
-from rlpost.io.clock import Clock
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline import run as runs
 from rlpost.pipeline.output.columns import emitted
@@ -137,12 +134,12 @@ def test_any_rollouts_have_the_bits_of_the_cpu(measure, rows, options, chunk_tok
 def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
     table = rollouts(observations=True)
     plan = bind(TableSource(table), recipe, RunState())
-    names = emitted(plan.resolved)
-    job = Job.of(plan, RunState(), names, replace(SMALL, device="shadow:1"))
-    parts = [InputRows(table.slice(start, 48), start, 48) for start in (0, 48)]
-    passes = TaskPasses(plan, job, parts, InProcess(), SMALL, Clock())
+    parts = [InputPart(start, 48, table.slice(start, 48)) for start in (0, 48)]
+    options = replace(SMALL, device="shadow:1")
+    passes = TaskPasses(plan, options, run=run_tasks, parts=parts)
     with shadow.counted() as counts:
-        _, tables = passes.last_pass(tasks.enrich, passes.responses(names))
+        responses = passes.responses(emitted(plan.resolved))
+        tables = [table for _, table in passes.results(-1, enrich, responses)]
     expected, _ = rlpost.enrich(table, recipe, SMALL)
     assert counts.to_device > 0
     assert pa.concat_tables(tables).equals(expected)

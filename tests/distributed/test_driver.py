@@ -6,9 +6,9 @@ import pytest
 from distributed_runs import LOCAL, check, facts, in_tasks, same_files, steps_table, write_files
 
 import rlpost
-from rlpost.distributed import driver
-from rlpost.distributed.tasks import Note
+from rlpost.distributed.passes import parts_of
 from rlpost.errors import DataError
+from rlpost.io.clock import Clock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 
@@ -77,20 +77,24 @@ def test_small_files_go_together_and_a_large_one_goes_alone(tmp_path, slots, beg
     write_files(steps_table(240), tmp_path / "in", 12)
     pq.write_table(steps_table(600), tmp_path / "in" / "part-5.parquet")
     source = Source(find_inputs([tmp_path / "in"]))
-    parts = driver.parts_of(source, [file.path for file in source.files], slots)
-    assert [file for part in parts for file in part.part.files] == source.files
-    assert [part.first for part in parts] == [source.first_rows[part.part.number] for part in parts]
+    parts = parts_of(source, [file.path for file in source.files], slots)
+    assert [file for part in parts for file in part.files] == source.files
+    assert [part.first for part in parts] == [source.first_rows[part.number] for part in parts]
     assert sum(part.rows for part in parts) == source.rows
-    assert [part.part.number for part in parts] == begins
+    assert [part.number for part in parts] == begins
 
 
 def test_the_cpu_time_of_a_driver_is_added_to_that_of_its_tasks():
     task = {"busy": {"compute": 3.0}, "cpu": {"total": 2.0, "start_up": 0.5, "compute": 1.0}}
-    note = Note(None, [], {}, task)
-    own = {"total": 9.0, "busy": {"reduce": 1.0}, "cpu": {"total": 7.0, "start_up": 6.0}}
-    assert driver.with_tasks(own, [note, note]) == {
-        "total": 9.0,
-        "busy": {"reduce": 1.0, "compute": 6.0},
-        "cpu": {"total": 11.0, "start_up": 6.0, "compute": 2.0},
-        "limits": {},
-    }
+    clock = Clock()
+    with clock.busy("compute"), clock.wall("write"):
+        pass
+    alone = clock.seconds
+    for _ in range(2):
+        clock.add(task, {"written": 4})
+    seconds = clock.seconds
+    assert seconds["busy"]["compute"] == alone["busy"]["compute"] + 6.0
+    assert seconds["cpu"]["compute"] == alone["cpu"]["compute"] + 2.0
+    assert 4.0 <= seconds["cpu"]["total"] - alone["cpu"]["total"] < 4.1
+    assert seconds["cpu"]["start_up"] == alone["cpu"]["start_up"]
+    assert (seconds["limits"], clock.bytes["written"]) == ({}, 8)

@@ -15,7 +15,7 @@ from strategies import recipes, rollouts, to_table
 import rlpost
 from rlpost.errors import ReadWriteError
 from rlpost.estimators import ESTIMATORS
-from rlpost.pipeline.summary import summarise
+from rlpost.pipeline.run import check_findings
 
 pytestmark = pytest.mark.nightly
 
@@ -85,9 +85,9 @@ def test_an_input_that_changes_is_noticed_before_publishing(tmp_path, monkeypatc
             path.unlink()
         else:
             pq.write_table(pq.read_table(path), path)
-        return summarise(*arguments)
+        return check_findings(*arguments)
 
-    monkeypatch.setattr("rlpost.distributed.ray.summarise", late)
-    with pytest.raises(ReadWriteError, match="was changed or removed since the run began"):
+    monkeypatch.setattr("rlpost.pipeline.run.check_findings", late)
+    with pytest.raises(ReadWriteError, match="was changed or removed during the run"):
         in_tasks(tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out").exists()

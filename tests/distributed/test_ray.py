@@ -30,8 +30,7 @@ from distributed_runs import (
 )
 
 import rlpost
-from rlpost.distributed.driver import Call
-from rlpost.distributed.tasks import Job
+from rlpost.distributed.passes import InputPart
 from rlpost.errors import DataError, UnavailableError, UsageError
 from rlpost.manual import page
 
@@ -188,22 +187,22 @@ def test_errors_are_those_of_one_process(tmp_path):
 
 @pytest.mark.usefixtures("cluster")
 def test_each_task_on_tokens_has_a_card_and_a_process_of_its_own():
-    def here(job, _, number):
-        cards = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        return (number, job.options.device, cards, os.getpid()), None
+    def here(part, rows):
+        return (part.first, rows, os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.getpid()), None
 
-    jobs = [
-        Job(rlpost.Recipe(), None, None, (), (), rlpost.Options(device, workers=1), None)
-        for device in ("cuda", "cuda", "cpu")
-    ]
-    calls = [Call(here, job, None, (number,)) for number, job in enumerate(jobs)]
-    done = []
-    results = [result for result, _ in on_ray.RayExecutor().run("test", calls, done.append)]
-    assert sorted(done) == [0, 1, 2]
-    assert [device for _, device, *_ in results] == ["cuda", "cuda", "cpu"]
-    assert {cards for *_, cards, _ in results[:2]} <= {"0", "1"}
-    assert results[2][:3] == (2, "cpu", "")
-    assert len({process for *_, process in results[:2]}) == 2
+    items, done = [(InputPart(0, 1), "a"), (InputPart(1, 1), "b")], []
+    results = {
+        device: on_ray.run_tasks(
+            "test", here, items, rlpost.Options(device, workers=1), done.append
+        )
+        for device in ("cuda", "cpu")
+    }
+    assert sorted(done) == [0, 0, 1, 1]
+    for values in results.values():
+        assert [result[:2] for result, _ in values] == [(0, "a"), (1, "b")]
+    assert {result[2] for result, _ in results["cuda"]} <= {"0", "1"}
+    assert {result[2] for result, _ in results["cpu"]} == {""}
+    assert len({result[3] for result, _ in results["cuda"]}) == 2
     assert on_ray.slots(1, "cuda") == on_ray.slots(1, "xpu") == 1
     assert on_ray.slots(1, "auto") == on_ray.slots(1, "cpu") == 2
 

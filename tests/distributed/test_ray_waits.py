@@ -54,10 +54,9 @@ def waits(monkeypatch, caplog):
         resources = {"CPU": 4.0, "object_store_memory": 8.0}
         monkeypatch.setattr(on_ray.ray, "cluster_resources", lambda: resources)
         monkeypatch.setattr(on_ray.ray, "available_resources", free or (lambda: {"CPU": 1.0}))
-        executor = on_ray.RayExecutor()
         caplog.clear()
         with caplog.at_level(logging.WARNING, "rlpost"):
-            assert executor._results("write", [*seconds]) == [ref.upper() for ref in seconds]
+            assert on_ray._results("write", [*seconds]) == [ref.upper() for ref in seconds]
         return [record.getMessage() for record in caplog.records]
 
     return run

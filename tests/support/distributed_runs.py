@@ -95,24 +95,21 @@ def sent(value):
     return pickle.loads(pickle.dumps(value))  # noqa: S301
 
 
-class InProcess:
-    """An executor that runs the tasks in this process."""
-
-    def run(self, _purpose, calls, done):
-        """Run all calls."""
-        results = []
-        for number, call in enumerate(calls):
-            task, job, part, arguments = sent(tuple(call))
-            results.append(sent(task(job, part, *arguments)))
-            done(number)
-        return results
+def run_tasks(_purpose, task, items, _options, done):
+    """Run tasks in this process."""
+    results = []
+    for number, (part, rows) in enumerate(items):
+        there, *given = sent((task, part, rows))
+        results.append(sent(there(*given)))
+        done(number)
+    return results
 
 
 def in_tasks(source, output, recipe=None, options=LOCAL):
     """The summary of a run on Ray whose tasks run in this process, as if it had 64 CPUs."""
     from rlpost.distributed import ray  # noqa: PLC0415 - a second to import
 
-    own = {"connected": nullcontext, "RayExecutor": InProcess, "slots": lambda *_: 64}
+    own = {"connected": nullcontext, "run_tasks": run_tasks, "slots": lambda *_: 64}
     with mock.patch.multiple(ray, **own):
         return rlpost.advantages(source, output, recipe, replace(options, engine="ray"))
 

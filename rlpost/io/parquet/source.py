@@ -447,12 +447,12 @@ def _partition(value: str, rows: int) -> pa.Array:
 
 
 class TableSource:
-    """An Arrow table with the reading interface of `Source`."""
+    """An Arrow table with the reading interface of `Source`; `name` is for errors."""
 
     name = "table"
 
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
+    def __init__(self, table: pa.Table, name: str = name) -> None:
+        self.table, self.name = table, name
         self.files = [InputFile(Path(self.name), Path(self.name))]
         self.schemas = [table.schema]
         self.first_rows = [0, table.num_rows]
