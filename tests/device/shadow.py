@@ -330,8 +330,6 @@ def _is_pinned(tensor, device=None) -> bool:  # noqa: ARG001 - the operator's si
 class _Backend:
     """`torch.shadow`, the module of the device type."""
 
-    Stream = torch.Stream
-
     def __init__(self) -> None:
         self.plugged_in = False
 
@@ -365,15 +363,6 @@ class _Backend:
     def mem_get_info(self, device=None) -> tuple[int, int]:
         card = _card_of(NAME if device is None else device)
         return card.limit - card.allocated, card.limit
-
-    def empty_cache(self) -> None:
-        pass
-
-    def current_stream(self, device=None) -> torch.Stream:
-        return torch.Stream(device=NAME if device is None else device)
-
-    def stream(self, stream: torch.Stream) -> torch.Stream:
-        return stream
 
     def synchronize(self, device=None) -> None:  # noqa: ARG002 - as torch.cuda has it
         _wait("synchronize")
