@@ -33,7 +33,7 @@ from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import plain_reasons, truncations
 from rlpost.io.parquet.inputs import InputFile
-from rlpost.io.parquet.source import Source
+from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, kind_of, resolve
 
 if TYPE_CHECKING:
@@ -73,9 +73,6 @@ _KINDS = {"key": pa.string(), "number": pa.float64(), "tokens": pa.list_(pa.floa
 
 TEXT_BATCH = "batch"
 """The column of batches that are not integers; `step` is int64."""
-
-
-_CHUNK_TOKENS = 1 << 20  # list entries of a chunk
 
 
 @dataclass(frozen=True)
@@ -329,7 +326,7 @@ def read_parquet(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         (f for role, f in binding.fields.items() if _is_tokens(role)), source.columns[0]
     )
     blocks = GroupBlocks(options, str(path))
-    for chunk in source.read(source.columns, _CHUNK_TOKENS, sized_by.partition(".")[0]):
+    for chunk in source.read(source.columns, CHUNK_TOKENS, sized_by.partition(".")[0]):
         batch = _convert_chunk(chunk, str(path), options, binding, others, blocks)
         if options.nonfinite == "error":
             check_finite(batch, partial(_row_name, path, chunk.first_row))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import re
 import sys
-import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,8 +20,12 @@ if TYPE_CHECKING:
 
 DEFAULT_SHARE = 0.75
 """Share of the machine's memory, or of the limit of its container, that a run may use."""
-PARTS = 4
-"""Several chunks are in memory at a time, so a chunk of several rows may use 1 / PARTS."""
+_COPIES, _CHUNKS = 8, 8
+"""Work on a chunk needs at most so many times its decoded bytes, and so many chunks are in memory
+at a time: those of the workers, and what is read ahead."""
+_SMALLEST = 1 << 18
+"""Decoded bytes of a chunk that is worth its overhead."""
+_PROGRAM = 64 << 20  # measured: what is imported after the first data, and memory of threads
 _LEAST = 64 << 20  # bytes for data, if no limit is set and the process uses all of the default
 _MARGIN = 1.1  # of a limit that an error names: what the program uses varies from run to run
 _COPIES_OF_KEPT = 3  # what is kept is joined and sorted at the end
@@ -48,8 +51,8 @@ class MemoryLimit:
 
     @cached_property
     def used(self) -> int:
-        """The bytes that the process uses when it first asks: before it reads any data."""
-        return _resident()
+        """The bytes that the program needs: those before it reads any data, and some more."""
+        return _resident() + _PROGRAM
 
     @property
     def room(self) -> int:
@@ -94,32 +97,6 @@ class KeptMemory:
         self._limit.check(_COPIES_OF_KEPT * self._bytes, self._where)
 
 
-class MemoryGate:
-    """Admits work while the memory that it needs fits beside that of other threads.
-
-    Args:
-        room: bytes that all of it may use.
-    """
-
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._used = 0
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def admit(self, needed: int) -> Iterator[None]:
-        """Wait until there is room, or until no other work runs; then hold it for the block."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._used or self._used + needed <= self._room)
-            self._used += needed
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._used -= needed
-                self._changed.notify_all()
-
-
 _current: ContextVar[MemoryLimit | None] = ContextVar("memory_limit", default=None)
 
 
@@ -131,6 +108,24 @@ def memory_limit() -> MemoryLimit:
 @cache
 def _default() -> MemoryLimit:
     return MemoryLimit(parse_limit(None))
+
+
+def rows_that_fit(size: int, rows: int, most: int, where: str) -> int:
+    """Return the rows of a chunk: `most`, or as many as fit into the memory of the run.
+
+    Args:
+        size: decoded bytes of some rows.
+        rows: of that size, at least 1.
+        most: rows of a chunk.
+        where: the rows, which begins an error.
+
+    Raises:
+        NotEnoughMemoryError: a row, or the smallest chunk, does not fit.
+    """
+    limit, row = memory_limit(), size / rows
+    limit.check(_COPIES * max(row, _CHUNKS * min(size, _SMALLEST)), where)
+    chunk = limit.room / (_COPIES * _CHUNKS)
+    return max(1, min(most, int(chunk / row))) if size else most
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlpost.io.memory_limit import MemoryGate, memory_limit
-from rlpost.io.parquet.source import Source, count_rows, join_chunks, split_by_row_group
+from rlpost.io.parquet.source import count_rows, join_chunks, split_by_row_group
 from rlpost.io.threads import map_ordered, prefetch
 from rlpost.kernels.arrays import on_host
 from rlpost.kernels.segments import count_true, lengths
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _MOST_TOKENS = 1 << 40  # of a chunk of which no token is read
-_COPIES = 18  # measured: the loss of a response needs so many times its decoded bytes
 _PREFETCH = 2  # decoded chunks in the queue of the workers
 
 
@@ -140,9 +138,6 @@ class Engine(Passes):
         self.decoder = decoder
         self.chunk_tokens = chunk_tokens
         self.workers = workers
-        self._gate = MemoryGate(memory_limit().room)
-        if isinstance(plan.source, Source):
-            plan.source.copies = _COPIES
 
     def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, Column]]]:
         """Yield keys and numbers of responses, and what stages map in the first pass, by chunk."""
@@ -273,10 +268,7 @@ class Engine(Passes):
             yield joined
 
     def _computed(self, work: Callable[[Chunks], R], chunks: Chunks) -> R:
-        """Return the result for some chunks, when there is memory for it."""
-        needed = _COPIES * sum(chunk.table.nbytes for chunk in chunks)
-        where = partial(self._row_name, chunks[0], 0)
-        with self._gate.admit(needed), self.device.computing(where):
+        with self.device.computing(partial(self._row_name, chunks[0], 0)):
             return work(chunks)
 
     def _row_name(self, chunk: RowChunk, row: int) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import struct
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,18 +21,8 @@ from runs import rollout, run, save
 from rlpost.errors import NotEnoughMemoryError, UsageError
 from rlpost.formats.layout import as_vector
 from rlpost.io import memory_limit as limits
-from rlpost.io.memory_limit import KeptMemory, MemoryGate, MemoryLimit, limited_memory
-from rlpost.io.parquet.decoded_size import decoded_size
-from rlpost.io.parquet.footer import (
-    ColumnChunk,
-    ColumnMeta,
-    FileMeta,
-    RowGroup,
-    Wire,
-    decode,
-    file_end,
-)
-from rlpost.io.parquet.reader import ParquetReader
+from rlpost.io.memory_limit import KeptMemory, MemoryLimit, limited_memory, rows_that_fit
+from rlpost.io.parquet.reader import ParquetReader, decoded_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,44 +97,54 @@ def test_the_flag_and_the_variable_are_named(small_file, monkeypatch):
 # Columns of Parquet
 
 
-def with_stated_values(path: Path, target: Path, values: int) -> Path:
-    """Write a copy whose footer states another number of values."""
-    data = path.read_bytes()
-    size = struct.unpack("<I", data[-8:-4])[0]
-    footer, _ = decode(data[-8 - size : -8])
-    for group in footer.structs(FileMeta.ROW_GROUPS):
-        for chunk in group.structs(RowGroup.COLUMNS):
-            chunk.struct(ColumnChunk.META).put(ColumnMeta.VALUES, Wire.I64, values)
-    target.write_bytes(data[: -8 - size] + file_end(footer))
-    return target
+def test_a_number_has_8_bytes_however_small_its_file(small_file):
+    group = pq.read_metadata(small_file).row_group(0)
+    assert group.column(1).total_uncompressed_size < 2000
+    assert decoded_bytes(group, ["old_log_probs"]) == MANY * 8
+    assert decoded_bytes(group, ["reward", "old_log_probs"]) == MANY * 8 + 8
 
 
-def test_numbers_are_values_times_width_whatever_the_footer_states(small_file, tmp_path):
-    reader = ParquetReader(small_file)
-    size = reader._decoded_size(0, ["old_log_probs"])
-    assert size.numbers == MANY * 4
-    footer = reader.file.metadata.row_group(0)
-    assert footer.column(1).total_uncompressed_size < 2000
-    assert decoded_size(footer, ["old_log_probs"], None).numbers == MANY * 4
-    lying = ParquetReader(with_stated_values(small_file, tmp_path / "lying.parquet", 1))
-    assert lying._decoded_size(0, ["old_log_probs"]).numbers == MANY * 4
+def test_texts_have_the_bytes_of_their_file(tmp_path):
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"text": ["x" * 1000, "y" * 3000]}), path, write_statistics=False)
+    assert 4000 < decoded_bytes(pq.read_metadata(path).row_group(0), ["text"]) < 4200
 
 
-@pytest.mark.parametrize("values", [None, 1])
 @pytest.mark.parametrize(
     "words", [["inspect"], ["inspect", "--row", "0"], ["report", "-o", "r.html"]]
 )
-def test_a_row_that_does_not_fit_is_not_decoded(small_file, tmp_path, monkeypatch, values, words):
+def test_a_row_that_does_not_fit_is_not_decoded(small_file, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    path = small_file
-    if values is not None:
-        path = with_stated_values(small_file, tmp_path / "lying.parquet", values)
     before = pa.default_memory_pool().max_memory()
-    ran = run(words[0], path, *words[1:], "--max-memory", beyond_now(500 << 20))
+    ran = run(words[0], small_file, *words[1:], "--max-memory", beyond_now(500 << 20))
     assert ran.code == 5
-    assert f"{path}: row group 0, row 0" in ran.err
+    assert f"{small_file}: row group 0, row 0" in ran.err
     assert "--max-memory" in ran.err
     assert pa.default_memory_pool().max_memory() - before < 100 << 20
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "most", "fit"),
+    [
+        (800, 8, 50, 50),  # little data, however small the room
+        (64 << 20, 64, 1, 1),
+        (64 << 20, 64, 64, 2),  # 64 times the decoded bytes of a chunk are counted
+        (64 << 20, 16, 64, 1),  # a row alone: 8 times
+        (0, 8, 50, 50),
+    ],
+)
+def test_a_chunk_has_as_many_rows_as_fit(size, rows, most, fit):
+    with room(128 << 20):
+        assert rows_that_fit(size, rows, most, "in.parquet") == fit
+
+
+@pytest.mark.parametrize(("size", "rows"), [(17 << 20, 1), (64 << 20, 64)])
+def test_a_room_too_small_for_a_row_or_a_chunk_is_an_error(size, rows):
+    needed = 136 << 20 if rows == 1 else 16 << 20
+    with room(needed):
+        rows_that_fit(size, rows, 9, "in.parquet")
+    with room(needed - 1), pytest.raises(NotEnoughMemoryError, match=r"^in\.parquet: needs"):
+        rows_that_fit(size, rows, 9, "in.parquet")
 
 
 def test_large_rows_are_read_a_few_at_a_time(tmp_path):
@@ -161,29 +159,6 @@ def test_large_rows_are_read_a_few_at_a_time(tmp_path):
     assert pa.Table.from_batches(batches).equals(pq.read_table(path))
 
 
-TEXT = "x" * 1_000_000
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.DictionaryArray.from_arrays(pa.array([0] * 500), pa.array([TEXT])),
-        pa.array([["a", "b"], ["c"]] * 20).cast(pa.list_(pa.dictionary(pa.int32(), pa.string()))),
-    ],
-)
-def test_texts_that_a_dictionary_repeats_are_checked_batch_by_batch(tmp_path, column):
-    path = tmp_path / "in.parquet"
-    pq.write_table(
-        pa.table({"text": column}), path, store_schema=False, dictionary_pagesize_limit=1 << 30
-    )
-    whole = pq.read_table(path)
-    with room(60 << 20):
-        batches = [*ParquetReader(path).batches(1000, 0, ["text"])]
-    assert pa.Table.from_batches(batches).equals(whole)
-    if whole.nbytes > 60 << 20:
-        assert max(batch.nbytes for batch in batches) < 4 << 20
-
-
 def test_keys_that_are_kept_of_all_responses_are_counted():
     with room(3000):
         kept = KeptMemory("in.parquet: keys")
@@ -192,29 +167,8 @@ def test_keys_that_are_kept_of_all_responses_are_counted():
             kept.add(200)
 
 
-def test_work_waits_until_there_is_room_beside_other_work():
-    gate, most, now, lock = MemoryGate(10), [0], [0], threading.Lock()
-
-    def work(size: int) -> None:
-        with gate.admit(size):
-            with lock:
-                now[0] += size
-                most[0] = max(most[0], now[0])
-            with lock:
-                now[0] -= size
-
-    threads = [threading.Thread(target=work, args=(size,)) for size in [4, 5, 6, 7] * 10]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert not any(thread.is_alive() for thread in threads)
-    assert most[0] <= 10
-    with gate.admit(100):  # alone, it is admitted: it was checked when it was read
-        pass
-
-
-def test_results_do_not_depend_on_the_limit(tmp_path):
+def test_results_do_not_depend_on_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "_SMALLEST", 0)
     path = save(rollout(), tmp_path / "in.parquet", rows=12)
     assert run("advantages", path, tmp_path / "a.parquet", "-q").code == 0
     with room(2500):

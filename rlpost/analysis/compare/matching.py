@@ -16,6 +16,7 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_number
 from rlpost.io.keys import KeyColumn, of_one_type, plain_keys
+from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.kernels.codes import joint_codes, ordinals_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int64]
 
 
-CHUNK_TOKENS = 1 << 20
 # Roles and columns that identify a row.
 KEY_ROLES = ("batch", "group", "rollout", "branch", "turn")
 ID_COLUMNS = ("sample_id", "sample_index", "sample_idx", "rollout_index", "traj_idx")

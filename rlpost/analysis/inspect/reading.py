@@ -24,7 +24,7 @@ from rlpost.errors import DataError
 from rlpost.io.arrow import CellLocation, is_list, is_true
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.memory_limit import KeptMemory
-from rlpost.io.parquet.source import RowChunk
+from rlpost.io.parquet.source import CHUNK_TOKENS, RowChunk
 from rlpost.io.system import keep_freed_memory, release_freed_memory
 from rlpost.io.threads import Prefetcher
 from rlpost.kernels.histogram import tally
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from rlpost.kernels.moments import Mask
 
 
-CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache
 AHEAD = 2  # chunks that are read in advance
 
 

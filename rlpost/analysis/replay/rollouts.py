@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.compare.matching import CHUNK_TOKENS, read_keys
+from rlpost.analysis.compare.matching import read_keys
 from rlpost.analysis.replay.input_columns import (
     InputColumns,
     check_types,
@@ -26,7 +26,7 @@ from rlpost.analysis.segments import segment_counts, segment_sums
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, to_arrow
 from rlpost.io.keys import KeyColumn
-from rlpost.io.parquet.source import TableSource
+from rlpost.io.parquet.source import CHUNK_TOKENS, TableSource
 from rlpost.kernels.codes import joint_codes
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from rlpost.io.finish_reasons import truncations
 from rlpost.io.input_paths import InputPaths
 from rlpost.io.keys import KeyColumn, encode_keys, of_one_type, plain_keys
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.source import Source
+from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.io.threads import prefetch
 from rlpost.kernels.moments import group_moments, group_offsets
 from rlpost.kernels.rollouts import RolloutOrder
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 
 MEASURES = ("reward", "kl", "length", "advantage")
-CHUNK_TOKENS = 1 << 20
 MOST_NAMED = 3  # files in an error
 _NUMBERS = {
     "reward": "reward", "turn": "turn", "turn_reward": "turn_reward", ATTEMPT: "attempt",

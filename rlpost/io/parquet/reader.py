@@ -4,39 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
-from rlpost.io.memory_limit import PARTS, is_out_of_memory, memory_limit
+from rlpost.io.memory_limit import is_out_of_memory, rows_that_fit
 from rlpost.io.parquet.checks import check_utf8, read_metadata
-from rlpost.io.parquet.decoded_size import decoded_size, dense_bytes
 from rlpost.io.parquet.fingerprint import FileFingerprint
-from rlpost.io.parquet.footer import FooterError
 from rlpost.io.paths import RemotePath
 from rlpost.io.ranges import (
     PrefetchedFile,
     RemoteFile,
     arrow_file,
-    close_file,
-    open_file,
-    read_at,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from rlpost.io.memory_limit import MemoryLimit
-    from rlpost.io.parquet.decoded_size import DecodedSize
     from rlpost.io.paths import AnyPath
 
 
-COPIES = 8
-"""Work on decoded columns needs so many times their bytes, as measured."""
 _STREAM_BUFFER = 1 << 20  # bytes to read at a time of a column chunk, which may be large
 # pyarrow reads the chunks of smaller files whole. So a page header that claims gigabytes gets none.
 _SMALL_FILE = 64 << 20
@@ -54,7 +44,6 @@ class ParquetReader:
         checksums: verify the checksums of pages that have them.
         frugal: decode in one thread, into memory of the C library. Each thread has a part of
             pyarrow's own pool, which keeps a multiple of what is in use if another thread frees it.
-        copies: how many times the bytes of decoded columns the work on them needs.
 
     Raises:
         pyarrow.ArrowException, OSError: the file is damaged or no Parquet file, or a local file
@@ -69,12 +58,10 @@ class ParquetReader:
         *,
         checksums: bool = False,
         frugal: bool = False,
-        copies: int = COPIES,
     ) -> None:
         self._path = path
         self._checksums = checksums
         self._frugal = frugal
-        self._copies = copies
         remote = RemoteFile(path) if isinstance(path, RemotePath) else None
         self._prefetched = None if remote is None else PrefetchedFile(remote)
         self.opened = None if remote is None else FileFingerprint.of_object(remote.info)
@@ -85,10 +72,8 @@ class ParquetReader:
             self._close()
             raise
 
-    def _open(
-        self, metadata: pq.FileMetaData, with_dictionary: Sequence[str] = ()
-    ) -> pq.ParquetFile:
-        """Open the file with pyarrow; some columns of texts are decoded as dictionaries."""
+    def _open(self, metadata: pq.FileMetaData) -> pq.ParquetFile:
+        """Open the file with pyarrow."""
         path = self._path
         with _memory_of_c_library() if self._frugal else nullcontext():
             return pq.ParquetFile(
@@ -96,7 +81,6 @@ class ParquetReader:
                 if isinstance(path, Path)
                 else pa.PythonFile(self._prefetched, mode="r"),
                 metadata=metadata,
-                read_dictionary=list(with_dictionary),
                 buffer_size=_STREAM_BUFFER if path.stat().st_size > _SMALL_FILE else 0,
                 pre_buffer=False,
                 page_checksum_verification=self._checksums,
@@ -114,97 +98,52 @@ class ParquetReader:
     ) -> Iterator[pa.RecordBatch]:
         """Read columns of a row group in batches.
 
-        What does not fit into the memory of the run is not decoded. Numbers are checked before, as
-        values times width, and so are texts as they are stored. Texts that a dictionary repeats
-        are checked batch by batch.
-
         Args:
-            rows: most rows of a batch; those of large rows have fewer.
+            rows: most rows of a batch, which has fewer if the memory of the run is small.
             group: the row group.
             columns: to decode.
             ahead: of a remote file, prefetch the next row group, too.
 
         Raises:
             pyarrow.ArrowInvalid: the group has other rows than the footer, which pyarrow accepts.
-            NotEnoughMemoryError: a row, or a page, does not fit into the memory of the run.
+            NotEnoughMemoryError: a row does not fit into the memory of the run.
         """
         metadata = self.file.metadata
         if self._prefetched is not None:
             self._prefetched.forget(group)
             for number in range(group, min(group + 1 + ahead, metadata.num_row_groups)):
                 self._prefetched.announce(number, column_extents(metadata, number, columns))
-        limit, expected = memory_limit(), metadata.row_group(group).num_rows
-        size = self._decoded_size(group, columns)
-        rows = self._rows_that_fit(limit, size, rows, group)
-        batches = self._decoded(limit, size, rows, group, columns)
-        return _check_rows(self._fitting(limit, batches, group), group, expected)
+        row_group = metadata.row_group(group)
+        size, count = decoded_bytes(row_group, columns), max(row_group.num_rows, 1)
+        where = self._name(group, None if count > 1 else 0)
+        batches = self.file.iter_batches(
+            rows_that_fit(size, count, rows, where),
+            [group],
+            columns=columns,
+            use_threads=not self._frugal and size > _ONE_THREAD,
+        )
+        return self._checked(batches, group, row_group.num_rows)
 
-    def _decoded_size(self, group: int, columns: Sequence[str]) -> DecodedSize:
-        """Return the size of columns of a row group; of a remote file, as its footer states it."""
-        row_group = self.file.metadata.row_group(group)
-        if self._prefetched is not None:
-            return decoded_size(row_group, columns, None)
-        file, _ = open_file(self._path)
-        try:
-            return decoded_size(row_group, columns, partial(read_at, file))
-        except FooterError as error:
-            raise pa.ArrowInvalid(f"row group {group}: {error}") from None
-        finally:
-            close_file(file)
-
-    def _rows_that_fit(self, limit: MemoryLimit, size: DecodedSize, most: int, group: int) -> int:
-        """Return how many rows of average size fit into the part of a chunk, at most `most`."""
-        rows = self.file.metadata.row_group(group).num_rows
-        limit.check(size.largest_page, self._name(group))
-        needed = self._copies * (size.numbers + size.texts) / max(rows, 1)
-        limit.check(needed, self._name(group, None if rows > 1 else 0))
-        return max(1, min(most, int(limit.room / PARTS / needed))) if needed else most
-
-    def _decoded(
-        self, limit: MemoryLimit, size: DecodedSize, rows: int, group: int, columns: Sequence[str]
+    def _checked(
+        self, batches: Iterator[pa.RecordBatch], group: int, expected: int
     ) -> Iterator[pa.RecordBatch]:
-        """Decode batches; as dictionaries if the texts that they repeat may not fit."""
-        repeated = size.repeated * rows / max(self.file.metadata.row_group(group).num_rows, 1)
-        threads = not self._frugal and size.numbers + size.texts > _ONE_THREAD
-        if self._copies * repeated <= limit.room / PARTS:
-            yield from self.file.iter_batches(rows, [group], columns=columns, use_threads=threads)
-            return
-        file = self._open(self.file.metadata, size.with_dictionary)
-        yield from file.iter_batches(rows, [group], columns=columns, use_threads=threads)
-
-    def _fitting(
-        self, limit: MemoryLimit, batches: Iterator[pa.RecordBatch], group: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield decoded batches in parts that fit, with texts in place of dictionaries."""
-        kinds, first = self.file.schema_arrow, 0
+        rows = 0
         try:
             for batch in batches:
-                for part in self._parts(limit, batch, group, first):
-                    same = part.schema.types == [
-                        kinds.field(name).type for name in part.schema.names
-                    ]
-                    yield part if same else _with_texts(part, kinds)
-                first += batch.num_rows
+                rows += batch.num_rows
+                if rows > expected:
+                    break
+                yield batch
         except (MemoryError, OSError) as error:  # codecs raise OSErrors
             if not is_out_of_memory(error):
                 raise
-            text = "there is not enough memory to decode it; --chunk-tokens makes chunks smaller"
-            raise NotEnoughMemoryError(f"{self._name(group)}: {text}") from None
-
-    def _parts(
-        self, limit: MemoryLimit, batch: pa.RecordBatch, group: int, first: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield slices of a batch that fit; `first` is its first row in the row group."""
-        needed = self._copies * sum(map(dense_bytes, batch.columns))
-        if needed <= limit.room / PARTS:
-            yield batch
-        elif batch.num_rows == 1:
-            limit.check(needed, self._name(group, first))
-            yield batch
-        else:
-            middle = batch.num_rows // 2
-            yield from self._parts(limit, batch.slice(0, middle), group, first)
-            yield from self._parts(limit, batch.slice(middle), group, first + middle)
+            raise NotEnoughMemoryError(
+                f"{self._name(group)}: there is not enough memory to decode it; a smaller "
+                "--max-memory makes chunks smaller"
+            ) from None
+        if rows != expected:
+            number = "more" if rows > expected else f"{rows}"
+            raise pa.ArrowInvalid(f"row group {group} has {number} rows, its footer has {expected}")
 
     def _name(self, group: int, row: int | None = None) -> str:
         """Return the name of a row group, and of a row of it, in errors."""
@@ -217,12 +156,6 @@ class ParquetReader:
     def _close(self) -> None:
         if self._prefetched is not None:
             self._prefetched.close()
-
-
-def _with_texts(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with the types of a schema, which has no dictionaries for texts."""
-    fields = [schema.field(name) for name in batch.schema.names]
-    return batch.cast(pa.schema(fields, batch.schema.metadata))
 
 
 @contextmanager
@@ -239,16 +172,18 @@ def _memory_of_c_library() -> Iterator[None]:
         pa.set_memory_pool(default)
 
 
-def _check_rows(batches: Iterator[Any], group: int, expected: int) -> Iterator[pa.RecordBatch]:
-    rows = 0
-    for batch in batches:
-        rows += batch.num_rows
-        if rows > expected:
-            break
-        yield batch
-    if rows != expected:
-        count = "more" if rows > expected else f"{rows}"
-        raise pa.ArrowInvalid(f"row group {group} has {count} rows, its footer has {expected}")
+def decoded_bytes(group: pq.RowGroupMetaData, columns: Collection[str]) -> int:
+    """Return the bytes of top-level columns of a row group once decoded, by its footer.
+
+    Those are 8 for each number; texts have those of the file.
+    """
+    names = {*columns}
+    chunks = (group.column(index) for index in range(group.num_columns))
+    return sum(
+        8 * chunk.num_values if "BYTE" not in chunk.physical_type else chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.path_in_schema.partition(".")[0] in names
+    )
 
 
 def column_extents(

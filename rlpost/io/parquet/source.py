@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.arrow import is_list, string_array, to_arrow
-from rlpost.io.memory_limit import is_out_of_memory
+from rlpost.io.memory_limit import is_out_of_memory, memory_limit
 from rlpost.io.parquet.checks import check_utf8, metadata_of, read_decoded
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
 from rlpost.io.parquet.footer import Shapes
@@ -30,7 +30,7 @@ from rlpost.io.parquet.inputs import (
     entry_origins,
     lacking_columns,
 )
-from rlpost.io.parquet.reader import COPIES, ParquetReader, column_extents
+from rlpost.io.parquet.reader import ParquetReader, column_extents
 from rlpost.io.paths import RemotePath
 from rlpost.io.threads import Prefetcher, map_ordered
 
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.footer import DecodedFooter
 
 
-CHUNK_TOKENS = 1 << 19  # approximate list elements of a chunk, on the CPU
+CHUNK_TOKENS = 1 << 19
+"""Approximate list elements of a chunk: half as many cost more calls, twice as many do not fit the
+cache."""
 _WINDOW = 8  # row groups that may be processed together, from a multiple of 8 on
 _LARGE_GROUP = 32 << 20  # decompressed bytes of a row group that is processed by itself
 _PREFETCH_BYTES = 128 << 20  # decoded bytes to prefetch before the run begins
@@ -132,8 +134,6 @@ class Source:
     """Verify the checksums of pages that have them."""
     frugal = False
     """Decode in one thread, into memory of the C library (`ParquetReader`)."""
-    copies = COPIES
-    """How many times the bytes of decoded columns the work on them needs."""
 
     def __init__(self, files: Sequence[InputFile], *, keep_footers: bool = False) -> None:
         self.files = list(files)
@@ -255,7 +255,8 @@ class Source:
     def read_ahead(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> None:
         """Start a thread that prefetches the next `read` with equal arguments; `close` ends it."""
         chunks = self._read(columns, chunk_tokens, sized_by)
-        prefetcher = Prefetcher(chunks, _PREFETCH_BYTES, lambda chunk: chunk.table.nbytes)
+        most = min(_PREFETCH_BYTES, memory_limit().room // 4)
+        prefetcher = Prefetcher(chunks, most, lambda chunk: chunk.table.nbytes)
         self._prefetched = ([*columns], chunk_tokens, sized_by), prefetcher
 
     def check_unchanged(
@@ -323,7 +324,6 @@ class Source:
                     footer,
                     checksums=self.page_checksums,
                     frugal=self.frugal,
-                    copies=self.copies,
                 )
                 if physical
                 else nullcontext()
