@@ -11,9 +11,9 @@ import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -93,18 +93,13 @@ def parts_of(source: Source, targets: Sequence[AnyPath], slots: int) -> list[Inp
         for footer in source.footers
     ]
     most = min(PART_BYTES, sum(sizes) // (4 * slots) + 1)
-    starts, filled = [0], 0
-    for number, size in enumerate(sizes):
-        if number and filled + size > most:
-            starts.append(number)
-            filled = 0
-        filled += size
-    parts = []
-    for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True):
-        files, prints = source.files[start:stop], source.fingerprints[start:stop]
-        first, rows = source.first_rows[start], source.first_rows[stop] - source.first_rows[start]
-        lists = (*files,), (*prints,), (*targets[start:stop],)
-        parts.append(InputPart(first, rows, None, start, *lists))
+    begins, parts = [*accumulate(sizes, initial=0)], []
+    for _, group in groupby(range(len(sizes)), lambda number: begins[number] // most):
+        numbers = [*group]
+        span = slice(numbers[0], numbers[-1] + 1)
+        first, end = source.first_rows[span.start], source.first_rows[span.stop]
+        lists = (*source.files[span],), (*source.fingerprints[span],), (*targets[span],)
+        parts.append(InputPart(first, end - first, None, span.start, *lists))
     return parts
 
 
@@ -136,22 +131,21 @@ class Job:
         source.check_unchanged()
 
 
-def read(job: Job, part: InputPart, _: None) -> tuple[list[Rows], None]:
-    """Run the first pass; return its chunks, with each text of keys once."""
+def read(
+    job: Job, part: InputPart, responses: Responses | None, *, number: int = 0
+) -> tuple[list[Any], None]:
+    """Run the first pass, or a later one of this number; return its chunks.
+
+    Keys have each text once.
+    """
     with job.engine(part) as engine:
+        if responses is not None:
+            return [*engine.map_pass(number, responses)], None
         chunks = [*engine.first_pass()]
     return [
-        ({name: encode_keys(x) if isinstance(x, pa.Array) else x for name, x in keys.items()}, x)
-        for keys, x in chunks
+        ({name: encode_keys(x) if isinstance(x, pa.Array) else x for name, x in rows.items()}, x)
+        for rows, x in chunks
     ], None
-
-
-def map_tokens(
-    job: Job, part: InputPart, responses: Responses, *, number: int
-) -> tuple[list[dict[str, Column]], None]:
-    """Run a later pass of this number; return its chunks."""
-    with job.engine(part) as engine:
-        return [*engine.map_pass(number, responses)], None
 
 
 class Note(NamedTuple):
@@ -191,31 +185,6 @@ def enrich(job: Job, part: InputPart, responses: Responses) -> tuple[None, pa.Ta
         return None, local.enrich_table(engine, part.table, responses)[0]
 
 
-class RunTasks(Protocol):
-    """Runs tasks in other processes, again if one is lost, and keeps the tables they return."""
-
-    def __call__(
-        self,
-        purpose: str,
-        task: Callable[[InputPart, Any], tuple[Any, Any]],
-        items: Sequence[tuple[InputPart, Any]],
-        options: Options,
-        done: Callable[[int], None],
-    ) -> list[tuple[Any, Any]]:
-        """Run a task on all items; return results and what stands for tables, in their order.
-
-        Args:
-            purpose: of the pass, in words.
-            task: gets a part, and the rows of the table of responses of the part, if there is one.
-            items: what it gets.
-            options: the device and the threads of each.
-            done: gets the number of each item that is done.
-
-        Raises:
-            RlpostError: what one of the tasks raised.
-        """
-
-
 class TaskPasses(Passes):
     """The passes of a plan, each as one task for every part of the input.
 
@@ -223,7 +192,7 @@ class TaskPasses(Passes):
         plan: of the input.
         options: of the run.
         clock: measures it; None: from now on.
-        run: runs the tasks.
+        run: runs a task on parts; see `rlpost.distributed.ray.run_tasks`.
         parts: of the input, in order.
     """
 
@@ -233,7 +202,7 @@ class TaskPasses(Passes):
         options: Options,
         clock: Clock | None = None,
         *,
-        run: RunTasks,
+        run: Callable[..., list[tuple[Any, Any]]],
         parts: Sequence[InputPart],
     ) -> None:
         clock = clock or Clock(options.started, options.cpu_started)
@@ -255,7 +224,7 @@ class TaskPasses(Passes):
 
     def map_pass(self, number: int, responses: Responses) -> Iterator[dict[str, Column]]:
         """Yield what the stage of a later pass maps, by chunk."""
-        task = partial(map_tokens, number=number)
+        task = partial(read, number=number)
         return chain.from_iterable(rows for rows, _ in self.results(number, task, responses))
 
     def results(

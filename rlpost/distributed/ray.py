@@ -213,7 +213,22 @@ def run_tasks(
     options: Options,
     done: Callable[[int], None],
 ) -> list[tuple[Any, Any]]:
-    """Run tasks on the cluster that this process is connected to; see `RunTasks`."""
+    """Run a task on parts of the input, again where a worker or a node is lost.
+
+    Args:
+        purpose: of the pass, in words.
+        task: gets a part, and the rows of the table of responses of the part, if there is a table;
+            returns what the driver gets, and a table, which stays where it is.
+        items: what it gets.
+        options: the device and the threads of each task.
+        done: gets the number of each item that is done.
+
+    Returns:
+        What the tasks return, with references to tables, in the order of the items.
+
+    Raises:
+        RlpostError: what one of the tasks raised.
+    """
     threads, here = options.workers, (__version__, str(Path.cwd()))
     remote = _remote(options.device).options(
         name=purpose, num_returns=2, num_cpus=threads, max_retries=_RETRIES

@@ -39,6 +39,8 @@ RENAMED: dict[str, str] = {
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
 # reason beside it.
 ADDED = {
+    # of a run on Ray, as of a local one
+    *(f"bytes.{name}" for name in ("decoded", "written", "copied", "to_device", "to_host")),
     *old_loss.ADDED,
     *("options.loss_options", "options.pg_clip"),  # both sides are one value
     *("rlpost.loss.loss_options", "rlpost.loss.pg_clip"),
