@@ -6,7 +6,7 @@ import os
 import re
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from rlpost.errors import DataError, ErrorPart, RlpostError, closest
 from rlpost.recipe.flags import PREFIX, SET, field_of, variable_of
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import typer
 
 
-_TYPED = re.compile(r"--(no-)?([a-z][a-z-]*)(?: (\w+=[^\s:;,]+|-?\d[^\s:;,]*|[^\s:;-]+(?=:)))?")
+_TYPED = re.compile(
+    r"--(no-)?([a-z][a-z-]*)(?: (\w+=[^\s:;,]+|-?\d[^\s:;,]*|[^\s:;-]+(?=:)|[a-z_]+\b))?"
+)
 """A flag and its value in a sentence."""
 _VARIABLE = "ENVIRONMENT"  # click's name for the source of such a value
 
@@ -89,6 +91,13 @@ def assigning(flag: str) -> str:
     return f"{SET} {field}{'.NAME' * (field in TABLES)}=VALUE sets it"
 
 
+def _choices(field: str) -> set[str]:
+    """Return the words that a field takes."""
+    annotation = Recipe.model_fields[field].annotation
+    kinds = (kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal)
+    return {word for kind in kinds for word in get_args(kind)}
+
+
 def with_set(text: str, flags: Collection[str]) -> str:
     """Return a text with `--set FIELD=VALUE` in place of flags of fields that are none of these.
 
@@ -96,13 +105,16 @@ def with_set(text: str, flags: Collection[str]) -> str:
     '--set gamma=2: must be at most 1; --estimator gae reads it'
     >>> with_set("--numerics single=raw without --no-whiten-rewards", [])
     '--set numerics.single=raw without --set whiten_rewards=false'
+    >>> with_set("--nonfinite mask leaves it out; --gamma is read", [])
+    '--set nonfinite=mask leaves it out; --set gamma is read'
     """
 
     def assigned(typed: re.Match[str]) -> str:
         off, field, value = typed[1], field_of(f"--{typed[2]}"), typed[3]
         if f"--{off or ''}{typed[2]}" in flags or field not in Recipe.model_fields:
             return typed[0]
-        if off or value is None:
+        is_word = value is not None and value.isalpha() and typed.string[typed.end() :][:1] != ":"
+        if off or value is None or (is_word and value not in _choices(field)):
             return f"{SET} {field}{'=false' * bool(off)}{f' {value}' if value else ''}"
         return f"{SET} {field}{'.' if field in TABLES else '='}{value}"
 
