@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-_MOST_TOKENS = 1 << 40  # of a chunk of which no token is read
 _PREFETCH = 2  # decoded chunks in the queue of the workers
 
 
@@ -206,9 +205,11 @@ class Engine(Passes):
                 return ComputedChunk(parts, totals), count_rows(chunks)
 
         columns = self._columns(step, responses) if tokens else ()
-        most = self.chunk_tokens if tokens and not self.plan.whole_files else _MOST_TOKENS
-        chunks = self.plan.source.read_file(file, columns, most, self.plan.sized_by)
-        for new, rows in self._worked(make, chunks, most):
+        chunks = self.plan.source.read_file(file, columns, self.chunk_tokens, self.plan.sized_by)
+        joined = join_chunks(chunks)
+        if self.plan.whole_files:
+            joined = iter([whole] if (whole := tuple(chunks)) else [])
+        for new, rows in self._worked(make, joined):
             yield new
             self.reporter.advance(rows)
 
@@ -240,21 +241,17 @@ class Engine(Passes):
         chunks = self.plan.source.read(step.columns, self.chunk_tokens, self.plan.sized_by)
         with self.clock.wall(step.purpose):
             for result, rows in self._worked(
-                lambda chunks: (work(chunks), count_rows(chunks)), chunks, self.chunk_tokens
+                lambda chunks: (work(chunks), count_rows(chunks)), join_chunks(chunks)
             ):
                 yield result
                 self.reporter.advance(rows)
 
-    def _worked(
-        self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk], most: int
-    ) -> Iterator[R]:
-        """Yield the results for chunks, which are joined up to a number of tokens, in order."""
-        yield from self.clock.waited("results", self._results(work, chunks, most))
+    def _worked(self, work: Callable[[Chunks], R], joined: Iterator[Chunks]) -> Iterator[R]:
+        """Yield the results for joined chunks, in order."""
+        yield from self.clock.waited("results", self._results(work, joined))
 
-    def _results(
-        self, work: Callable[[Chunks], R], chunks: Iterator[RowChunk], most: int
-    ) -> Iterator[R]:
-        timed = self.clock.timed("read", self._counted(join_chunks(chunks, most)))
+    def _results(self, work: Callable[[Chunks], R], joined: Iterator[Chunks]) -> Iterator[R]:
+        timed = self.clock.timed("read", self._counted(joined))
         first = list(islice(self.clock.waited("read", timed), 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would gain nothing
             yield from (self._computed(work, only) for only in first)

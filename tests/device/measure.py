@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from unittest import mock
 
+import pyarrow as pa
+
 import rlpost
 from rlpost.pipeline.engine import Engine
 from rlpost.pipeline.reading import Decoder
@@ -84,7 +86,8 @@ def measured(*, stacks: bool = False):
 
 
 def _size(piece) -> tuple[int, int]:
-    return piece.table.num_rows, piece.tokens
+    lists = (column for column in piece.table.columns if pa.types.is_list(column.type))
+    return piece.table.num_rows, max((len(column.flatten()) for column in lists), default=0)
 
 
 def on_shadow(table, recipe: rlpost.Recipe, *, stacks: bool = False, **options):

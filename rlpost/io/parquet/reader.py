@@ -94,7 +94,13 @@ class ParquetReader:
         self._close()
 
     def batches(
-        self, rows: int, group: int, columns: Sequence[str], *, ahead: bool = True
+        self,
+        rows: int,
+        group: int,
+        columns: Sequence[str],
+        *,
+        ahead: bool = True,
+        fitted: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Read columns of a row group in batches.
 
@@ -103,6 +109,7 @@ class ParquetReader:
             group: the row group.
             columns: to decode.
             ahead: of a remote file, prefetch the next row group, too.
+            fitted: `rows_that_fit` returned the rows.
 
         Raises:
             pyarrow.ArrowInvalid: the group has other rows than the footer, which pyarrow accepts.
@@ -113,16 +120,18 @@ class ParquetReader:
             self._prefetched.forget(group)
             for number in range(group, min(group + 1 + ahead, metadata.num_row_groups)):
                 self._prefetched.announce(number, column_extents(metadata, number, columns))
+        rows = rows if fitted else self.rows_that_fit(rows, group, columns)
         row_group = metadata.row_group(group)
-        size, count = decoded_bytes(row_group, columns), max(row_group.num_rows, 1)
-        where = self._name(group, None if count > 1 else 0)
-        batches = self.file.iter_batches(
-            rows_that_fit(size, count, rows, where),
-            [group],
-            columns=columns,
-            use_threads=not self._frugal and size > _ONE_THREAD,
-        )
+        threads = not self._frugal and row_group.total_byte_size > _ONE_THREAD
+        batches = self.file.iter_batches(rows, [group], columns=columns, use_threads=threads)
         return self._checked(batches, group, row_group.num_rows)
+
+    def rows_that_fit(self, rows: int, group: int, columns: Sequence[str]) -> int:
+        """Return the rows of a chunk of a row group: some, or as many as fit."""
+        row_group = self.file.metadata.row_group(group)
+        count = max(row_group.num_rows, 1)
+        where = self._name(group, None if count > 1 else 0)
+        return rows_that_fit(decoded_bytes(row_group, columns), count, rows, where)
 
     def _checked(
         self, batches: Iterator[pa.RecordBatch], group: int, expected: int

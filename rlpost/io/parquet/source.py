@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 CHUNK_TOKENS = 1 << 19
 """Approximate list elements of a chunk: half as many cost more calls, twice as many do not fit the
 cache."""
-_WINDOW = 8  # row groups that may be processed together, from a multiple of 8 on
-_LARGE_GROUP = 32 << 20  # decompressed bytes of a row group that is processed by itself
 _PREFETCH_BYTES = 128 << 20  # decoded bytes to prefetch before the run begins
 _FOOTERS = 8  # remote footers to fetch at a time
 _KEPT_FOOTERS = 4 << 20  # encoded bytes; decoded they use 28 times as much memory
@@ -63,42 +61,23 @@ class RowChunk:
     first_row: int
     """The first row's number in its file."""
     table: pa.RecordBatch
-    tokens: int = 0
-    """Approximate number of list elements."""
-    joinable: bool = False
-    """May be processed together with the chunk before it, of another row group."""
+    share: float = 1.0
+    """Its part of what a chunk may have; small chunks of several row groups are joined."""
 
 
 Chunks = tuple[RowChunk, ...]
 
 
-def joinable(groups: Iterable[tuple[int, int]]) -> Iterator[bool]:
-    """Yield for each row group whether it may be processed together with the one before it.
-
-    It depends only on the row groups and their positions in the file. No result depends on it.
-
-    Args:
-        groups: rows and decompressed bytes of each row group; empty ones are always joinable.
-    """
-    previous_window, previous_size = -1, 0
-    for number, (rows, size) in enumerate(groups):
-        window = number // _WINDOW
-        small = previous_size < _LARGE_GROUP and size < _LARGE_GROUP
-        yield not rows or (window == previous_window and small)
-        if rows:
-            previous_window, previous_size = window, size
-
-
-def join_chunks(chunks: Iterable[RowChunk], tokens: int) -> Iterator[Chunks]:
-    """Group consecutive joinable chunks, with about `tokens` tokens a group at most."""
+def join_chunks(chunks: Iterable[RowChunk]) -> Iterator[Chunks]:
+    """Group consecutive chunks of a file that together are at most one chunk."""
     group: list[RowChunk] = []
-    size = 0
+    share = 0.0
     for chunk in chunks:
-        if group and (not chunk.joinable or size + chunk.tokens > tokens):
+        if group and (chunk.file != group[0].file or share + chunk.share > 1):
             yield tuple(group)
-            group, size = [], 0
+            group, share = [], 0.0
         group.append(chunk)
-        size += chunk.tokens
+        share += chunk.share
     if group:
         yield tuple(group)
 
@@ -329,33 +308,25 @@ class Source:
                 else nullcontext()
             ) as reader:
                 row = 0
-                for group, may_join in enumerate(self._joinable(index)):
+                for group in range(footer.num_row_groups):
                     if groups is not None and group not in groups:
                         row += footer.row_group(group).num_rows
                         continue
                     per_row = _tokens_per_row(footer.row_group(group), sized_by)
-                    rows, begin = max(1, int(chunk_tokens / per_row)), row
-                    batches = (
-                        _without_columns(rows, footer.row_group(group).num_rows)
-                        if reader is None
-                        else reader.batches(rows, group, physical)
-                    )
+                    rows = max(1, int(chunk_tokens / per_row))
+                    if reader is None:
+                        batches = _without_columns(rows, footer.row_group(group).num_rows)
+                    else:
+                        rows = reader.rows_that_fit(rows, group, physical)
+                        batches = reader.batches(rows, group, physical, fitted=True)
                     for batch in batches:
                         if batch.num_rows:
                             check_utf8(batch)
                             table = with_partitions(batch, file, columns)
-                            tokens = round(per_row * batch.num_rows)
-                            joins = may_join and row == begin
-                            yield RowChunk(index, group, row, table, tokens, joins)
+                            yield RowChunk(index, group, row, table, batch.num_rows / rows)
                         row += batch.num_rows
         except _DAMAGE as error:
             raise _unreadable(file, error) from None
-
-    def _joinable(self, index: int) -> Iterator[bool]:
-        """Apply `joinable` to the row groups of a file."""
-        groups = map(self.footers[index].row_group, range(self.footers[index].num_row_groups))
-        sizes = ((group.num_rows, group.total_byte_size) for group in groups)
-        return joinable(sizes)
 
 
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -480,7 +451,7 @@ class TableSource:
             table.to_batches(max_chunksize=rows) if columns else _without_columns(rows, self.rows)
         ):
             if batch.num_rows:
-                yield RowChunk(0, 0, row, batch, round(per_row * batch.num_rows), row > 0)
+                yield RowChunk(0, 0, row, batch, batch.num_rows / rows)
             row += batch.num_rows
 
     def read_file(

@@ -268,11 +268,11 @@ def test_a_read_that_fails_is_an_error_with_the_files_name(monkeypatch, tmp_path
     source = save(rollout(4_000, 8), tmp_path / "a.parquet", rows=500)
     usual, asked = ParquetReader.batches, []
 
-    def failing(self, *arguments):
+    def failing(self, *arguments, **named):
         asked.append(arguments)
         if len(asked) >= 6:  # the first calls may belong to a read-ahead that the run discards
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return usual(self, *arguments)
+        return usual(self, *arguments, **named)
 
     monkeypatch.setattr(ParquetReader, "batches", failing)
     ran = run("advantages", source, tmp_path / "out.parquet", "--chunk-tokens", "1000", "-q")
