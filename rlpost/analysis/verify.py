@@ -369,7 +369,8 @@ def _verdict(
     for _ in computed:
         pass
     first, last = source.first_rows[index : index + 2]
-    again = json.loads(json.dumps(summarise(engine.plan, responses.rows(first, last), totals)))
+    again = summarise(engine.plan, responses.rows(first, last), totals, by=())
+    again = json.loads(json.dumps(again))
     compared = metadata.summary is not None and metadata.comparable
     summary = summary_differences(metadata.summary, again) if compared else []
     columns = [difference.facts() for difference in differences]

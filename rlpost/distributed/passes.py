@@ -292,26 +292,20 @@ class StagedOutputs:
         outputs: object,  # noqa: ARG002 - locks of the targets
         names: tuple[str, ...],  # noqa: ARG002 - of the job
         metadata: Callable[..., dict[str, str]],
-        *,
-        check: Callable[[Any], None],
-    ) -> tuple[Any, list[str]]:
-        """Run the last pass, and publish all files; as `rlpost.pipeline.run.write_files`."""
+    ) -> tuple[Any, Callable[[], list[str]]]:
+        """Run the last pass, as `rlpost.pipeline.run.write_files`."""
         notes = [
             note for note, _ in passes.results(-1, partial(write, metadata=metadata), responses)
         ]
         totals = sum((note.totals for note in notes), passes.plan.no_totals)
         for note in notes:
             passes.clock.add(note.seconds, note.bytes)
-        check(totals)
-        with passes.clock.publishing():
-            passes.plan.source.check_unchanged()
-            self._publish()
-        reasons = [reason for note in notes for reason in note.reasons]
-        named = zip(self.targets, reasons, strict=True)
-        return totals, [f"{target.name}: {reason}" for target, reason in named if reason]
+        reasons = zip(self.targets, [x for note in notes for x in note.reasons], strict=True)
+        rewritten = [f"{target.name}: {reason}" for target, reason in reasons if reason]
+        return totals, partial(self._publish, rewritten)
 
-    def _publish(self) -> None:
-        """Rename every file to its target."""
+    def _publish(self, rewritten: list[str]) -> list[str]:
+        """Rename every file to its target; return the reasons of those that were not spliced."""
         local_files: list[CompleteFile] = []
         for path, target in zip(self.paths, self.targets, strict=True):
             if isinstance(path, RemotePath) and isinstance(target, RemotePath):
@@ -320,6 +314,7 @@ class StagedOutputs:
             elif isinstance(path, Path) and isinstance(target, Path):
                 local_files.append(CompleteFile(path, target))
         publish_files(local_files)
+        return rewritten
 
     def _discard(self) -> None:
         """Remove the folders, with incomplete files of killed workers; never raises."""

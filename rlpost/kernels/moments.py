@@ -48,14 +48,18 @@ def exact_digits(values: Floats, keys: Integers, count: int) -> Integers:
     with np.errstate(invalid="ignore"):  # squares beyond the range of float64 are infinite
         mantissa = np.ldexp(fraction, _MANTISSA).astype(np.int64)
     bit = exponent.astype(np.int64) + (_BIAS - _MANTISSA)
-    slot, shift = (bit >> 5) + keys * DIGITS, bit & 31
+    digit, shift = bit >> 5, bit & 31
+    slot = digit + keys * DIGITS
     low, high = (mantissa & _LOW) << shift, (mantissa >> 32) << shift  # high has the sign
     digits = np.zeros((count, DIGITS), np.int64)
     flat = digits.reshape(-1)
     np.add.at(flat, slot, low & _LOW)
     np.add.at(flat, slot + 1, (low >> 32) + (high & _LOW))
     np.add.at(flat, slot + 2, high >> 32)
-    return _carried(digits)
+    if len(values):  # the others are 0, and most
+        used = digits[:, int(digit.min()) : int(digit.max()) + 4]
+        used[...] = _carried(used)
+    return digits
 
 
 def add_digits(left: Integers, right: Integers) -> Integers:

@@ -2,71 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from rlpost.kernels.segments import count_true, offsets_of, segment_min
-from rlpost.pipeline.stages.rewards import group_statistics
-from rlpost.pipeline.totals import SPREADS, Totals
+from rlpost.pipeline.stages.rewards import countable, group_statistics, total_rewards
+from rlpost.pipeline.totals import SPREADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from numpy.typing import NDArray
 
     from rlpost.kernels.moments import Floats, Integers, Mask
     from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import SummaryCells
     from rlpost.recipe.recipe import Recipe
-
-
-Cell = tuple[str, str]
-"""The labels of a step and a domain."""
-
-
-Counts = dict[Cell, Counter[str]]
-"""By step and domain: how many groups there are of each kind and size, and other counts."""
-_SIZE = "size "
-
-
-def counts_by_cell(cells: SummaryCells, numbers: Iterable[tuple[str, Integers]]) -> Counts:
-    """Return counts by step and domain.
-
-    Args:
-        cells: the steps and domains.
-        numbers: what is counted, and the number of the cell of each of it.
-    """
-    names, counts = cells.names(range(len(cells.pairs))), Counts()
-    for name, places in numbers:
-        present, sizes = (x.tolist() for x in np.unique(places, return_counts=True))
-        for cell, size in zip(present, sizes, strict=True):
-            step, domain = names[cell]
-            counts.setdefault((step, domain), Counter())[name] = size
-    return counts
-
-
-def totals_of(cells: Iterable[Counter[str]], names: Iterable[str], *, grouped: bool) -> Totals:
-    """Return the totals of some cells.
-
-    Args:
-        cells: the counts of each.
-        names: what is counted, besides sizes of groups.
-        grouped: the input has groups.
-    """
-    counts: Counter[str] = sum(cells, Counter())
-    sizes = {int(x.removeprefix(_SIZE)): n for x, n in counts.items() if x.startswith(_SIZE)}
-    powers = [sum(n * size**power for size, n in sizes.items()) for power in range(3)]
-    sums = {name: counts[name] for name in names}
-    if grouped:
-        sums |= dict(zip((f"group_size.{part}" for part in SPREADS), powers, strict=False))
-        sums |= {"groups": powers[0], "several": powers[0] - sizes.get(1, 0)}
-        sums |= {"single": sizes.get(1, 0)}
-    ends = (min(sizes), max(sizes)) if sizes else (math.nan, math.nan)
-    lows, highs = ({"group_size": float(end)} for end in ends)
-    return Totals(sums, lows, highs)
 
 
 class PromptGroups(NamedTuple):
@@ -122,30 +74,43 @@ def members_of(codes: Integers, rows: Mask) -> tuple[Integers, Integers]:
     return members, offsets_of(counts)
 
 
-def group_cells(
-    responses: Responses, groups: PromptGroups, recipe: Recipe, least: float
-) -> Iterator[tuple[str, Integers]]:
-    """Yield each kind and size of group, and the cells of these groups.
+class CellCounts(NamedTuple):
+    """Whole numbers by cell, [cells] int64 each, which are no sums over rows."""
+
+    counts: dict[str, Integers]
+    spans: dict[str, tuple[Floats, Floats]]
+    """The lowest and the highest of each, [cells]."""
+
+
+def group_counts(responses: Responses, resolved: ResolvedRecipe) -> CellCounts:
+    """Return how many groups of each kind there are, and their sizes.
 
     Args:
         responses: with a row for each response or rollout.
-        groups: of the table.
-        recipe: names the reward components.
-        least: the size of an advantage that is not 0.
+        resolved: a recipe for an input with groups.
     """
-    for size in np.unique(groups.size).tolist():
-        yield f"{_SIZE}{size}", groups.cell[groups.size == size]
-    yield "equal_rewards", groups.cell[groups.equal]
-    yield "all_pass", groups.cell[groups.equal & groups.passing]
-    if "credit" in responses:
-        credited = abs(responses["credit"].astype(np.float32)) >= least
+    recipe, cells = resolved.recipe, len(responses.cells.pairs)
+    rows, rewards = countable(responses, recipe), total_rewards(responses)
+    groups = prompt_groups(responses, rewards, rows, recipe.pass_threshold)
+    size, several = groups.size, groups.size > 1
+    kinds = {"groups": size > 0, "several": several, "single": ~several}
+    if resolved.constant:
+        credited = abs(responses["credit"].astype(np.float32)) >= resolved.least_advantage
         credited &= responses["kept"] & (responses["tokens"] > 0)
-        signal = count_true(credited[groups.members], groups.offsets) > 0
-        yield "with_signal", groups.cell[signal]
-    rows = np.zeros(len(responses), np.bool_)
-    rows[groups.members] = True
+        kinds["with_signal"] = count_true(credited[groups.members], groups.offsets) > 0
+    if resolved.rewarded:
+        kinds |= {"equal_rewards": groups.equal, "all_pass": groups.equal & groups.passing}
+    counts = {name: np.bincount(groups.cell[x], minlength=cells) for name, x in kinds.items()}
+    for power, part in enumerate(SPREADS[:3]):
+        counts[f"group_size.{part}"] = np.zeros(cells, np.int64)
+        np.add.at(counts[f"group_size.{part}"], groups.cell, size**power)
     for name, of_component in component_groups(responses, recipe, rows).items():
-        yield f"equal_component:{name}", of_component.cell[of_component.equal]
+        equal = of_component.cell[of_component.equal]
+        counts[f"equal_component:{name}"] = np.bincount(equal, minlength=cells)
+    low, high = np.full(cells, np.inf), np.full(cells, -np.inf)
+    np.minimum.at(low, groups.cell, size)
+    np.maximum.at(high, groups.cell, size)
+    return CellCounts(counts, {"group_size": (low, high)})
 
 
 def component_groups(responses: Responses, recipe: Recipe, rows: Mask) -> dict[str, PromptGroups]:

@@ -33,7 +33,14 @@ from rlpost.pipeline.reading import COUNT_ROWS, Decoder
 from rlpost.pipeline.recorded import compared_column
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
-from rlpost.pipeline.summary import SummaryPart, response_facts, run_summary, summarise, texts_of
+from rlpost.pipeline.summary import (
+    SummaryPart,
+    run_summary,
+    summarise,
+    summary_of,
+    summary_part,
+    texts_of,
+)
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import is_read_by_name, kind_of
@@ -55,6 +62,8 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
+Publish = Callable[[], list[str]]
+"""Publishes the complete files of a run; returns the reasons of those that were not spliced."""
 MetadataOf = Callable[[Plan, int, "Responses", Any], dict[str, str]]
 """Returns the metadata of a file from the plan, the file's number, its responses and totals."""
 LEAST_BYTES = 1 << 30
@@ -78,7 +87,7 @@ def write(
     clock: Clock | None = None,
     *,
     start: Callable[[Plan, Options, Clock | None], Passes] | None = None,
-    finish: Callable[..., tuple[Any, list[str]]] | None = None,
+    finish: Callable[..., tuple[Any, Publish]] | None = None,
 ) -> tuple[Json, SummaryPart]:
     """Write every file of the source, enriched; return the summary, and what it is made of.
 
@@ -101,26 +110,18 @@ def write(
     with single_threaded():
         responses = engine.responses(names)
         run = run_metadata(plan, source, state, options)
-        summaries: list[Json] | None = [] if len(source.files) == 1 else None
-        metadata: MetadataOf = partial(
-            enriched_metadata, run=run, summaries=summaries, entries=entries or {}
-        )
-        summary: Json = {}
-        about = partial(run_summary, plan, [file.path for file in source.files], engine.device.name)
-
-        def check(totals: ExactTotals) -> None:
-            summary.update(summaries[0] if summaries else summarise(plan, responses, totals))
-            summary.update(about([], []))
-            check_findings(summary, options.fail_on)
-
-        last: Callable[..., tuple[Any, list[str]]] = finish or write_files
-        totals, rewritten = last(engine, responses, outputs, names, metadata, check=check)
-        summary |= about(outputs.targets, rewritten)
-        summary["new_columns"] = [*names]
+        metadata = partial(enriched_metadata, run=run, entries=entries or {})
+        last: Callable[..., tuple[Any, Publish]] = finish or write_files
+        totals, publish = last(engine, responses, outputs, names, metadata)
+        part = summary_part(plan, responses, totals)
+        files = [file.path for file in source.files]
+        summary = summary_of(plan, part) | run_summary(plan, files, engine.device.name)
+        check_findings(summary, options.fail_on)
+        rewritten = published(engine, publish)
     if options.state is not None:
         save_state(options.state, state.after(responses.notes))
-    clock = engine.clock
-    part = SummaryPart(responses.cells, response_facts(plan, responses), totals)
+    clock, written = engine.clock, [str(target) for target in outputs.targets]
+    summary |= {"outputs": written, "rewritten": rewritten, "new_columns": [*names]}
     return {**summary, "bytes": clock.bytes, "seconds": clock.seconds}, part
 
 
@@ -158,7 +159,7 @@ def check_findings(summary: Json, fail_on: FailOn | None) -> None:
     if errors or warnings:
         findings = counted(len(errors) + len(warnings), "finding")
         last = f"nothing was published because of {findings}"
-        raise FindingsError(*errors, *warnings, last, summary=summary | {"outputs": []})
+        raise FindingsError(*errors, *warnings, last, summary=summary)
 
 
 def enrich_table(
@@ -290,9 +291,8 @@ def write_files(
     metadata: MetadataOf,
     *,
     purpose: str = "write",
-    check: Callable[[Any], None] = lambda _: None,
-) -> tuple[Any, list[str]]:
-    """Run the last pass over every file, and publish all files at the end.
+) -> tuple[Any, Publish]:
+    """Run the last pass over every file; return the totals of all, and what publishes them.
 
     Args:
         engine: of the plan.
@@ -301,10 +301,6 @@ def write_files(
         names: the columns to write.
         metadata: the key-value metadata of a file.
         purpose: the name of the pass.
-        check: gets the totals; if it raises, no file is published.
-
-    Returns:
-        The totals of all files, and the reasons of those that were not spliced.
     """
     plan, clock = engine.plan, engine.clock
     total = plan.no_totals
@@ -323,11 +319,18 @@ def write_files(
         if outputs.targets:
             for totals in _complete_files(filled(), partial(complete_file, clock)):
                 total += totals
-    check(total)
-    with clock.publishing():
-        plan.source.check_unchanged()
-        rewritten = outputs.publish()
-    return total, rewritten
+    return total, outputs.publish
+
+
+def published(passes: Passes, publish: Publish) -> list[str]:
+    """Publish the files of a run if no input was changed meanwhile; return what `publish` returns.
+
+    Raises:
+        ReadWriteError: an input was changed, or a file cannot be renamed.
+    """
+    with passes.clock.publishing():
+        passes.plan.source.check_unchanged()
+        return publish()
 
 
 def _complete_files(
@@ -469,7 +472,6 @@ def enriched_metadata(
     *,
     run: FileMetadata,
     first: int = 0,
-    summaries: list[Json] | None = None,
     entries: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Return the metadata of an enriched file; the same bytes for the same input and recipe.
@@ -481,11 +483,8 @@ def enriched_metadata(
         totals: of the file.
         run: the metadata of the run.
         first: the number that the source's first file has in the run.
-        summaries: gets the summary of the file, which is that of the run if it has no other file.
         entries: more metadata.
     """
     path = plan.source.files[index].path
-    summary = summarise(plan, responses, totals)
-    if summaries is not None:
-        summaries.append(summary)
+    summary = summarise(plan, responses, totals, by=())
     return {**run.of_file(first + index, path, summary).entries, **entries}

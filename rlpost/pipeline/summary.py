@@ -6,12 +6,12 @@ It has the measures of the totals, facts about groups and KL coefficients, and w
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,13 +25,12 @@ from rlpost.pipeline import recorded
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import FailureCounts, failure_counts
-from rlpost.pipeline.groups import Counts, counts_by_cell, group_cells, prompt_groups, totals_of
-from rlpost.pipeline.measures import EQUAL, facts_of, whole
+from rlpost.pipeline.groups import CellCounts, group_counts
+from rlpost.pipeline.measures import facts_of, whole
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.rollout_order import PLACE, SAME_TURN
-from rlpost.pipeline.stages.rewards import countable, total_rewards
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.stages.units import unit_table
 from rlpost.pipeline.totals import ExactTotals, Sets, SummaryCells
@@ -42,29 +41,25 @@ from rlpost.recipe.roles import LOG_PROBS, ROLES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import NDArray
-
-    from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import Label, Totals
 
 
+Json = dict[str, Any]
 REWARDS = "response_level_rewards"
 _MOST_REASONS = 20  # finish reasons in the summary
 _FEW_GROUPS = 4  # of a step, too few for a warning
 _MOSTLY = 0.75  # share of groups without signal that is warned of
-_OPTIONAL = (*ROW_ROLES, "mask", "token_rewards", "old_log_probs", "ref_log_probs")
+_OPTIONAL = (*ROW_ROLES, "mask", "token_rewards")
 """Roles without which an input is processed, to other numbers."""
 
 
 @dataclass(frozen=True)
 class ResponseFacts:
-    """Facts about whole groups of responses, besides their totals; they add with `+`."""
+    """Facts about responses, besides their totals; they add with `+`."""
 
-    counts: Counts
-    """Of groups, and of responses, or rollouts, that a limit cut off."""
     coefficients: list[Json] | None = None
     """The KL coefficient of each batch if it is adaptive; all batches are then in one table."""
     turns: TurnCounts = NO_TURNS
@@ -79,12 +74,7 @@ class ResponseFacts:
     """Rows with the turn, branch and agent of another row of their rollout."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
-        counts = {
-            cell: self.counts.get(cell, Counter()) + other.counts.get(cell, Counter())
-            for cell in self.counts | other.counts
-        }
         return ResponseFacts(
-            counts,
             self.coefficients or other.coefficients,
             self.turns | other.turns,
             self.unknown_reasons + other.unknown_reasons,
@@ -103,7 +93,6 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
     turns = responses.columns.get("turn_evidence", np.zeros(0, np.int8))
     return ResponseFacts(
-        counts=_counts(plan, responses),
         coefficients=_coefficients(plan, responses),
         turns=TurnCounts.of(turns),
         unknown_reasons=responses.label_counts(UNKNOWN_REASON),
@@ -129,20 +118,22 @@ def _forked(resolved: ResolvedRecipe, responses: Responses) -> int:
     return len(np.unique(unit[order][1:][siblings]))
 
 
-def _counts(plan: Plan, responses: Responses) -> Counts:
-    recipe, units = plan.resolved.recipe, unit_table(responses).table
-    numbers: list[tuple[str, NDArray[np.int64]]] = []
-    if plan.resolved.grouped:
-        rows, total = countable(units, recipe), total_rewards(units)
-        groups = prompt_groups(units, total, rows, recipe.pass_threshold)
-        numbers += group_cells(units, groups, recipe, plan.resolved.least_advantage)
-    if TRUNCATED in units:
+def summary_part(plan: Plan, responses: Responses, totals: ExactTotals) -> SummaryPart:
+    """Return what the summary of some responses is made of.
+
+    Args:
+        plan: a recipe bound to its input.
+        responses: those that the totals count, and no others.
+        totals: by cell.
+    """
+    units, grouped = unit_table(responses).table, plan.resolved.grouped
+    counts, spans = group_counts(units, plan.resolved) if grouped else CellCounts({}, {})
+    if TRUNCATED in plan.roles:
         ends = units["kept"] & (units["tokens"] > 0)
-        numbers += [
-            ("ends", units["cell"][ends]),
-            (TRUNCATED, units["cell"][ends & units[TRUNCATED]]),
-        ]
-    return counts_by_cell(units.cells, numbers)
+        for name, rows in (("ends", ends), (TRUNCATED, ends & units[TRUNCATED])):
+            counts[name] = np.bincount(units["cell"][rows], minlength=len(units.cells.pairs))
+    totals = totals.beside(counts, spans)
+    return SummaryPart(responses.cells, response_facts(plan, responses), totals)
 
 
 def _coefficients(plan: Plan, responses: Responses) -> list[Json] | None:
@@ -155,26 +146,32 @@ def _coefficients(plan: Plan, responses: Responses) -> list[Json] | None:
 
 
 SCHEMA_VERSION = 2
-Json = dict[str, Any]
+Slice = Literal["step", "domain"]
+SLICES: tuple[Slice, ...] = ("step", "domain")
 
 
-def summarise(plan: Plan, responses: Responses, totals: ExactTotals) -> Json:
+def summarise(
+    plan: Plan, responses: Responses, totals: ExactTotals, *, by: Sequence[Slice] = SLICES
+) -> Json:
     """Return the summary of some responses.
 
     Args:
         plan: a recipe bound to its input.
         responses: those that the totals count, and no others.
         totals: by cell.
+        by: what numbers are sliced by, besides those of all responses.
     """
-    return summary_of(plan, responses.cells, response_facts(plan, responses), totals)
+    return summary_of(plan, summary_part(plan, responses, totals), by)
 
 
 class SummaryPart(NamedTuple):
-    """What the summary of some files is made of."""
+    """What the summary of some responses is made of."""
 
     cells: SummaryCells
+    """Those of the totals."""
     facts: ResponseFacts
     totals: ExactTotals
+    """By cell."""
 
 
 def joint_summary(plan: Plan, parts: Sequence[SummaryPart]) -> Json:
@@ -189,7 +186,8 @@ def joint_summary(plan: Plan, parts: Sequence[SummaryPart]) -> Json:
     domains = _distinct(part.cells.domains for part in parts)
     named = ((cells.names(totals.keys), totals) for cells, _, totals in parts)
     cells, total = SummaryCells.joined(steps, domains, named)
-    return summary_of(plan, cells, reduce(add, [part.facts for part in parts]), total)
+    facts = reduce(add, [part.facts for part in parts])
+    return summary_of(plan, SummaryPart(cells, facts, total))
 
 
 def _distinct(labels: Iterable[Sequence[Label]]) -> list[Label]:
@@ -199,54 +197,44 @@ def _distinct(labels: Iterable[Sequence[Label]]) -> list[Label]:
     return [*dict.fromkeys(str(label) if texts else label for label in every)]
 
 
-def run_summary(
-    plan: Plan,
-    inputs: Sequence[object],
-    device: str,
-    targets: Sequence[AnyPath],
-    rewritten: Sequence[str],
-) -> Json:
-    """Return the facts of a whole run, besides the numbers of its responses.
+def run_summary(plan: Plan, inputs: Sequence[object], device: str) -> Json:
+    """Return the facts of a whole run, which published nothing yet, besides those of responses.
 
     Args:
         plan: of the run.
         inputs: the paths of the input files.
         device: that computed, as of `--device`.
-        targets: the published files.
-        rewritten: the files that were not spliced, each with the reason.
     """
     return {
         "rlpost_version": __version__,
         "recipe": plan.resolved.recipe.model_dump(mode="json"),
         "inputs": [str(path) for path in inputs],
-        "outputs": [str(target) for target in targets],
-        "rewritten": list(rewritten),
+        "outputs": [],
+        "rewritten": [],
         "device": device,
     }
 
 
-def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: ExactTotals) -> Json:
+def summary_of(plan: Plan, part: SummaryPart, by: Sequence[Slice] = SLICES) -> Json:
     """Return the summary of some responses.
 
     Args:
         plan: a recipe bound to its input.
-        cells: those of the totals.
-        facts: about the responses.
-        totals: of the responses, by cell.
+        part: what the summary is made of.
+        by: what numbers are sliced by.
     """
-    resolved = plan.resolved
-    labels = {by: cells.by_label(by, totals.keys) for by in ("step", "domain")}
+    resolved, (cells, facts, totals) = plan.resolved, part
+    labels = {key: cells.by_label(key, totals.keys) for key in by}
     parts = iter(totals.over_each([totals.keys, *(x for by in labels.values() for _, x in by)]))
     slices = {"all": Sets(None, [next(parts)])}
     slices |= {
-        by: Sets([x for x, _ in rows], [next(parts) for _ in rows])
-        for by, rows in labels.items()
+        key: Sets([x for x, _ in rows], [next(parts) for _ in rows])
+        for key, rows in labels.items()
         if rows
     }
-    slices = {by: _with_counts(by, part, facts.counts, plan) for by, part in slices.items()}
     measured, (sums,) = facts_of(slices, resolved), slices["all"].totals
     known = resolved.lengths != "unknown"
-    by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
+    keys = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
         "responses": sums.count("rows"),
@@ -256,7 +244,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         "tokens": {"all": sums.count("length"), "policy": sums.count("tokens")} if known else None,
         "roles": roles_of(plan),
         "unit": resolved.unit_facts,
-        "group_by": by if resolved.grouped else None,
+        "group_by": keys if resolved.grouped else None,
         "estimator": resolved.estimator.name,
         "computes": recipe_words(resolved),
         "process_rewards": resolved.process,
@@ -271,22 +259,6 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
     summary["verdict"] = _verdict(plan, summary)
     summary["findings"] = _findings(plan, facts, summary, sums)
     return summary
-
-
-def _with_counts(by: str, part: Sets, counts: Counts, plan: Plan) -> Sets:
-    """Return sets of responses with the counts of their groups and responses."""
-    resolved, names = plan.resolved, [TRUNCATED, "ends"] if TRUNCATED in plan.roles else []
-    if resolved.grouped:
-        names += ["with_signal"] if resolved.constant else []
-        names += ["equal_rewards", "all_pass"] if resolved.rewarded else []
-        names += [f"{EQUAL}{name}" for name in resolved.recipe.reward_components or ()]
-    place = {"step": 0, "domain": 1}.get(by)
-    of_label: dict[str, list[Counter[str]]] = defaultdict(list)
-    for cell, numbers in counts.items():
-        of_label["" if place is None else cell[place]].append(numbers)
-    labels = [""] if part.labels is None else map(str, part.labels)
-    groups = (totals_of(of_label[label], names, grouped=resolved.grouped) for label in labels)
-    return Sets(part.labels, [x.beside(y) for x, y in zip(part.totals, groups, strict=True)])
 
 
 def _penalty(resolved: ResolvedRecipe, coefficients: list[Json] | None) -> Json:
@@ -563,11 +535,12 @@ def common_warnings(plan: Plan, left_out: int) -> dict[str, list[str]]:
 
 def _in_some_files(plan: Plan) -> list[str]:
     """Return a warning for each role whose column only some files have, so that none is read."""
+    of_kl = ("old_log_probs", "ref_log_probs") if plan.resolved.recipe.asks_kl else ()
     return [
         f"`{name}` ignored, though other files have it: {file} has none (--map {role}=none if "
         "that is right)"
         for role, (name, file) in plan.columns.in_some_files.items()
-        if role in _OPTIONAL
+        if role in (*_OPTIONAL, *of_kl)
     ]
 
 

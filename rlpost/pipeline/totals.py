@@ -95,11 +95,6 @@ class Totals:
         total, *squares = (self.sums.get(f"{name}.{part}", 0) for part in SPREADS[1:])
         return (sum(squares) << self.scale) * count - total * total
 
-    def beside(self, other: Totals) -> Totals:
-        """Return these totals with sums of whole numbers of the same set, of scale 0."""
-        sums = self.sums | {name: value << self.scale for name, value in other.sums.items()}
-        return replace(self, sums=sums, lows=self.lows | other.lows, highs=self.highs | other.highs)
-
 
 def by_label(labels: Sequence[Any] | None, rows: Sequence[Json]) -> Json:
     """Return statistics of several sets as lists beside their labels; without labels, of one set.
@@ -272,6 +267,28 @@ class ExactTotals:
             tuple(one[order] for one in block.counts),
         )
         return replace(self, blocks=(block,))
+
+    def beside(
+        self, counts: Mapping[str, Integers], spans: Mapping[str, tuple[Floats, Floats]]
+    ) -> ExactTotals:
+        """Return the totals with whole numbers and extremes by key that are no sums over rows.
+
+        Args:
+            counts: [k] each, of all keys from 0 on.
+            spans: the lowest and the highest of each, likewise.
+        """
+        if not self:
+            return self
+        block = self.joined
+        lows, highs = ([pair[end][block.keys] for pair in spans.values()] for end in (0, 1))
+        block = replace(
+            block,
+            lows=np.stack([*block.lows, *lows]),
+            highs=np.stack([*block.highs, *highs]),
+            counts=(*block.counts, *(x[block.keys] for x in counts.values())),
+        )
+        names = (*self.spans, *spans), (*self.counts, *counts)
+        return replace(self, spans=names[0], counts=names[1], blocks=(block,))
 
     @cached_property
     def joined(self) -> KeyBlock:

@@ -193,6 +193,7 @@ _REMOVED = re.compile(
     or "(?!)"
 )
 _SECTION = re.compile(r'<section id="([^"]*)">(.*?)</section></section>', re.DOTALL)
+_SLICED = re.compile(r"rlpost\.summary\.facts\..*\.(step|domain)(\.|$)")
 _DRAWING = re.compile("<svg.*?</svg>", re.DOTALL)  # a chart of a report
 _PATHS = re.compile(r'\bd="([^"]*)"')
 
@@ -319,7 +320,9 @@ def _metadata(key: str, value: bytes, name: str, top: Path) -> Leaves:
         data = json.loads(text)
     except json.JSONDecodeError:
         data = text
-    return flat({key: data}, name, top)
+    leaves = flat({key: data}, name, top)
+    # Numbers by step and domain are in the JSON of the run.
+    return {path: x for path, x in leaves.items() if not _SLICED.search(path)}
 
 
 def column_hash(column: pa.ChunkedArray) -> str:

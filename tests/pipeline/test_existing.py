@@ -239,7 +239,7 @@ def test_without_steps_all_files_are_one_batch(top):
 def test_a_file_with_other_columns_than_most_fails(top):
     other = save(step(1).drop_columns("ref_log_probs"), top / "in" / "1.parquet")
     for written in (2, 0):
-        facts, err = write(top, code=3)
+        facts, err = write(top, "--kl-estimator", "k1", code=3)
         assert (facts["written"], facts["failed"]) == (written, [str(other)])
         assert "has no column as ref_log_probs, and the other files have `ref_log_probs`" in err
 

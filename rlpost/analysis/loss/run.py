@@ -23,7 +23,7 @@ from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted, mask_metadata
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
-from rlpost.pipeline.run import check_clash, engine_for, write_files
+from rlpost.pipeline.run import check_clash, engine_for, published, write_files
 from rlpost.pipeline.summary import finding, response_facts, rollout_warnings, run_summary
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import LOSS_COLUMNS, Recipe
@@ -83,9 +83,10 @@ def loss(
         metadata = partial(_metadata, names=names, loss=configs[0])
         with single_threaded():
             responses = engine.responses(names)
-            totals, rewritten = write_files(
+            totals, publish = write_files(
                 engine, responses, outputs, names, metadata, purpose="loss"
             )
+            rewritten = published(engine, publish)
         with engine.clock.summary():
             summary = summarise_losses(plan, responses, totals, configs)
         texts: dict[str, list[str]] = {}
@@ -100,7 +101,8 @@ def loss(
         findings = [finding(check, text) for check, part in texts.items() for text in part]
         findings += loss_findings(plan, summary, totals, configs)
         files, clock = [file.path for file in source.files], engine.clock
-        facts = run_summary(plan, files, engine.device.name, outputs.targets, rewritten)
+        facts = run_summary(plan, files, engine.device.name)
+        facts |= {"outputs": [str(target) for target in targets], "rewritten": rewritten}
     result = {
         **summary,
         "verdict": verdict(summary),
