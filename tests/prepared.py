@@ -17,7 +17,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 SERVE = '''
-import altair, rlpost.cli.commands.advantages, rlpost.render.summary
+import rlpost.cli.commands.advantages, rlpost.render.summary
 import rlpost.formats.inputs, rlpost.pipeline.output.files, rlpost.pipeline.run
 
 def serve(number):

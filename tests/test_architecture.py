@@ -84,7 +84,6 @@ HOMES = {
         "formats.stream_index",
     ),
     "sqlglot": ("formats.conditions",),
-    "altair": ("analysis.report",),
     "vl_convert": ("analysis.report",),
     "pydantic": ("recipe", "cli"),
     "pydantic_core": ("recipe",),

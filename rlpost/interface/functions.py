@@ -502,8 +502,8 @@ def report(
         UnavailableError: the extra `report` is not installed.
     """
     _check_recipe(recipe)
-    need("the report", "report", "altair", "vl_convert")
-    from rlpost.analysis.report import run as work  # noqa: PLC0415 - altair is slow to import
+    need("the report", "report", "vl_convert")
+    from rlpost.analysis.report import run as work  # noqa: PLC0415 - polars is slow to import
     from rlpost.interface.inspection import Report  # noqa: PLC0415
 
     kept = condition(where, columns_map)

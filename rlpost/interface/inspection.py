@@ -56,7 +56,7 @@ class Report(Inspection):
             UsageError: the output exists, or is an input.
             ReadWriteError: writing failed. No output is left behind.
         """
-        from rlpost.analysis.report import run  # noqa: PLC0415 - altair is slow to import
+        from rlpost.analysis.report import run  # noqa: PLC0415 - polars is slow to import
         from rlpost.io.publish import write_file  # noqa: PLC0415
 
         run.check_output(Path(output), self.files, overwrite=overwrite)

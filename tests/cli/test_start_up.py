@@ -38,7 +38,7 @@ for words in commands:
     print(json.dumps([name for name in names if name in {*sys.modules} - before]))
 """
 NAMES = (
-    "numpy", "pyarrow", "torch", "polars", "altair", "ray", "textual",
+    "numpy", "pyarrow", "torch", "polars", "vl_convert", "ray", "textual",
     "rlpost.analysis", "rlpost.formats", "rlpost.losses",
 )  # fmt: skip
 COMMANDS = [

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import altair as alt
-
 from rlpost.display.tables import html_line
 from rlpost.display.text import number, percent
 
@@ -30,6 +28,7 @@ _MOST_LABEL = 24
 _TICKS = 4
 _COUNTS = "format(datum.value, '~s')"  # 600k, and a plain 0
 _SHARES = "format(100 * datum.value, '.1~f') + ' %'"
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _ZERO_WIDTH = 0.5  # of a bin
 _SOFT, _LINE, _ACCENT = "var(--soft)", "var(--line)", "var(--accent)"
 CONFIG: Json = {
@@ -101,7 +100,7 @@ def histogram(title: str, bins: Histogram, unit: str, axis: str, note: str = "")
         axis: title of the horizontal axis.
         note: a line below the title.
     """
-    return Chart(title, _whole(_histogram_bars(_spans(bins, unit), axis)), note)
+    return Chart(title, _whole(**_histogram_bars(_spans(bins, unit), axis)), note)
 
 
 def _spans(bins: Histogram, unit: str) -> list[Json]:
@@ -117,12 +116,10 @@ def _spans(bins: Histogram, unit: str) -> list[Json]:
     ]
 
 
-def _histogram_bars(values: list[Json], axis: str) -> Any:
-    return _bars(values).encode(
-        x=alt.X("low:Q", bin="binned", title=axis, axis=alt.Axis(tickCount=_TICKS + 2)),
-        x2="high:Q",
-        y=alt.Y("n:Q", title=None, axis=alt.Axis(labelExpr=_COUNTS, tickMinStep=1)),
-    )
+def _histogram_bars(values: list[Json], axis: str) -> Json:
+    x = _field("low", "quantitative", axis, bin="binned", axis={"tickCount": _TICKS + 2})
+    y = _field("n", "quantitative", axis={"labelExpr": _COUNTS, "tickMinStep": 1})
+    return _bars(values, x=x, x2={"field": "high"}, y=y)
 
 
 def histogram_beside_zeros(
@@ -147,11 +144,18 @@ def histogram_beside_zeros(
     share = percent(zeros / sum(bins.counts))
     label = f"exactly 0: {zeros:,} {unit}, {share}"
     zero = {"low": -width / 2, "high": width / 2, "n": zeros, "label": label, "text": f"0: {share}"}
-    bar = _histogram_bars([zero], axis).mark_bar(color=_SOFT)
-    text = alt.Chart({"values": [zero]}).mark_text(dy=-7, color=_SOFT, fontSize=11)
-    text = text.encode(x=alt.datum(0, type="quantitative"), y="n:Q", text="text:N")
-    drawn = _histogram_bars(_spans(replace(bins, counts=counts), unit), axis)
-    return Chart(title, _whole(alt.layer(drawn, bar, text)), note)
+    bar = _histogram_bars([zero], axis) | {"mark": {"type": "bar", "color": _SOFT}}
+    text = {
+        "data": bar["data"],
+        "mark": {"type": "text", "dy": -7, "color": _SOFT, "fontSize": 11},
+        "encoding": {
+            "x": {"datum": 0, "type": "quantitative"},
+            "y": {"field": "n", "type": "quantitative"},
+            "text": {"field": "text", "type": "nominal"},
+        },
+    }
+    others = _histogram_bars(_spans(replace(bins, counts=counts), unit), axis)
+    return Chart(title, _whole(layer=[others, bar, text]), note)
 
 
 def _bins_at_zero(bins: Histogram) -> Iterator[int]:
@@ -174,17 +178,23 @@ def bars(
         for x, n, text in zip(short, heights, texts, strict=True)
     ]
     whole = all(isinstance(height, int) for height in heights)
-    scale = alt.Axis(labelExpr=_COUNTS, tickMinStep=1) if whole else alt.Axis(format=".3~g")
-    drawn = _bars(values).encode(
-        x=alt.X("x:O", title=axis, sort=None, axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("n:Q", title=None, axis=scale),
-    )
-    return Chart(title, _whole(drawn), note)
+    scale = {"labelExpr": _COUNTS, "tickMinStep": 1} if whole else {"format": ".3~g"}
+    x = _field("x", "ordinal", axis, sort=None, axis={"labelAngle": 0})
+    y = _field("n", "quantitative", axis=scale)
+    return Chart(title, _whole(**_bars(values, x=x, y=y)), note)
 
 
-def _bars(values: list[Json]) -> Any:
-    drawn = alt.Chart({"values": values}).mark_bar(color=_ACCENT, binSpacing=1)
-    return drawn.encode(description="label:N")
+def _bars(values: list[Json], **channels: Json) -> Json:
+    mark = {"type": "bar", "color": _ACCENT, "binSpacing": 1}
+    return {"data": {"values": values}, "mark": mark, "encoding": channels | _TEXT}
+
+
+def _field(name: str, kind: str, title: str | None = None, **options: Any) -> Json:
+    """Return the channel of a field of the data."""
+    return {"field": name, "type": kind, "title": title, **options}
+
+
+_TEXT: Json = {"description": {"field": "label", "type": "nominal"}}
 
 
 def line(
@@ -219,31 +229,26 @@ def line(
     if each > 1:
         note = f"each point is the mean of {each} neighbours" + (f"; {note}" if note else "")
     flat = (share or from_zero) and not any(value for _, _, value in points)
-    x = alt.X(
-        "x:Q" if numeric else "x:O",
-        title=axis,
-        sort=None,
-        scale=alt.Scale(zero=False, nice=False) if numeric else alt.Undefined,
-        axis=alt.Axis(labelAngle=0, format="d", tickMinStep=1, labelFlush=False)
-        if numeric
-        else alt.Axis(labelAngle=0),
+    x = _field("x", "ordinal", axis, sort=None, axis={"labelAngle": 0})
+    if numeric:
+        ticks = {"labelAngle": 0, "format": "d", "tickMinStep": 1, "labelFlush": False}
+        scale = {"zero": False, "nice": False}
+        x = _field("x", "quantitative", axis, sort=None, scale=scale, axis=ticks)
+    y = _field(
+        "y",
+        "quantitative",
+        scale={"zero": share or from_zero, **({"domain": [0, 1]} if flat else {})},
+        axis={"labelExpr": _SHARES} if share else {"format": ".3~g"},
     )
-    y = alt.Y(
-        "y:Q",
-        title=None,
-        scale=alt.Scale(zero=share or from_zero, domain=[0, 1] if flat else alt.Undefined),
-        axis=alt.Axis(labelExpr=_SHARES) if share else alt.Axis(format=".3~g"),
-    )
-    return Chart(title, _whole(_line(data, x, y, dots=len(data) <= _SHOWN_POINTS)), note)
-
-
-def _line(data: list[Json], x: alt.X, y: alt.Y, *, dots: bool) -> alt.TopLevelMixin:
-    base = alt.Chart({"values": data}).encode(x=x, y=y)
-    stroke = base.mark_line(color=_ACCENT, strokeWidth=2)
-    points = base.mark_point(
-        filled=True, fill=_ACCENT, stroke=None, size=42 if dots else 120, opacity=1.0 if dots else 0
-    ).encode(description="label:N")
-    return alt.layer(stroke, points)
+    dots = len(data) <= _SHOWN_POINTS
+    stroke = {"type": "line", "color": _ACCENT, "strokeWidth": 2}
+    points = {"type": "point", "filled": True, "fill": _ACCENT, "stroke": None,
+              "size": 42 if dots else 120, "opacity": 1.0 if dots else 0}  # fmt: skip
+    layer = [
+        {"mark": stroke, "encoding": {"x": x, "y": y}},
+        {"mark": points, "encoding": {"x": x, "y": y, **_TEXT}},
+    ]
+    return Chart(title, _whole(data={"values": data}, layer=layer), note)
 
 
 def _span(first: Label, last: Label) -> str:
@@ -268,17 +273,10 @@ def thinned(
     return points, each
 
 
-def _whole(drawn: Any) -> Json:
-    """Return the specification of a chart in the page's size and colours, checked by its schema.
-
-    Raises:
-        altair.SchemaValidationError: the specification is invalid.
-    """
-    sized = drawn.properties(
-        width=WIDTH, height=HEIGHT, autosize=alt.AutoSizeParams(type="fit", contains="padding")
-    )
-    spec: dict[str, Any] = sized.configure(**CONFIG).to_dict()
-    return spec
+def _whole(**parts: Any) -> Json:
+    """Return the specification of a chart in the page's size and colours."""
+    size = {"width": WIDTH, "height": HEIGHT, "autosize": {"type": "fit", "contains": "padding"}}
+    return {"$schema": _SCHEMA, "config": CONFIG, **size, **parts}
 
 
 def drawn(spec: Json) -> str:

@@ -29,7 +29,7 @@ def charts_of_facts(facts: Facts) -> str:
     """Return the report's distributions and its charts of groups as HTML."""
 
     def charts() -> Iterator[Chart]:
-        from rlpost.analysis.report.topics import CHARTS  # noqa: PLC0415 - altair is an extra
+        from rlpost.analysis.report.topics import CHARTS  # noqa: PLC0415
 
         for name in ("rewards", "lengths", "advantages", "groups"):
             yield from CHARTS[name](facts)
@@ -42,7 +42,7 @@ def charts_of_steps(summary: dict[str, Any]) -> str:
     steps = {name: entry.get("step", {}) for name, entry in summary["facts"].items()}
 
     def charts() -> Iterator[Chart]:
-        from rlpost.analysis.report.charts import line  # noqa: PLC0415 - altair is an extra
+        from rlpost.analysis.report.charts import line  # noqa: PLC0415
 
         for title, share, name, number in _TRENDS:
             values = steps.get(name, {}).get(number, [])
@@ -55,10 +55,10 @@ def charts_of_steps(summary: dict[str, Any]) -> str:
 def _html(charts: Callable[[], Iterable[Chart]]) -> str:
     """Return charts side by side, in the colours of the notebook; without the extra, a hint."""
     try:
-        need("a view with charts", "report", "altair", "vl_convert")
+        need("a view with charts", "report", "vl_convert")
     except UnavailableError as error:
         return f"<p>{escape(str(error))}</p>"
-    from rlpost.analysis.report.charts import figures  # noqa: PLC0415 - altair is an extra
+    from rlpost.analysis.report.charts import figures  # noqa: PLC0415
 
     return figures(charts())
 

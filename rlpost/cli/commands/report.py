@@ -94,8 +94,8 @@ def report(
     components = components_of(reward_components, component_weights)
     settings = Settings({"estimator": estimator, "tokenizer": tokenizer}, config, preset)
     recipe = settings.recipe if settings.has_base else None
-    need("the report", "report", "altair", "vl_convert")
-    # Polars, pyarrow and altair take a second to import; a wrong command line is reported before.
+    need("the report", "report", "vl_convert")
+    # Polars and pyarrow take a second to import; a wrong command line is reported before.
     from rlpost.analysis.report.run import written_page  # noqa: PLC0415
     from rlpost.display.console import console  # noqa: PLC0415
     from rlpost.display.page import show_page  # noqa: PLC0415

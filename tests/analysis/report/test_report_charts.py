@@ -14,8 +14,7 @@ from rlpost.analysis.report.charts import drawn
 
 def values_of(spec):
     """The rows that a specification draws."""
-    (values,) = spec["datasets"].values()
-    return values
+    return spec["data"]["values"]
 
 
 def test_a_line_has_a_point_per_step_or_means_of_neighbours():

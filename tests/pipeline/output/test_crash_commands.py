@@ -35,7 +35,7 @@ AT_NIGHT = (
     "export to slime",
     "report",
     "loss of a folder",
-)  # processes that import torch or altair
+)  # processes that import torch or vl_convert
 KILLS = int(os.environ.get("RLPOST_KILLS", "2"))
 
 
