@@ -212,13 +212,13 @@ class ExactTotals:
         """Return the totals of some responses.
 
         Args:
-            keys: [n] the key of each response.
+            keys: [n] the key of each response, from 0.
             sums: numbers to add up, [n] each; whole ones, and flags, take less memory.
             spans: the lowest and the highest value of each response, [n] each.
             counts: whole numbers of any shape by key, [k, ...] each, for the k keys that occur, in
                 their order; what follows is left out.
         """
-        distinct, index = np.unique(keys, return_inverse=True)
+        distinct, index = dense_codes(keys, int(keys.max(initial=-1)) + 1)
         count = len(distinct)
         whole = {name: sums[name] for name in sums if sums[name].dtype.kind in "biu"}
         sums = {name: sums[name] for name in sums if name not in whole}

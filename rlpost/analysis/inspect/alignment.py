@@ -78,7 +78,11 @@ def end_rows(block: Block) -> Rows:
             continue
         values = block.values[role]
         zero = values[first] == 0, values[last] == 0
-        left, padded = _zeros_at_ends(values, block.offsets, any_zero=bool(np.any(zero)))
+        left, padded = np.zeros((2, block.rows), np.int64)
+        ends = filled.copy()
+        ends[filled] = zero[0] | zero[1]
+        if ends.any():
+            left[ends], padded[ends] = _zeros_at_ends(values, block.offsets, ends)
         shifted = np.zeros(block.rows, np.bool_)
         shifted[filled] = (np.stack(zero) & ~masked & uncertain).any(0)
         for runs, hidden in ((left, masked[0]), (padded, masked[1])):
@@ -108,13 +112,13 @@ def _certain(block: Block, tokens: Integers) -> NDArray[np.bool_]:
 
 
 def _zeros_at_ends(
-    values: NDArray[Any], offsets: Integers, *, any_zero: bool
+    values: NDArray[Any], offsets: Integers, rows: NDArray[np.bool_]
 ) -> tuple[Integers, Integers]:
-    """Return how many zeros each response begins and ends with, [n]; no search if none does."""
+    """Return how many zeros each of some responses begins and ends with, [n]."""
     lengths = np.diff(offsets)
-    if not any_zero:
-        return np.zeros_like(lengths), np.zeros_like(lengths)
-    others = np.append(np.flatnonzero(values), 0)
+    inside, lengths = np.repeat(rows, lengths), lengths[rows]
+    offsets = np.append(0, lengths.cumsum())
+    others = np.append(np.flatnonzero(values[inside]), 0)
     after = np.searchsorted(others[:-1], offsets)
     some = after[1:] > after[:-1]
     starts = np.where(some, others[after[:-1]] - offsets[:-1], lengths)

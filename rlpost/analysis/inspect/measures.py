@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from rlpost.analysis.segments import segment_counts, segment_sums
+from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.values import huber, value_loss
 from rlpost.pipeline.measures import Numbers
@@ -110,7 +111,7 @@ LOSSES = (
 
 
 def _plain(loss: LossDefault) -> Callable[[PolicyTokens], Floats]:
-    return lambda t: huber(t["new" if "new" in t else "value"] - t["return"], loss.delta)
+    return lambda t: huber(t["new"] - t["return"] if "new" in t else t["error"], loss.delta)
 
 
 def _clipped(loss: LossDefault, part: str) -> Callable[[PolicyTokens], Any]:
@@ -156,9 +157,9 @@ TOKEN_MEASURES = (
     Measured("reward_to_go", "critic", "Sum of the rewards from a token to the end of its row.",
             lambda t: t["return"], placed=True),
     Measured("value_error", "critic", "Reward to go minus the value.",
-            lambda t: t["return"] - t["value"]),
-    Measured("squared_value_error", "critic", "Its square.",
-            lambda t: (t["return"] - t["value"]) ** 2, "mean", placed=True),
+            lambda t: t["error"]),
+    Measured("squared_value_error", "critic", "Its square.", lambda t: t["error"] ** 2, "mean",
+            placed=True),
     Measured("critic_explained", "critic", "1 - Var(reward to go - value) / Var(reward to go).",
             _explained, "value"),
     *(Measured(f"value_loss:{x.frameworks}", "critic", "Value loss without a clip.", _plain(x),
@@ -199,29 +200,38 @@ def entry(measure: Measured, totals: Totals) -> Json:
 
 @dataclass
 class SliceCodes:
-    """Codes of steps and domains, which a pass extends; a cell of both is the key of sums."""
+    """Codes of steps and domains, and numbers of the pairs that occur, which a pass extends.
+
+    The number of a pair is the key of sums.
+    """
 
     steps: dict[Any, int] = field(default_factory=dict)
     domains: dict[Any, int] = field(default_factory=dict)
+    pairs: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def keys(self, steps: Any | None, domains: Any | None, count: int) -> Integers:
-        """Return the cell of each row of a chunk, [n].
+    def keys(self, steps: Any | None, domains: Any | None, count: int) -> tuple[Integers, Integers]:
+        """Return the key of each row of a chunk, and the code of its step, [n] each.
 
         Args:
             steps: [n] a series of polars; None without the column.
             domains: likewise.
             count: n.
         """
-        keys = np.zeros(count, np.int64)
-        for codes, series in ((self.steps, steps), (self.domains, domains)):
-            keys <<= 32
-            if series is not None and count:
-                labels = series.unique(maintain_order=True)
-                for label in labels.to_list():
-                    codes.setdefault(label, len(codes))
-                places = [codes[label] for label in labels.to_list()]
-                keys += series.replace_strict(labels, places).to_numpy()
-        return keys
+        step, domain = (
+            np.zeros(count, np.int64) if series is None or not count else _codes_of(series, codes)
+            for codes, series in ((self.steps, steps), (self.domains, domains))
+        )
+        width = int(domain.max(initial=0)) + 1
+        joint = step * width + domain
+        present, index = dense_codes(joint, int(joint.max(initial=-1)) + 1)
+        pairs = [divmod(code, width) for code in present.tolist()]
+        numbers = [self.pairs.setdefault(pair, len(self.pairs)) for pair in pairs]
+        return np.array(numbers, np.int64)[index], step
+
+
+def _codes_of(series: Any, codes: dict[Any, int]) -> Integers:
+    """Return the code of each label of a series of polars; `codes` gets those of new ones."""
+    return np.array([codes.setdefault(x, len(codes)) for x in series.to_list()], np.int64)
 
 
 Slices = Mapping[str, Sequence[Label]]
@@ -239,13 +249,13 @@ def described(
         cells: the codes of the keys.
         slices: the labels of each key.
     """
-    keys = totals.keys
+    keys, pairs = totals.keys, [*cells.pairs]
     sets, begins = [keys], {}
     for by, labels in slices.items():
-        codes, shift = (cells.steps, 32) if by == "step" else (cells.domains, 0)
+        codes, part = (cells.steps, 0) if by == "step" else (cells.domains, 1)
         of_code: dict[int, list[int]] = {}
         for key in keys:
-            of_code.setdefault(key >> shift & 0xFFFFFFFF, []).append(key)
+            of_code.setdefault(pairs[key][part], []).append(key)
         begins[by] = len(sets)
         sets += [of_code.get(codes.get(label, -1), []) for label in labels]
     each = totals.over_each(sets)
@@ -340,8 +350,8 @@ class TokenSums:
         return {"label": label, "count": counts, **means}
 
 
-LAST = 1 << 31
-"""The bucket of the last token of a response."""
+LAST = 63
+"""The bucket of the last token of a response; no response has 4⁶² tokens."""
 
 
 def places_of(offsets: Integers) -> tuple[Integers, Integers]:
@@ -370,13 +380,12 @@ class MeasuredTable:
     """The responses of an input as measures read them: arrays of numpy."""
 
     rows: Mapping[str, NDArray[Any]]
-    """[N] `step`, `domain` (codes), `counted`, `left_out`, and `tokens`, `length`, `kl` if they are
-    known."""
+    """[N] `cell`, `counted`, `left_out`, and `tokens`, `length`, `kl` if they are known."""
     units: Mapping[str, NDArray[Any]]
-    """[U] of responses or rollouts: `step`, `domain`, `scored`, `counted`, `tried`, `failed`,
-    `reward`, `truncated`, components."""
+    """[U] of responses or rollouts: `cell`, `scored`, `counted`, `tried`, `failed`, `reward`,
+    `truncated`, components."""
     groups: Mapping[str, NDArray[Any]]
-    """[G] `step`, `domain`, `rows`; with rewards `passed`, `equal` and `passing`."""
+    """[G] `cell`, `rows`; with rewards `passed`, `equal` and `passing`."""
     pass_threshold: float = 1.0
     components: Sequence[str] = ()
     reasons: Mapping[str, int] = field(default_factory=dict)
@@ -390,7 +399,7 @@ class MeasuredTable:
     def counted(self, of: str) -> Mask:
         """Return which rows of its table a population has."""
         if of in ("all", "groups"):
-            return np.ones(len(self.table(of)["step"]), np.bool_)
+            return np.ones(len(self.table(of)["cell"]), np.bool_)
         if of == "several":
             return self.groups["rows"] > 1
         return self.table(of)["counted" if of == "units" else of]
@@ -451,13 +460,13 @@ def _described(measure: Measured, view: MeasuredTable, codes: SliceCodes, slices
     for begin in range(0, len(values), BLOCK):
         part = slice(begin, begin + BLOCK)
         keep = counted[part] & np.isfinite(values[part])
-        kept, keys = values[part][keep], (rows["step"][part] << 32) + rows["domain"][part]
+        kept = values[part][keep]
         numbers = Numbers({"count": np.ones(len(kept))})
         if measure.kind == "share":
             numbers.sums[measure.name] = kept
         else:
             numbers.add_numbers(measure.name, kept.astype(np.float64), np.ones(len(kept), np.bool_))
-        totals += ExactTotals.of(keys[keep], numbers.sums, numbers.spans)
+        totals += ExactTotals.of(rows["cell"][part][keep], numbers.sums, numbers.spans)
     return described([measure], totals, codes, slices)[measure.name]
 
 

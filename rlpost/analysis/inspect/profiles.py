@@ -74,6 +74,8 @@ def spearman(left: Floats, right: Floats) -> float | None:
 _UNITS = 46  # binary digits behind the point
 _COARSE = 12
 _LARGEST = 2.0**22
+_TO_COARSE, _TO_UNITS = (1.5 * 2.0 ** (52 - digits) for digits in (_COARSE, _UNITS))
+"""Adding one of them rounds a smaller number to a multiple of 2⁻¹², or of 2⁻⁴⁶."""
 
 
 class BinnedSums:
@@ -92,11 +94,17 @@ class BinnedSums:
         bins = bins_of(by)
         self.counts += np.bincount(bins, minlength=BINS_OF_VALUES)
         for name, numbers in values.items():
-            inside = np.clip(numbers, -_LARGEST, _LARGEST)
-            coarse = np.rint(inside * 2.0**_COARSE)
-            fine = np.rint((inside - coarse * 2.0**-_COARSE) * 2.0**_UNITS)
-            # Of half a million numbers, both sums are below 2⁵³: float64 has them exactly.
-            sums = [np.bincount(bins, part, BINS_OF_VALUES) for part in (coarse, fine)]
+            fine = np.clip(numbers, -_LARGEST, _LARGEST)
+            coarse = fine + _TO_COARSE
+            coarse -= _TO_COARSE
+            fine -= coarse
+            fine += _TO_UNITS
+            fine -= _TO_UNITS
+            # Of half a million numbers, both sums are below 2⁵³ units: float64 has them exactly.
+            sums = [
+                np.bincount(bins, part, BINS_OF_VALUES) * 2.0**digits
+                for part, digits in ((coarse, _COARSE), (fine, _UNITS))
+            ]
             before = self._parts.get(name, np.zeros((2, BINS_OF_VALUES), np.int64))
             self._parts[name] = before + np.array(sums).astype(np.int64)
 

@@ -227,7 +227,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
         "row": np.arange(chunk.first_row, chunk.first_row + count, dtype=np.uint32),
     }
     rows |= _keys_and_numbers(column, selection)
-    keys = sums.cells.keys(rows.get("batch"), rows.get("domain"), count)
+    keys, steps = sums.cells.keys(rows.get("batch"), rows.get("domain"), count)
     lists: dict[str, ListColumn] = {}
     if selection.lists is not None:
         lists = {
@@ -235,7 +235,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
             for role in dict.fromkeys((selection.lists, *selection.tokens))
         }
         rows |= _labels_of_tokens(column, selection, lists)
-        rows |= _tokens(lists, reading, rows, keys)
+        rows |= _tokens(lists, reading, rows, (keys, steps))
     if selection.lengths is not None:
         rows["tokens"] = decode.numbers_of(*column(selection.lengths))
     if selection.text is not None:
@@ -326,7 +326,7 @@ def _labels_of_tokens(
 
 def _tokens(
     lists: dict[str, ListColumn], reading: PassResult, others: Mapping[str, Any],
-    keys: NDArray[np.int64],
+    cells: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Return numbers per response of its tokens; the reading gets sums.
 
@@ -334,8 +334,9 @@ def _tokens(
         lists: by role.
         reading: the pass.
         others: numbers and keys of the responses, [n] each.
-        keys: [n] their cells.
+        cells: of `SliceCodes.keys`.
     """
+    keys, steps = cells
     selection = reading.selection
     assert selection.lists is not None
     first = lists[selection.lists]
@@ -367,7 +368,7 @@ def _tokens(
         flags |= more
         if selection.details:
             reading.sums.add(f"{TOKENS_OF_COLUMN}{role}", finite, keys)
-    reading.totals.add(block, keys >> 32)
+    reading.totals.add(block, steps)
     for left, other in LOG_PROB_PAIRS:
         if {left, other} <= policy.values.keys():
             pair, equal = f"{left}/{other}", policy.values[left] == policy.values[other]

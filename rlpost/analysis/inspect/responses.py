@@ -77,7 +77,7 @@ def group_table(rows: pl.DataFrame, table: CountedTable) -> pl.DataFrame | None:
     Returns:
         Its keys, its `rows` (responses, or rollouts) and `first`, the index of its first row; if
         there are rewards, `passed`, `equal` (several with equal rewards), `passing` (all of these
-        pass) and `mean`; the codes of its step and its domain. None without a group column.
+        pass) and `mean`; its `cell`. None without a group column.
     """
     if "group" not in rows:
         return None
@@ -86,9 +86,7 @@ def group_table(rows: pl.DataFrame, table: CountedTable) -> pl.DataFrame | None:
     first_of[table.unit[valid[::-1]]] = valid[::-1]
     starts = groups.offsets[:-1]
     first = np.minimum.reduceat(first_of[groups.members], starts) if len(starts) else starts
-    pairs = np.array([*table.units.cells.pairs, (0, 0)], np.int64)[groups.cell]
-    columns: dict[str, NDArray[Any]] = {"rows": groups.size, "first": first}
-    columns |= {"step:code": pairs[:, 0], "domain:code": pairs[:, 1]}
+    columns: dict[str, NDArray[Any]] = {"rows": groups.size, "first": first, "cell": groups.cell}
     if "reward" in rows:
         passed = table.units["reward"] >= table.resolved.recipe.pass_threshold
         columns |= {
@@ -116,12 +114,10 @@ def view_of(
         groups: of the table.
     """
     whole, units, recipe = table.rows, table.units, table.resolved.recipe
-    keys = {name: whole[name] for name in ("step", "domain", "left_out")} | {
-        "counted": table.counted
-    }
+    keys = {name: whole[name] for name in ("cell", "left_out")} | {"counted": table.counted}
     keys |= {name: rows[name].to_numpy() for name in ("tokens", "length", "kl") if name in rows}
     names = [f"{COMPONENT}{name}" for name in recipe.reward_components or ()]
-    names += ["step", "domain", *(["truncated"] if "truncated" in units else [])]
+    names += ["cell", *(["truncated"] if "truncated" in units else [])]
     of_units = {name: units[name] for name in names + ["reward"] * ("reward" in rows)}
     of_units |= {"scored": table.scored, "counted": table.counted_units}
     if "failure:end" in whole:
@@ -130,13 +126,14 @@ def view_of(
             of_units[name] = np.bincount(table.unit[flags], minlength=len(units)) > 0
     of_groups: dict[str, Any] = {}
     if groups is not None:
-        of_groups = {x.removesuffix(":code"): groups[x].to_numpy() for x in groups.columns
-                     if x not in ("batch", "group", "domain", "first")}  # fmt: skip
+        of_groups = {x: groups[x].to_numpy() for x in groups.columns
+                     if x not in ("batch", "group", "first")}  # fmt: skip
     reasons = {name: LEFT_OUT.index(name) + 1 for name in table.left_out}
     view = MeasuredTable(keys, of_units, of_groups, recipe.pass_threshold,
                 recipe.reward_components or (), reasons)  # fmt: skip
     labels = {name: [*whole.labels[name]] for name in ("step", "domain")}
-    cells = SliceCodes(*({label: code for code, label in enumerate(x)} for x in labels.values()))
+    steps, domains = ({label: code for code, label in enumerate(x)} for x in labels.values())
+    cells = SliceCodes(steps, domains, {pair: cell for cell, pair in enumerate(whole.cells.pairs)})
     slices = {}
     for name, role in (("step", "batch"), ("domain", "domain")):
         if role in rows:

@@ -172,7 +172,7 @@ def entropy_tokens(
 
 
 def critic_tokens(policy: Block, rewards: Floats) -> PolicyTokens:
-    """Return the tokens of responses with finite values and rewards, and their returns.
+    """Return the tokens of responses with finite values and rewards, their returns and errors.
 
     The return of a token is the sum of the rewards from it to the end of its row (γ = 1, λ = 1):
     the reward, and the token rewards of policy tokens. So no value is part of it.
@@ -192,7 +192,9 @@ def critic_tokens(policy: Block, rewards: Floats) -> PolicyTokens:
     returns = np.repeat(rewards[good], np.diff(tokens.offsets))
     if "process" in tokens and len(returns):
         returns += reverse_scan(tokens["process"], tokens.offsets, 1.0)
-    return PolicyTokens(tokens.rows, tokens.offsets, {**tokens.columns, "return": returns})
+    errors = returns - tokens["value"]
+    more = {"return": returns, "error": errors}
+    return PolicyTokens(tokens.rows, tokens.offsets, {**tokens.columns, **more})
 
 
 def first_targets(tokens: PolicyTokens, rewards: Floats) -> dict[str, Floats]:
@@ -212,11 +214,13 @@ def first_targets(tokens: PolicyTokens, rewards: Floats) -> dict[str, Floats]:
     delta += tokens.columns.get("process", 0.0)
     delta[last] += rewards
     at = np.arange(len(values)) - np.repeat(first, np.diff(offsets))
-    targets = {"target:1.0": tokens["return"][first]}
-    for lam in LAMBDAS[:-1]:
+    targets = {"target:0.0": values[first] + delta[first], "target:1.0": tokens["return"][first]}
+    for lam in LAMBDAS[1:-1]:
         powers = np.power(lam, np.arange(int(np.diff(offsets).max())))
         powers[powers < _SMALLEST] = 0.0
-        targets[f"target:{lam}"] = values[first] + segment_sums(powers[at] * delta, offsets)
+        ahead = np.take(powers, at, out=ahead, mode="clip")
+        ahead *= delta
+        targets[f"target:{lam}"] = values[first] + segment_sums(ahead, offsets)
     return targets
 
 

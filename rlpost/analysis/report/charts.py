@@ -242,11 +242,11 @@ def line(
     )
     dots = len(data) <= _SHOWN_POINTS
     stroke = {"type": "line", "color": _ACCENT, "strokeWidth": 2}
-    points = {"type": "point", "filled": True, "fill": _ACCENT, "stroke": None,
-              "size": 42 if dots else 120, "opacity": 1.0 if dots else 0}  # fmt: skip
+    dot = {"type": "point", "filled": True, "fill": _ACCENT, "stroke": None,
+           "size": 42 if dots else 120, "opacity": 1.0 if dots else 0}  # fmt: skip
     layer = [
         {"mark": stroke, "encoding": {"x": x, "y": y}},
-        {"mark": points, "encoding": {"x": x, "y": y, **_TEXT}},
+        {"mark": dot, "encoding": {"x": x, "y": y, **_TEXT}},
     ]
     return Chart(title, _whole(data={"values": data}, layer=layer), note)
 
