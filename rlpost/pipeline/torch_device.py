@@ -120,9 +120,10 @@ class TorchDevice(Device):
         return Staged(tokens, send)
 
     def rows(self, columns: Mapping[str, NDArray[Any]]) -> Sent:
-        """Return columns of responses on the device, by one copy."""
-        block, layout, _ = self._filled(columns, {})
-        return self._sent(block, layout, columns)
+        """Return columns of responses on the device, by one copy, without those of texts."""
+        numbers = {name: values for name, values in columns.items() if values.dtype.kind != "U"}
+        block, layout, _ = self._filled(numbers, {})
+        return self._sent(block, layout, numbers)
 
     def shared(self, arrays: Mapping[str, NDArray[Any]]) -> Sent:
         """Return arrays that all chunks of a pass read on the device, sent once."""

@@ -26,5 +26,5 @@ def facts(sample):
 
 @pytest.fixture(scope="module")
 def summary(sample, tmp_path_factory):
-    recipe = Recipe(estimator="grpo", unit="row", is_weight="token")
+    recipe = Recipe(estimator="grpo", unit="row", is_weight="token", kl_estimator="k1")
     return rlpost.advantages(sample, tmp_path_factory.mktemp("out") / "out.parquet", recipe)

@@ -50,7 +50,7 @@ def _with_tokens(generated):
 def test_failures_are_counted_by_rollout(generated, path):
     whole, counts = inspect([path], **ROLLOUTS), generated.counts()
     facts, failed = whole.failures, whole.whole("failed")
-    assert (facts.of, failed["total"], failed["count"]) == (
+    assert (whole.unit, failed["total"], failed["count"]) == (
         "rollout", counts["failed rollouts"], counts["rollouts"]
     )  # fmt: skip
     rows = pl.from_arrow(generated.table)

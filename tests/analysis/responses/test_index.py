@@ -35,7 +35,7 @@ def test_the_index_is_what_polars_says(path):
 
 def test_the_kl_is_that_of_the_summary(tmp_path):
     index = index_of(CALCULATOR, measured=["kl"])
-    recipe = rlpost.Recipe(estimator="grpo", rollout_reward="last")
+    recipe = rlpost.Recipe(estimator="grpo", rollout_reward="last", kl_estimator="k1")
     summary = rlpost.advantages(CALCULATOR, tmp_path / "out.parquet", recipe)
     assert index.numbers["kl"].mean() == pytest.approx(whole(summary, "kl")["mean"], rel=1e-9)
     enriched = index_of(tmp_path / "out.parquet", measured=["advantage"])
