@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -31,12 +31,11 @@ from rlpost.errors import (
 from rlpost.io.memory import arrow_table, is_table, like
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.source import CHUNK_TOKENS, Source
+from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, parse_path
 from rlpost.io.ranges import arrow_file
 from rlpost.io.shutdown import installed
 from rlpost.optional import need
-from rlpost.pipeline.columns import ROW_ROLES, columns_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
@@ -116,7 +115,7 @@ def advantages(
     targets = targets_of(source.files, paths, parse_path(output), overwrite=options.overwrite)
     if options.overwrite:
         check_overwritable(targets)
-    with closing(source), Outputs(targets) as outputs:
+    with Outputs(targets) as outputs:
         _begin(source, outputs, recipe)
         from rlpost.pipeline import run  # noqa: PLC0415
 
@@ -180,18 +179,10 @@ def enrich(
 
 
 def _begin(source: Source, outputs: Outputs, recipe: Recipe) -> None:
-    """Begin to copy the kept columns, and to read the columns that all recipes need."""
+    """Begin to copy the kept columns."""
     names = {*source.schemas[0].names}
     if not recipe.emit_only and not (recipe.replace and names & {*WRITTEN, *EXTRA}):
         outputs.copy_ahead(0, source.files[0].path)
-    try:
-        columns = columns_of(source, recipe)
-    except RlpostError:
-        return  # the run itself raises it
-    if "mask" in columns:
-        roles = {"mask", *(role for role in ROW_ROLES if role in columns)}
-        mask = columns.column("mask")
-        source.read_ahead(sorted(columns.column(role) for role in roles), CHUNK_TOKENS, mask)
 
 
 NAME = "batches"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -174,7 +174,8 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     _check_complete(run)
     failure, decoded = None, set[str]()
     try:
-        with _plan_of(run) as (plan, source):
+        with _as_data_error(run[0]):
+            plan, source = _plan_of(run)
             verdicts = _compared(plan, source, run, [{}] * len(run), options)
             decoded = {column for step in plan.passes() for column in step.columns}
             decoded.update(source.written)
@@ -187,7 +188,8 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
         try:
             if not any(damage):
                 raise failure
-            with _plan_of(run) as (plan, source):
+            with _as_data_error(run[0]):
+                plan, source = _plan_of(run)
                 verdicts = _compared(plan, source, run, damage, options)
         except DataError as error:
             comparable = run[0].metadata.comparable
@@ -249,21 +251,17 @@ def _check_complete(run: list[EnrichedFile]) -> None:
     )
 
 
-@contextmanager
-def _plan_of(run: list[EnrichedFile]) -> Iterator[tuple[Plan, _EnrichedInputs]]:
+def _plan_of(run: list[EnrichedFile]) -> tuple[Plan, _EnrichedInputs]:
     """Bind the recipe of a run to the columns that its files kept."""
     first = run[0]
-    with _as_data_error(first):
-        inputs = _EnrichedInputs([enriched.file for enriched in run], first.metadata.recipe)
-    with closing(inputs) as source:
-        if first.metadata.rows not in (-1, source.rows):
-            raise DataError(
-                f"{first.file.path}: the files of its run have {source.rows} rows; the run wrote "
-                f"{first.metadata.rows}"
-            )
-        _check_roles(source, first)
-        with _as_data_error(first):
-            yield bind(source, first.metadata.recipe, first.metadata.state), source
+    source = _EnrichedInputs([enriched.file for enriched in run], first.metadata.recipe)
+    if first.metadata.rows not in (-1, source.rows):
+        raise DataError(
+            f"{first.file.path}: the files of its run have {source.rows} rows; the run wrote "
+            f"{first.metadata.rows}"
+        )
+    _check_roles(source, first)
+    return bind(source, first.metadata.recipe, first.metadata.state), source
 
 
 @contextmanager

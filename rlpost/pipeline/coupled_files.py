@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -151,8 +150,7 @@ def _shared(
     owners: dict[str, list[InputFile]] = {}
     for file in some:
         try:
-            with closing(Source([file])) as source:
-                labels = read(source, 0)
+            labels = read(Source([file]), 0)
         except DataError as error:
             if not files[file]:
                 raise

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -129,18 +128,18 @@ def advantages(
     clock = Clock(options.started, options.cpu_started)
     for file, entry in [*files.chosen.items()]:
         try:
-            with closing(Source([file], keep_footers=True)) as source:
-                if not source.rows or not _is_same(entry, _identity(file.path, targets[file])):
-                    files.wait(file)
-                    continue
-                with Outputs([targets[file]]) as outputs:
-                    if fingerprint_of(targets[file]) != files.before[file]:
-                        raise ReadWriteError(
-                            f"{targets[file]}: another run wrote it meanwhile",
-                            tip="run the command again: it skips what is up to date",
-                        )
-                    metadata = {SOURCE_KEY.decode(): json.dumps(entry)}
-                    summary, part = run.write(source, outputs, recipe, options, metadata, clock)
+            source = Source([file], keep_footers=True)
+            if not source.rows or not _is_same(entry, _identity(file.path, targets[file])):
+                files.wait(file)
+                continue
+            with Outputs([targets[file]]) as outputs:
+                if fingerprint_of(targets[file]) != files.before[file]:
+                    raise ReadWriteError(
+                        f"{targets[file]}: another run wrote it meanwhile",
+                        tip="run the command again: it skips what is up to date",
+                    )
+                metadata = {SOURCE_KEY.decode(): json.dumps(entry)}
+                summary, part = run.write(source, outputs, recipe, options, metadata, clock)
         except DataError as error:
             files.fail(file, error)
         else:

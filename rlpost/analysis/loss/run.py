@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +71,7 @@ def loss(
         targets = targets_of(source.files, paths, parse_path(output), overwrite=options.overwrite)
         if options.overwrite:
             check_overwritable(targets)
-    with closing(source), Outputs(targets) as outputs:
+    with Outputs(targets) as outputs:
         write, gradient = bool(targets), "loss_gradient" in emit
         plan = bind_losses(source, recipe, configs, write=write, gradient=gradient)
         stored = "advantages" in plan.columns

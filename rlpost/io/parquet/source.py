@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.arrow import is_list, string_array, to_arrow
-from rlpost.io.memory_limit import is_out_of_memory, memory_limit
+from rlpost.io.memory_limit import is_out_of_memory
 from rlpost.io.parquet.checks import check_utf8, metadata_of, read_decoded
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
 from rlpost.io.parquet.footer import Shapes
@@ -32,7 +32,7 @@ from rlpost.io.parquet.inputs import (
 )
 from rlpost.io.parquet.reader import ParquetReader, column_extents
 from rlpost.io.paths import RemotePath
-from rlpost.io.threads import Prefetcher, map_ordered
+from rlpost.io.threads import map_ordered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 CHUNK_TOKENS = 1 << 19
 """Approximate list elements of a chunk: half as many cost more calls, twice as many do not fit the
 cache."""
-_PREFETCH_BYTES = 128 << 20  # decoded bytes to prefetch before the run begins
 _FOOTERS = 8  # remote footers to fetch at a time
 _KEPT_FOOTERS = 4 << 20  # encoded bytes; decoded they use 28 times as much memory
 
@@ -126,7 +125,6 @@ class Source:
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
-        self._prefetched: tuple[tuple[list[str], int, str], Prefetcher[RowChunk]] | None = None
         self._opened: dict[int, FileFingerprint] = {}
         """Fingerprints of remote files when `check_same` first had a reader of them."""
 
@@ -223,20 +221,8 @@ class Source:
             sized_by: the list column whose elements count; it may be none of `columns`. Empty: each
                 row counts as one.
         """
-        prefetched, self._prefetched = self._prefetched, None
-        if prefetched is not None:
-            arguments, chunks = prefetched
-            if arguments == ([*columns], chunk_tokens, sized_by):
-                return iter(chunks)
-            chunks.close()
-        return self._read(columns, chunk_tokens, sized_by)
-
-    def read_ahead(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> None:
-        """Start a thread that prefetches the next `read` with equal arguments; `close` ends it."""
-        chunks = self._read(columns, chunk_tokens, sized_by)
-        most = min(_PREFETCH_BYTES, memory_limit().room // 4)
-        prefetcher = Prefetcher(chunks, most, lambda chunk: chunk.table.nbytes)
-        self._prefetched = ([*columns], chunk_tokens, sized_by), prefetcher
+        for index in range(len(self.files)):
+            yield from self.read_file(index, columns, chunk_tokens, sized_by)
 
     def check_unchanged(
         self, since: str = "during the run; run again when no other process writes it"
@@ -272,15 +258,6 @@ class Source:
                 f"{path}: was written again or removed since it was loaded, and values of two "
                 "versions are not mixed: load it anew"
             )
-
-    def close(self) -> None:
-        """Stop a prefetch that no `read` used."""
-        if self._prefetched is not None:
-            self._prefetched[1].close()
-
-    def _read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
-        for index in range(len(self.files)):
-            yield from self.read_file(index, columns, chunk_tokens, sized_by)
 
     def read_file(
         self,

@@ -270,7 +270,7 @@ def test_a_read_that_fails_is_an_error_with_the_files_name(monkeypatch, tmp_path
 
     def failing(self, *arguments, **named):
         asked.append(arguments)
-        if len(asked) >= 6:  # the first calls may belong to a read-ahead that the run discards
+        if len(asked) >= 6:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return usual(self, *arguments, **named)
 
