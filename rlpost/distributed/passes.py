@@ -202,7 +202,7 @@ class TaskPasses(Passes):
         options: Options,
         clock: Clock | None = None,
         *,
-        run: Callable[..., list[tuple[Any, Any]]],
+        run: Callable[..., Iterator[tuple[Any, Any]]],
         parts: Sequence[InputPart],
     ) -> None:
         clock = clock or Clock(options.started, options.cpu_started)
@@ -232,8 +232,8 @@ class TaskPasses(Passes):
         number: int,
         task: Callable[..., tuple[Any, Any]],
         responses: Responses | None = None,
-    ) -> list[tuple[Any, Any]]:
-        """Run the tasks of a pass; return their results, and what stands for their tables.
+    ) -> Iterator[tuple[Any, Any]]:
+        """Run the tasks of a pass; yield their results, and what stands for their tables.
 
         Args:
             number: of the pass; -1 for the last.
@@ -247,7 +247,7 @@ class TaskPasses(Passes):
         items = [*zip(parts, rows, strict=True)]
         self.reporter.start(step.purpose, self.plan.source.rows)
         with self.clock.wall(step.purpose):
-            return self._run(
+            yield from self._run(
                 step.purpose,
                 partial(task, job),
                 items,
@@ -294,14 +294,13 @@ class StagedOutputs:
         metadata: Callable[..., dict[str, str]],
     ) -> tuple[Any, Callable[[], list[str]]]:
         """Run the last pass, as `rlpost.pipeline.run.write_files`."""
-        notes = [
-            note for note, _ in passes.results(-1, partial(write, metadata=metadata), responses)
-        ]
-        totals = sum((note.totals for note in notes), passes.plan.no_totals)
-        for note in notes:
+        totals, reasons = passes.plan.no_totals, list[str | None]()
+        for note, _ in passes.results(-1, partial(write, metadata=metadata), responses):
+            totals += note.totals
+            reasons += note.reasons
             passes.clock.add(note.seconds, note.bytes)
-        reasons = zip(self.targets, [x for note in notes for x in note.reasons], strict=True)
-        rewritten = [f"{target.name}: {reason}" for target, reason in reasons if reason]
+        named = zip(self.targets, reasons, strict=True)
+        rewritten = [f"{target.name}: {reason}" for target, reason in named if reason]
         return totals, partial(self._publish, rewritten)
 
     def _publish(self, rewritten: list[str]) -> list[str]:

@@ -212,7 +212,7 @@ def run_tasks(
     items: Sequence[tuple[InputPart, Any]],
     options: Options,
     done: Callable[[int], None],
-) -> list[tuple[Any, Any]]:
+) -> Iterator[tuple[Any, Any]]:
     """Run a task on parts of the input, again where a worker or a node is lost.
 
     Args:
@@ -223,8 +223,8 @@ def run_tasks(
         options: the device and the threads of each task.
         done: gets the number of each item that is done.
 
-    Returns:
-        What the tasks return, with references to tables, in the order of the items.
+    Yields:
+        What each task returns, with a reference to its table, in the order of the items.
 
     Raises:
         RlpostError: what one of the tasks raised.
@@ -233,36 +233,47 @@ def run_tasks(
     remote = _remote(options.device).options(
         name=purpose, num_returns=2, num_cpus=threads, max_retries=_RETRIES
     )
-    refs = []
+    results, tables = [], []
     for part, rows in items:
         sent = ray.put((task, part._replace(table=None), rows))
-        refs.append(remote.remote(*here, [sent], part.table))
-    results = _results(purpose, [result for result, _ in refs], done)
-    return [*zip(results, [table for _, table in refs], strict=True)]
+        result, table = remote.remote(*here, [sent], part.table)
+        results.append(result)
+        tables.append(table)
+    yield from zip(_results(purpose, results, done), tables, strict=True)
 
 
 def _results(
     purpose: str, refs: list[Any], report: Callable[[int], None] = lambda _: None
-) -> list[Any]:
-    """Return what tasks return, in order; cancel the others if one fails.
+) -> Iterator[Any]:
+    """Yield what tasks return, in order; cancel the others if one fails.
 
     A task may take hours, or wait for CPUs of a busy cluster. So no time ends the run, but a
     warning names what it waits for.
+
+    Args:
+        purpose: of the pass.
+        refs: of the tasks; the list is emptied, so that a result is freed when it was yielded.
+        report: gets the number of each task that is done.
     """
-    numbers = {ref: number for number, ref in enumerate(refs)}
+    numbers, pending, count = {ref: number for number, ref in enumerate(refs)}, [*refs], len(refs)
+    refs.clear()
     results: dict[int, Any] = {}
-    pending, silence, last = refs, _SILENCE, time.monotonic()
+    silence, last, first = _SILENCE, time.monotonic(), 0
     try:
-        while pending:
+        while first < count:
             ready, pending = ray.wait(pending, num_returns=len(pending), timeout=_POLL)
             if ready:
                 silence, last = _SILENCE, time.monotonic()
             elif time.monotonic() - last >= silence:
-                _warn_of_silence(purpose, silence, len(pending), len(refs))
+                _warn_of_silence(purpose, silence, len(pending), count)
                 silence *= 2
             for ref, result in zip(ready, _got(ready), strict=True):
-                results[numbers[ref]] = result
-                report(numbers[ref])
+                number = numbers.pop(ref)
+                results[number] = result
+                report(number)
+            while first in results:
+                yield results.pop(first)
+                first += 1
     except BaseException:
         for ref in pending:
             ray.cancel(ref, force=True)
@@ -270,7 +281,6 @@ def _results(
             with suppress(Exception):
                 ray.wait(pending, num_returns=len(pending), timeout=_CANCELLED)
         raise
-    return [results[number] for number in range(len(refs))]
 
 
 def _warn_of_silence(purpose: str, seconds: float, pending: int, tasks: int) -> None:
@@ -337,7 +347,7 @@ def enriched(dataset: Dataset, recipe: Recipe, options: Options) -> Dataset:
         blocks: list[Any] = dataset.materialize().to_arrow_refs()
         slots(options.workers or 1, options.device)
         describe = ray.remote(lambda table: (table.schema, table.num_rows))
-        facts = _results("read schemas", [describe.remote(block) for block in blocks])
+        facts = [*_results("read schemas", [describe.remote(block) for block in blocks])]
         schemas = [schema for schema, rows in facts if rows] or [facts[0][0]]
         source = TableSource(pa.unify_schemas(schemas).empty_table(), "dataset")
         source.rows = sum(rows for _, rows in facts)

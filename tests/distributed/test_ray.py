@@ -191,12 +191,10 @@ def test_each_task_on_tokens_has_a_card_and_a_process_of_its_own():
         return (part.first, rows, os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.getpid()), None
 
     items, done = [(InputPart(0, 1), "a"), (InputPart(1, 1), "b")], []
-    results = {
-        device: on_ray.run_tasks(
-            "test", here, items, rlpost.Options(device, workers=1), done.append
-        )
-        for device in ("cuda", "cpu")
-    }
+    results = {}
+    for device in ("cuda", "cpu"):
+        options = rlpost.Options(device, workers=1)
+        results[device] = [*on_ray.run_tasks("test", here, items, options, done.append)]
     assert sorted(done) == [0, 0, 1, 1]
     for values in results.values():
         assert [result[:2] for result, _ in values] == [(0, "a"), (1, "b")]

@@ -56,7 +56,7 @@ def waits(monkeypatch, caplog):
         monkeypatch.setattr(on_ray.ray, "available_resources", free or (lambda: {"CPU": 1.0}))
         caplog.clear()
         with caplog.at_level(logging.WARNING, "rlpost"):
-            assert on_ray._results("write", [*seconds]) == [ref.upper() for ref in seconds]
+            assert [*on_ray._results("write", [*seconds])] == [ref.upper() for ref in seconds]
         return [record.getMessage() for record in caplog.records]
 
     return run

@@ -97,12 +97,10 @@ def sent(value):
 
 def run_tasks(_purpose, task, items, _options, done):
     """Run tasks in this process."""
-    results = []
     for number, (part, rows) in enumerate(items):
         there, *given = sent((task, part, rows))
-        results.append(sent(there(*given)))
+        yield sent(there(*given))
         done(number)
-    return results
 
 
 def in_tasks(source, output, recipe=None, options=LOCAL):
