@@ -146,9 +146,10 @@ def read(
     if not source.rows:
         parts.add(_rows(_empty_chunk(source, names), source, reading))
     reading.counts.drop_buffers()
+    joined = _with_copies(parts.joined(), selection)
     pa.default_memory_pool().release_unused()
     release_freed_memory()
-    return replace(reading, rows=_with_copies(parts.joined(), selection))
+    return replace(reading, rows=joined)
 
 
 class RowParts:

@@ -21,6 +21,7 @@ from rlpost.analysis.inspect.profiles import (
     spearman,
 )
 from rlpost.io.keys import step_order
+from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.contributions import PairSums, advantage_shares, correlation
 from rlpost.kernels.moments import exact_product
 from rlpost.kernels.segments import count_true
@@ -263,7 +264,7 @@ def _with_reward(rows: pl.DataFrame, lengths: NDArray[Any], table: CountedTable)
         "within_groups": None,
     }
     if "group" in rows:
-        codes = np.unique(table.rows["group"][valid], return_inverse=True)[1]
+        codes = dense_codes(table.rows["group"][valid], table.rows.count("group"))[1]
         sizes = np.bincount(codes)
         sides = [x - (np.bincount(codes, x) / sizes)[codes] for x in (reward, length)]
         # The deviations of equal rewards are rounding errors, which correlate with nothing.

@@ -178,6 +178,12 @@ class CheckInput:
             return pl.zeros(self.count, pl.Int8, eager=True)
         return pl.Series(turn_rows(table["group"], rollout, turn))
 
+    def rows_of(self, *names: str) -> pl.DataFrame:
+        """Return columns of the rows, as far as they exist, and `index`: the rows have forty."""
+        rows = self.reading.rows
+        index = pl.int_range(pl.len(), dtype=pl.UInt32).alias("index")
+        return rows.select(index, *(name for name in dict.fromkeys(names) if name in rows))
+
     def flags(self, name: str) -> pl.Series:
         """The flags of a column of the table, such as `failed` and `superseded`, [n]; else 0."""
         return pl.Series(self.table.rows.columns.get(name, np.zeros(self.count, np.bool_)))

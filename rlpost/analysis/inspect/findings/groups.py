@@ -109,9 +109,9 @@ def _kinds_per_key(data: CheckInput, key: str, what: str) -> pl.DataFrame:
         For each step and key its `rows`, the number of different values (`kinds`), and the indices
         of the `first` row and of the first row with an `other` value.
     """
-    rows = data.reading.rows
+    rows = data.rows_of("batch", "group", "prompt", key, what)
     by = ["batch", key] if "batch" in rows else [key]
-    valid = rows.with_row_index("index").drop_nulls(["group"]).filter(pl.col("prompt") != 0)
+    valid = rows.drop_nulls(["group"]).filter(pl.col("prompt") != 0)
     other = pl.col("index").filter(pl.col(what) != pl.col(what).first())
     return valid.group_by(by, maintain_order=True).agg(
         rows=pl.len(), kinds=pl.col(what).n_unique(), first=pl.first("index"), other=other.first()
@@ -163,7 +163,7 @@ def _turns_as_steps(data: CheckInput) -> str:
     - begin at the same number in every prompt, have no gap, and never have more rows than the step
       before, but fewer at least 7 times, as rollouts end.
     """
-    rows, step = data.reading.rows, pl.col("batch")
+    rows, step = data.rows_of("batch", "group", "rollout"), pl.col("batch")
     if "batch" not in rows:
         return ""
     rows = rows.drop_nulls(["batch", "group"])
@@ -222,7 +222,8 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
     if data.table.resolved.recipe.rollout_reward != "equal":
         return None
     by = [key for key in ("batch", "group", "rollout") if key in rows]
-    known = rows.with_row_index("index").filter(reward.is_finite() & data.included).drop_nulls(by)
+    parts = data.rows_of(*by, "reward").filter(reward.is_finite() & data.included)
+    known = parts.drop_nulls(by)
     other = pl.col("index").filter(reward != reward.first()).first()
     rollouts = known.group_by(by, maintain_order=True).agg(pl.first("index"), other=other)
     differing = rollouts.drop_nulls("other")
@@ -244,7 +245,7 @@ def unequal_groups(data: CheckInput) -> Result:
 
     Check whether the trainer dropped rollouts, or a restart wrote some again.
     """
-    rows = data.reading.rows.with_row_index("index").filter(~data.flags("superseded"))
+    rows = data.rows_of("batch", "group", "rollout").filter(~data.flags("superseded"))
     unit = "rollout" if "rollout" in rows else "response"
     if unit == "response" and (data.turns > 0).any():
         return NotRun("rows are turns, and a rollout has any number of them")

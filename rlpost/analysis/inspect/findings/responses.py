@@ -53,7 +53,7 @@ def equal_rewards(data: CheckInput) -> Result:
 
     Check that the grader works and that the column is the reward; --map reward=COLUMN sets it.
     """
-    table, rows = data.table, data.reading.rows
+    table, rows = data.table, data.rows_of("batch", "reward")
     rewards = table.units["reward"][table.scored]
     if len(rewards) < 2:  # noqa: PLR2004
         return NotRun("fewer than 2 finite rewards")
@@ -164,9 +164,9 @@ def _rise(steps: list[tuple[Label, int, int]], last: int) -> tuple[float, float]
 
 def _nearly_equal(data: CheckInput) -> list[int]:
     """Return the first row of each group whose rewards are almost equal."""
-    rows, reward = data.reading.rows, pl.col("reward")
+    rows, reward = data.rows_of("batch", "group", "reward"), pl.col("reward")
     by = [key for key in ("batch", "group") if key in rows]
-    finite = rows.with_row_index("index").filter(reward.is_finite() & data.included)
+    finite = rows.filter(reward.is_finite() & data.included)
     groups = finite.group_by(by, maintain_order=True).agg(
         pl.first("index"), spread=reward.max() - reward.min(), most=reward.abs().max()
     )
@@ -230,15 +230,16 @@ def written_twice(data: CheckInput) -> Result:
 
 def _repeated_rows(data: CheckInput) -> dict[str, list[int]]:
     """Return the rows of a rollout, and the samples of a prompt, that are there again."""
-    rows = data.reading.rows.with_row_index("index")
+    parts = ("rollout", "turn", "copy", "tokens", "reward")
+    rows = data.rows_of("batch", "group", "sample", *parts)
     rows = rows.filter(~data.flags("superseded") & data.unmasked)
     by, copies = [key for key in ("batch", "group") if key in rows], {}
     if "group" not in rows:
         return {}
     rows = rows.drop_nulls(by)
     if {"rollout", "copy"} <= {*rows.columns}:
-        parts = [name for name in ("rollout", "turn", "copy", "tokens", "reward") if name in rows]
-        again = ~pl.struct([*by, *parts]).is_first_distinct() & (pl.col("copy") != 0)
+        same = [*by, *(name for name in parts if name in rows)]
+        again = ~pl.struct(same).is_first_distinct() & (pl.col("copy") != 0)
         copies["rows of a rollout again"] = rows.filter(again)["index"].to_list()
     if "sample" in rows and ("rollout" in rows or not ("turn" in rows or (data.turns > 0).any())):
         unit = "rollout" if "rollout" in rows else "index"
