@@ -38,7 +38,7 @@ from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.files import Outputs, targets_of
-from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -111,12 +111,11 @@ def advantages(
     files = find_inputs(paths)
     if options.engine != "local":
         return _on_other_engine(files, paths, parse_path(output), recipe, options)
-    source = Source(files, keep_footers=True)
+    source = Source(files)
     targets = targets_of(source.files, paths, parse_path(output), overwrite=options.overwrite)
     if options.overwrite:
         check_overwritable(targets)
     with Outputs(targets) as outputs:
-        _begin(source, outputs, recipe)
         from rlpost.pipeline import run  # noqa: PLC0415
 
         return run.advantages(source, outputs, recipe, options)
@@ -176,13 +175,6 @@ def enrich(
         f"enrich: {type(table).__name__} came; a table with Arrow's interface (polars, pandas, "
         "duckdb, pyarrow, datasets) or an iterator of record batches is needed"
     )
-
-
-def _begin(source: Source, outputs: Outputs, recipe: Recipe) -> None:
-    """Begin to copy the kept columns."""
-    names = {*source.schemas[0].names}
-    if not recipe.emit_only and not (recipe.replace and names & {*WRITTEN, *EXTRA}):
-        outputs.copy_ahead(0, source.files[0].path)
 
 
 NAME = "batches"

@@ -33,7 +33,7 @@ IMPORTED = (
     "rlpost.formats.inputs", "pandas",  # pyarrow imports it, where it is there
 )  # fmt: skip
 WATCHED = (
-    "open", "pwrite", "preadv", "fsync", "fdatasync", "replace", "unlink", "mkdir",
+    "open", "pwrite", "copy_file_range", "fsync", "fdatasync", "replace", "unlink", "mkdir",
     "rmdir", "truncate", "scandir",
 )  # fmt: skip
 
@@ -171,7 +171,7 @@ def watch_calls(counted, at, fault) -> None:
             if mine == at:
                 if fault == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
-                elif fault == "short" and name in ("pwrite", "preadv"):
+                elif fault == "short" and name in ("pwrite", "copy_file_range"):
                     return halved(name, own[name], arguments)
                 elif fault != "short":
                     raise OSError(fault, os.strerror(fault))
@@ -188,8 +188,8 @@ def halved(name, call, arguments):
     if name == "pwrite":
         file, data, at = arguments
         return call(file, memoryview(data)[: (len(data) + 1) // 2], at)
-    file, (block,), at = arguments
-    return call(file, [block[: (len(block) + 1) // 2]], at)
+    source, target, size, *places = arguments
+    return call(source, target, (size + 1) // 2, *places)
 
 
 if __name__ == "__main__":

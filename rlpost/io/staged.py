@@ -13,7 +13,7 @@ from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
 from rlpost.io.locks import temporary_name
 from rlpost.io.ranges import close_file, read_at
-from rlpost.io.system import BINARY, read_into, sync_data, sync_folder, write_at
+from rlpost.io.system import BINARY, copy_range, sync_data, sync_folder, write_all
 from rlpost.io.threads import map_ordered
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 
 READ_BYTES = 8 << 20  # of a request to a remote source at a time
-# Of a local copy at a time: it fits a core's cache, and Linux puts larger writes into huge pages,
-# which cost 4 times as much in a virtual machine that lends free memory to its host.
-COPY_BYTES = 1 << 20
+COPY_BYTES = 64 << 20  # of a local copy at a time, so that a stop is heard
+SMALL_BYTES = 1 << 20  # what is copied without a thread
 _REQUESTS = 4  # at a time
 _SHORTER = "the source became shorter during the copy; run again when no other process writes it"
 
@@ -114,7 +113,7 @@ class StagedFile:
         has little left to sync. Small ranges of a local file are copied by `wait_for_copy`.
         """
         self._source, self.ranges = source, ranges
-        if isinstance(source, int) and sum(span.size for span in ranges) <= COPY_BYTES:
+        if isinstance(source, int) and sum(span.size for span in ranges) <= SMALL_BYTES:
             return
         pool = ThreadPoolExecutor(1, thread_name_prefix="rlpost-copy")
         self._copying = pool.submit(self._copy, source, ranges, sync=True)
@@ -126,15 +125,14 @@ class StagedFile:
             self._copy_remote(source, ranges)
             return
         with self._errors():
-            buffer = memoryview(
-                bytearray(min(COPY_BYTES, max((s.size for s in ranges), default=0)))
-            )
             for begin, size, at in ranges:
                 done = 0
                 while done < size and not self._stopped:
-                    block = buffer[: min(len(buffer), size - done)]
-                    block = _copy_block(source, self._file, begin + done, block, at + done)
-                    done += len(block)
+                    most = min(COPY_BYTES, size - done)
+                    copied = copy_range(source, self._file, most, begin + done, at + done)
+                    if not copied:
+                        raise OSError(_SHORTER)
+                    done += copied
             if sync and not self._stopped:
                 sync_data(self._file)
 
@@ -228,21 +226,3 @@ class StandardOutput:
     def flush(self) -> None:
         """Send what is in the buffer."""
         sys.stdout.flush()
-
-
-def write_all(file: int, data: bytes | memoryview, at: int) -> int:
-    """Write all bytes at an offset of an open file; return how many they are. Raises OSError."""
-    with memoryview(data) as view:
-        done = 0
-        while done < len(view):
-            done += write_at(file, view[done:], at + done)
-    return done
-
-
-def _copy_block(source: int, target: int, begin: int, block: memoryview, at: int) -> memoryview:
-    """Copy at most a block between files; return its bytes, at least one. Raises OSError."""
-    count = read_into(source, block, begin)
-    if not count:
-        raise OSError(_SHORTER)
-    write_all(target, block[:count], at)
-    return block[:count]

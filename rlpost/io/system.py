@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows changes line ends
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_COPY_BYTES = 1 << 20  # fit a core's cache
 _position = threading.Lock()
 
 
@@ -41,15 +42,6 @@ def read_at(file: int, size: int, at: int) -> bytes:
         return os.read(file, size)
 
 
-def read_into(file: int, block: memoryview, at: int) -> int:
-    """Read bytes at an offset of an open file into a block; return how many. Raises OSError."""
-    if hasattr(os, "preadv"):
-        return int(os.preadv(file, [block], at))
-    data = read_at(file, len(block), at)
-    block[: len(data)] = data
-    return len(data)
-
-
 def write_at(file: int, data: memoryview, at: int) -> int:
     """Write bytes at an offset of an open file; return how many. Raises OSError."""
     if hasattr(os, "pwrite"):
@@ -59,24 +51,38 @@ def write_at(file: int, data: memoryview, at: int) -> int:
         return os.write(file, data)
 
 
-def allocate(file: int, size: int) -> None:
-    """Reserve the disk space of an open file if its file system can; writing then costs a third.
+def write_all(file: int, data: bytes | memoryview, at: int) -> int:
+    """Write all bytes at an offset of an open file; return how many they are. Raises OSError."""
+    with memoryview(data) as view:
+        done = 0
+        while done < len(view):
+            done += write_at(file, view[done:], at + done)
+    return done
 
-    The C library's posix_fallocate is no replacement: it writes to every block where it cannot.
 
-    Raises:
-        OSError: the disk has too little space.
+_NOT_IN_KERNEL = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM)
+
+
+def copy_range(source: int, target: int, size: int, begin: int, at: int) -> int:
+    """Copy at most `size` bytes between open files; return how many, 0 at the end of the source.
+
+    The kernel copies them if its file systems can, without their way through this process.
+
+    Args:
+        source: file that is read.
+        target: file that is written.
+        size: bytes.
+        begin: offset in the source.
+        at: offset in the target.
     """
-    if sys.platform != "linux":
-        return
-    library = ctypes.CDLL(None, use_errno=True)
-    function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
-    length = ctypes.c_longlong
-    if function is None or not function(file, 0, length(0), length(size)):
-        return
-    number = ctypes.get_errno()
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        raise OSError(number, os.strerror(number))
+    if hasattr(os, "copy_file_range"):
+        try:
+            if copied := os.copy_file_range(source, target, size, begin, at):
+                return copied
+        except OSError as error:
+            if error.errno not in _NOT_IN_KERNEL:
+                raise
+    return write_all(target, read_at(source, min(size, _COPY_BYTES), begin), at)
 
 
 def sync_data(file: int) -> None:

@@ -19,8 +19,8 @@ from rlpost.io.staged import (
     file_errors,
     read_range,
     split_ranges,
-    write_all,
 )
+from rlpost.io.system import write_all
 from rlpost.io.threads import map_ordered
 from rlpost.io.transfers import transfer_to
 

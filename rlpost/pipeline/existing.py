@@ -24,8 +24,8 @@ from rlpost.io.parquet.canonical import is_canonical
 from rlpost.io.parquet.fingerprint import check_overwritable, fingerprint_of, last_entry
 from rlpost.io.parquet.footer import MAGIC, MAGIC_ENCRYPTED
 from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.schemas import SOURCE_KEY
 from rlpost.io.parquet.source import Source
-from rlpost.io.parquet.splice_plan import SOURCE_KEY
 from rlpost.io.paths import parse_path
 from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.staged import file_errors
@@ -128,7 +128,7 @@ def advantages(
     clock = Clock(options.started, options.cpu_started)
     for file, entry in [*files.chosen.items()]:
         try:
-            source = Source([file], keep_footers=True)
+            source = Source([file])
             if not source.rows or not _is_same(entry, _identity(file.path, targets[file])):
                 files.wait(file)
                 continue

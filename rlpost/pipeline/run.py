@@ -16,10 +16,10 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import FindingsError, UsageError
 from rlpost.io.clock import Clock
+from rlpost.io.parquet.schemas import join_table_metadata
 from rlpost.io.parquet.sink import open_sink
 from rlpost.io.parquet.source import CHUNK_TOKENS, TableSource
-from rlpost.io.parquet.splice_plan import join_table_metadata
-from rlpost.io.staged import COPY_BYTES
+from rlpost.io.staged import SMALL_BYTES
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of_rows
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
-    from rlpost.io.uploads import OutputFile
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Passes
     from rlpost.pipeline.options import FailOn, Options
@@ -363,7 +362,7 @@ class FilledFile(NamedTuple):
     @property
     def is_small(self) -> bool:
         """Whether it is completed sooner than a run that stops should wait."""
-        return sum(span.size for span in self.sink.output.ranges) <= COPY_BYTES
+        return sum(span.size for span in self.sink.output.ranges) <= SMALL_BYTES
 
 
 def fill_file(
@@ -413,14 +412,7 @@ def complete_file(clock: Clock, file: FilledFile) -> FilledFile:
     return file
 
 
-def sink_of(
-    plan: Plan,
-    index: int,
-    target: AnyPath,
-    begun: OutputFile | None = None,
-    *,
-    names: tuple[str, ...],
-) -> Sink:
+def sink_of(plan: Plan, index: int, target: AnyPath, *, names: tuple[str, ...]) -> Sink:
     """Return the sink of one input file: its kept columns and the new ones go to the target."""
     recipe = plan.resolved.recipe
     return open_sink(
@@ -431,8 +423,6 @@ def sink_of(
         keep=_keys(plan) if recipe.emit_only else None,
         constant=constant_per_response(plan.resolved),
         aliases=_aliases(plan, names),
-        begun=begun,
-        decoded=plan.source.take_footer(index),
     )
 
 

@@ -148,7 +148,7 @@ def test_another_recipe_than_the_files_is_found(enriched):
 
 
 def test_a_summary_that_was_changed_is_found(enriched):
-    summary = loads(pq.read_schema(enriched).metadata[b"rlpost.summary"])
+    summary = loads(pq.read_metadata(enriched).metadata[b"rlpost.summary"])
     whole(summary, "advantage")["mean"] += 0.5
     summary["groups"] = 7
     rewritten(enriched, lambda table: table, {b"rlpost.summary": json.dumps(summary).encode()})

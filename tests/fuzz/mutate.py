@@ -9,7 +9,7 @@ import struct
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from rlpost.io.parquet.footer import FooterError, Struct, Wire, decode, encode
+from rlpost.io.parquet.footer import FOOTER, FooterError, Struct, Wire, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,26 +105,23 @@ def _split(data: bytes) -> tuple[bytes, Struct] | None:
     if begin < 4:
         return None
     try:
-        return data[:begin], decode(data[begin:-8])[0]
+        return data[:begin], decode(data[begin:-8], FOOTER)[0]
     except FooterError:
         return None
 
 
 def _nodes(value: Any) -> list[tuple[Any, Any]]:
-    """Return the location of every value of a struct: (struct or list, field or index)."""
+    """Return the location of every decoded value: (struct or list of structs, field or index)."""
     found: list[tuple[Any, Any]] = []
     stack = [value]
     while stack:
         one = stack.pop()
         if isinstance(one, Struct):
-            places = [(one, field) for field in one]
-            inner = [held for _, held in one.values()]
+            found += [(one, field) for field in one]
+            stack += [held for _, held in one.values() if isinstance(held, (Struct, list))]
         else:
-            places = [(one, index) for index in range(len(one))]
-            inner = one
-        found += places
-        stack += [held for held in inner if isinstance(held, Struct)]
-        stack += [held[1] for held in inner if isinstance(held, tuple)]
+            found += [(one, index) for index in range(len(one))]
+            stack += one
     return found
 
 
@@ -140,12 +137,14 @@ def _mutate_tree(footer: Struct, rng: Random) -> None:
         kind, value = holder[key]
         if rng.random() < 0.05:
             holder[rng.randrange(1, 20)] = (kind, copy.deepcopy(value))
+        elif kind in (Wire.I16, Wire.I32, Wire.I64):
+            holder.put(key, kind, _changed(holder.integer(key), rng))
+        elif kind == Wire.BINARY:
+            holder.put(key, kind, _changed(holder.binary(key), rng))
         else:
             holder[key] = (kind, _changed(value, rng))
-    elif rng.random() < 0.2:
-        holder.insert(rng.randrange(len(holder) + 1), copy.deepcopy(holder[key]))
     else:
-        holder[key] = _changed(holder[key], rng)
+        holder.insert(rng.randrange(len(holder) + 1), copy.deepcopy(holder[key]))
 
 
 def _changed(value: Any, rng: Random) -> Any:
@@ -154,18 +153,11 @@ def _changed(value: Any, rng: Random) -> Any:
         return rng.choice((*EDGES, *near))
     if isinstance(value, bytes):
         return rng.choice(NAMES) if rng.random() < 0.5 else by_bytes(value, rng, NAMES)
-    if isinstance(value, tuple):
-        kind, items = value
-        how = rng.randrange(4)
+    if isinstance(value, list):
+        how = rng.randrange(3)
         if how == 0:
-            items = items * rng.choice([0, 2, 3, 50])
-        elif how == 1:
-            items = items[::-1]
-        elif how == 2:
-            items = items[: rng.randrange(len(items) + 1)]
-        else:
-            kind = rng.choice(list(Wire))
-        return kind, copy.deepcopy(items)[:2000]
+            value = value * rng.choice([0, 2, 3, 50])
+        return copy.deepcopy(value[::-1] if how == 1 else value[: rng.randrange(len(value) + 1)])
     return value
 
 

@@ -32,7 +32,7 @@ from rlpost.errors import DataError, RlpostError
 from rlpost.formats.base import TOKEN_COLUMNS, ReadOptions
 from rlpost.formats.convert import convert
 from rlpost.io.parquet.checks import read_metadata
-from rlpost.io.parquet.footer import FooterError, decode, encode
+from rlpost.io.parquet.footer import FOOTER, FooterError, decode, encode
 from rlpost.io.parquet.sink import open_sink
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe, load_toml, without_loss
 
@@ -188,12 +188,12 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray | str:
 def check_footer(data: bytes) -> str:
     """Decode and encode a struct: an error, or an equal struct."""
     try:
-        struct, used = decode(data)
+        struct, used = decode(data, FOOTER)
     except FooterError:
         return "FooterError"
     _expect(0 < used <= len(data), "more bytes decoded than there are")
     again = encode(struct)
-    _expect(decode(again) == (struct, len(again)), "another struct after a round trip")
+    _expect(decode(again, FOOTER) == (struct, len(again)), "another struct after a round trip")
     return "done"
 
 

@@ -221,7 +221,7 @@ def test_every_file_has_the_summary_of_its_own_rows(tmp_path):
         str(tmp_path / "out" / name) for name in ("a.parquet", "b.parquet")
     ]
     for name, rows in (("a.parquet", 8), ("b.parquet", 4)):
-        metadata = pq.read_schema(tmp_path / "out" / name).metadata
+        metadata = pq.read_metadata(tmp_path / "out" / name).metadata
         assert loads(metadata[b"rlpost.summary"])["responses"] == rows
         assert metadata[b"rlpost.input"].decode() == name
 

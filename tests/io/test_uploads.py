@@ -104,6 +104,6 @@ def test_an_interrupted_run_leaves_nothing(s3, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlpost.io.parquet.splice.SpliceSink.complete", interrupted)
+    monkeypatch.setattr("rlpost.io.parquet.sink.Sink.complete", interrupted)
     assert run("advantages", url, "s3://lab/out.parquet", "-q").code == 130
     assert s3.keys() == ["in.parquet"]

@@ -14,21 +14,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.io.parquet.footer import (
+    FOOTER,
     MAGIC,
     ColumnMeta,
     DamagedError,
-    DecodedFooter,
     FileMeta,
     FooterError,
     RowGroup,
     SchemaElement,
-    Shapes,
     Struct,
     Wire,
+    column_metas,
     decode,
+    encoded,
     read_footer_bytes,
 )
-from rlpost.io.parquet.splice_plan import column_metas
 from rlpost.io.ranges import close_file, open_file
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ _CODECS = 8
 class _Leaf(NamedTuple):
     """A leaf column of the schema: its path, physical type and maximum levels."""
 
-    path: tuple[bytes, ...]
+    path: tuple[int, bytes]
+    """As it is encoded in the metadata of its chunks."""
     type: int
     repetition: int
     definition: int
@@ -61,28 +62,15 @@ def read_metadata(path: AnyPath) -> pq.FileMetaData:
         OSError: a local file cannot be read.
         ReadWriteError: a remote file cannot be read.
     """
-    return metadata_of(read_decoded(path).data)
-
-
-def read_decoded(path: AnyPath, shapes: Shapes | None = None) -> DecodedFooter:
-    """Read and validate a Parquet file's footer; raises as `read_metadata`.
-
-    `shapes`: of files that were read before.
-    """
     file, size = open_file(path)
     try:
         data, _ = read_footer_bytes(file, size)
-        footer, _ = decode(data, shapes)
+        footer, _ = decode(data, FOOTER)
         _check(footer)
     except FooterError as error:
         raise pa.ArrowInvalid(str(error)) from None
     finally:
         close_file(file)
-    return DecodedFooter(data, footer)
-
-
-def metadata_of(data: bytes) -> pq.FileMetaData:
-    """Return pyarrow's object for a validated footer."""
     file_without_data = MAGIC + data + len(data).to_bytes(4, "little") + MAGIC
     return pq.read_metadata(pa.BufferReader(file_without_data))
 
@@ -127,7 +115,7 @@ def _check(footer: Struct) -> None:
 def _check_chunk(meta: Struct, leaf: _Leaf, column: str) -> None:
     if meta.integer(ColumnMeta.TYPE) != leaf.type:
         raise DamagedError(f"{column} and the schema have different types")
-    if tuple(meta.values_of(ColumnMeta.PATH, Wire.BINARY)) != leaf.path:
+    if meta.get(ColumnMeta.PATH) != leaf.path:
         raise DamagedError(f"{column} and the schema have different names")
     if not 0 <= meta.integer(ColumnMeta.CODEC) < _CODECS:
         raise DamagedError(
@@ -138,7 +126,7 @@ def _check_chunk(meta: Struct, leaf: _Leaf, column: str) -> None:
     if _SIZES in meta:
         sizes = meta.struct(_SIZES)
         for field, most in zip(_LEVELS, (leaf.repetition, leaf.definition), strict=True):
-            count = len(sizes.values_of(field, Wire.I64))
+            count = sizes.count(field)
             if count not in (0, most + 1):
                 raise DamagedError(f"{column} has a histogram of {count} levels, not {most + 1}")
 
@@ -168,7 +156,9 @@ def _leaves(elements: list[Struct]) -> list[_Leaf]:
         pending.append(above._replace(left=above.left - 1))
         below = _below(above, element)
         if SchemaElement.TYPE in element:
-            leaves.append(_Leaf(below.path, _physical(element), below.repetition, below.definition))
+            parts = [encoded(Wire.BINARY, part) for part in below.path]
+            path = Struct().put_parts(ColumnMeta.PATH, Wire.BINARY, parts)[ColumnMeta.PATH]
+            leaves.append(_Leaf(path, _physical(element), below.repetition, below.definition))
         elif below.left < 0 or len(pending) > MAX_NESTING:
             raise DamagedError(
                 f"its columns are nested more than {MAX_NESTING} levels deep, or wrongly"

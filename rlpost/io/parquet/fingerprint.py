@@ -6,8 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.parquet.checks import read_metadata
+from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.parquet.footer import FooterError, read_footer_bytes
 from rlpost.io.ranges import close_file, open_file
 
@@ -75,36 +74,35 @@ def last_entry(path: AnyPath, key: bytes) -> bytes | None:
     """Return the value of a key of a Parquet file's metadata; None if it is not there.
 
     The footer is searched, not decoded: that takes a twentieth of the time. The key must be the
-    last one that `add_key_values` added.
+    last one that `add_entries` added.
 
     Raises:
         OSError, ReadWriteError: the file cannot be read.
     """
-    data, at = _found(path, key)
-    if at < 0:
-        return None
+    _, begin, rest = _footer(path).rpartition(_begin_of(key))
     length = shift = 0
-    for byte in data[at : at + _LONGEST_LENGTH]:
-        at += 1
+    for at, byte in enumerate(rest[:_LONGEST_LENGTH], 1):
         length |= (byte & 127) << shift
         shift += 7
-        if byte < 128:  # noqa: PLR2004 - the last byte of a varint
-            return data[at : at + length]
+        if begin and byte < 128:  # noqa: PLR2004 - the last byte of a varint
+            return rest[at : at + length]
     return None
 
 
-def _found(path: AnyPath, key: bytes) -> tuple[bytes, int]:
-    """Return the footer of a file, and where the length of a key's value is in it; -1 without."""
+def _footer(path: AnyPath) -> bytes:
+    """Return the encoded footer of a file; nothing if it is no Parquet file, or encrypted."""
     file, size = open_file(path)
     try:
-        data, _ = read_footer_bytes(file, size)
+        return read_footer_bytes(file, size)[0]
     except FooterError:
-        return b"", -1
+        return b""
     finally:
         close_file(file)
-    begin = b"\x18" + bytes([len(key)]) + key + b"\x18"  # two binary fields of a Thrift struct
-    at = data.rfind(begin)
-    return data, at + len(begin) if at >= 0 else -1
+
+
+def _begin_of(key: bytes) -> bytes:
+    """Return what a key of the metadata begins with: it and its value are binary fields."""
+    return b"\x18" + bytes([len(key)]) + key + b"\x18"
 
 
 def check_overwritable(targets: Sequence[AnyPath]) -> None:
@@ -124,11 +122,9 @@ def check_overwritable(targets: Sequence[AnyPath]) -> None:
 
 
 def _is_foreign(path: AnyPath) -> bool:
-    """Return whether a file is Parquet without rlpost's metadata; its footer is rarely decoded."""
+    """Return whether a file is Parquet without rlpost's metadata."""
     try:
-        if any(_found(path, key)[1] >= 0 for key in OUTPUT_KEYS):
-            return False
-        metadata = read_metadata(path).metadata or {}
-    except (DataError, ReadWriteError, OSError, ValueError):  # Arrow's errors are of the last two
+        footer = _footer(path)
+    except (ReadWriteError, OSError):
         return False
-    return not any(key in metadata for key in OUTPUT_KEYS)
+    return bool(footer) and not any(_begin_of(key) in footer for key in OUTPUT_KEYS)

@@ -1,25 +1,19 @@
-"""Parquet footers: a lossless codec of Thrift's compact protocol, and the end of a file.
+"""Parquet footers: a lossless walker over Thrift's compact protocol, and the end of a file.
 
-The metadata of a column's chunks are encoded alike in all row groups. So after some of them, the
-others are matched with a regular expression, ten times as fast as they are decoded byte by byte.
-
-The codec needs no schema. A struct is a mapping of field id to (wire type, value), so unknown
-fields survive a round trip. Input is untrusted: depth, counts and integers are bounded, and every
-violation raises `FooterError`.
+A struct is a mapping of field id to (wire type, value). Structs that are read or changed are
+decoded; all other values keep their bytes, and so do unknown fields. Input is untrusted: depth,
+counts and integers are bounded, and every violation raises `FooterError`.
 """
 
 from __future__ import annotations
 
-import re
-import struct
-from collections import defaultdict
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from rlpost.io.ranges import read_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Sequence
 
     from rlpost.io.ranges import OpenFile
 
@@ -28,15 +22,10 @@ MAGIC = b"PAR1"
 MAGIC_ENCRYPTED = b"PARE"
 TAIL = 8  # bytes of the footer's length and the magic
 MAX_DEPTH = 32  # usual footers are 8 levels deep
-MAX_VALUES = 20_000_000  # some 2 GB of objects; 200 columns in 1000 row groups are 6 million
+MAX_STRUCTS = 4_000_000  # decoded, some 3 GB; 200 columns in 1,000 row groups are 400,000
 _LOW = 127  # the payload bits of a varint's byte
 _LONG = 15  # in a list header: a count follows; also the largest delta of a short field header
-_WORD = (1 << 64) - 1
-_ANY_FIELD = 1 << 64
-_CHUNKS = 3  # the depth of the lists of column chunks
-_BEFORE_SHAPE = 16  # structs that are decoded before a shape is made, which takes a millisecond
-_MOST_SHAPES = 4  # of the column chunks of one column
-_NULLS, _HIGHEST, _LOWEST = 3, 5, 6  # field ids of Statistics
+_BITS = 64
 
 
 class FooterError(ValueError):
@@ -84,46 +73,85 @@ ColumnMeta = IntEnum(
     "DICTIONARY_PAGE STATISTICS ENCODING_STATS BLOOM BLOOM_LENGTH",
 )
 
+Spine = dict[int, "Spine"]
+"""The fields of a struct whose structs are decoded with it, and those of each of them."""
+FOOTER: Spine = {
+    FileMeta.SCHEMA: {},
+    FileMeta.ROW_GROUPS: {RowGroup.COLUMNS: {ColumnChunk.META: {}}},
+    FileMeta.KEY_VALUES: {},
+}
+_VARINTS = (Wire.I64, Wire.I32, Wire.I16)
+_INTEGERS = (Wire.I32, Wire.I64)
+_SIZES: dict[int, int] = {Wire.TRUE: 0, Wire.FALSE: 0, Wire.BYTE: 1, Wire.DOUBLE: 8}
+
 
 class Struct(dict[int, tuple[int, Any]]):
-    """A Thrift struct: field id -> (wire type, value); a list's value is (element type, list).
+    """A Thrift struct: field id -> (wire type, value).
 
-    A method raises FooterError if a field has another type, or is missing and has no default.
+    A value is a Struct, a list of them, or else its encoded bytes. A method raises FooterError if a
+    field has another type, or is missing and has no default.
     """
 
     __slots__ = ()
 
     def integer(self, field: int, default: int | None = None) -> int:
         """Return an integer field."""
-        return int(self._typed(field, _VARINTS, default))
+        if field not in self and default is not None:
+            return default
+        value = self._typed(field, _VARINTS, None)
+        number = value[0] if len(value) == 1 else _varint(value, 0)[0]
+        return int((number >> 1) ^ -(number & 1))
 
     def binary(self, field: int, default: bytes | None = None) -> bytes:
         """Return a string or binary field."""
-        return bytes(self._typed(field, (Wire.BINARY,), default))
+        if (value := self._typed(field, (Wire.BINARY,), default)) is default:
+            return cast("bytes", default)
+        return cast("bytes", value[_varint(value, 0)[1] :])
 
     def struct(self, field: int) -> Struct:
         """Return a struct field."""
-        return cast("Struct", self._typed(field, (Wire.STRUCT,), None))
-
-    def values_of(self, field: int, kind: Wire) -> list[Any]:
-        """Return a list field; a missing one is empty."""
-        inner, values = self._typed(field, (Wire.LIST,), (kind, []))
-        if values and inner != kind:
-            raise FooterError(f"field {field} is not a list of {kind.name}")
-        return cast("list[Any]", values)
+        value = self._typed(field, (Wire.STRUCT,), None)
+        return value if isinstance(value, Struct) else decode(value)[0]
 
     def structs(self, field: int) -> list[Struct]:
         """Return a list of structs; a missing one is empty."""
-        return self.values_of(field, Wire.STRUCT)
+        value = self._typed(field, (Wire.LIST,), [])
+        if isinstance(value, list):
+            return cast("list[Struct]", value)
+        return [decode(item)[0] for item in self.parts(field, Wire.STRUCT)]
 
-    def put(self, field: int, kind: Wire, value: Any) -> Self:
-        """Set a field, except lists."""
-        self[field] = (kind, value)
+    def parts(self, field: int, kind: Wire) -> list[bytes]:
+        """Return the encoded values of a list; a missing one is empty."""
+        data = self._typed(field, (Wire.LIST,), b"\0")
+        if isinstance(data, list):
+            return [encode(item) for item in data]
+        count, inner, at = _list_header(data, 0)
+        if count and inner != kind:
+            raise FooterError(f"field {field} is not a list of {kind.name}")
+        items = []
+        for _ in range(count):
+            begin, at = at, _skip(data, at, kind, 0)
+            items.append(data[begin:at])
+        return items
+
+    def count(self, field: int) -> int:
+        """Return the number of values of a list; a missing one is empty."""
+        data = self._typed(field, (Wire.LIST,), b"\0")
+        return len(data) if isinstance(data, list) else _list_header(data, 0)[0]
+
+    def put(self, field: int, kind: Wire, value: int | bytes | Struct) -> Self:
+        """Set a field, except lists; a boolean has no value."""
+        self[field] = (kind, value if isinstance(value, Struct) else encoded(kind, value))
         return self
 
-    def put_list(self, field: int, kind: Wire, values: list[Any]) -> Self:
-        """Set a list field."""
-        self[field] = (Wire.LIST, (kind, values))
+    def put_structs(self, field: int, values: list[Struct]) -> Self:
+        """Set a list of structs."""
+        self[field] = (Wire.LIST, values)
+        return self
+
+    def put_parts(self, field: int, kind: Wire, values: Sequence[bytes]) -> Self:
+        """Set a list of encoded values."""
+        self[field] = (Wire.LIST, _list_start(kind, len(values)) + b"".join(values))
         return self
 
     def without(self, *fields: int) -> Struct:
@@ -137,321 +165,215 @@ class Struct(dict[int, tuple[int, Any]]):
         return value
 
 
-_VARINTS = (Wire.I64, Wire.I32, Wire.I16)
-_SIZES: dict[int, int] = {Wire.BYTE: 1, Wire.DOUBLE: 8}
-_BOOLEANS = (Wire.TRUE, Wire.FALSE)
-
-
-class Shapes:
-    """The shapes of column chunks, by column: those of one footer, or of files that are alike."""
-
-    def __init__(self) -> None:
-        self.of: defaultdict[int, list[_Shape]] = defaultdict(list)
-        self.decoded: defaultdict[int, int] = defaultdict(int)
-        """Structs that were decoded since the last shape."""
-
-
-class _StructReader:
-    """A cursor over the bytes of one struct."""
-
-    def __init__(self, data: bytes, shapes: Shapes | None = None) -> None:
-        self.data = data
-        self.at = 0
-        self.left = MAX_VALUES
-        self.shapes = shapes or Shapes()
-
-    def varint(self) -> int:
-        result = shift = 0
-        while (byte := self.data[self.at]) > _LOW:
-            result |= (byte & _LOW) << shift
-            self.at += 1
-            shift += 7
-            if shift > _WORD.bit_length():
-                raise FooterError("an integer has more than 64 bits")
-        self.at += 1
-        return result | byte << shift
-
-    def zigzag(self) -> int:
-        value = self.varint() & _WORD
-        return (value >> 1) ^ -(value & 1)
-
-    def take(self, count: int) -> bytes:
-        if count > len(self.data) - self.at:
-            raise FooterError(f"it ends {count - len(self.data) + self.at} bytes too early")
-        self.at += count
-        return self.data[self.at - count : self.at]
-
-    def value(self, kind: int, depth: int) -> Any:
-        if kind in _VARINTS:
-            return self.zigzag()
-        if kind == Wire.BINARY:
-            return self.take(self.varint())
-        if kind == Wire.STRUCT:
-            return self.struct(depth)
-        if kind == Wire.LIST:
-            return self.list(depth)
-        if kind in _BOOLEANS:
-            return None  # the type is the value
-        if size := _SIZES.get(kind):
-            return self.take(size)
-        raise FooterError(f"type {kind} is unknown")
-
-    def struct(self, depth: int, last: int = _ANY_FIELD) -> Struct:
-        if depth >= MAX_DEPTH:
-            raise FooterError(f"structs are nested more than {MAX_DEPTH} levels deep")
-        fields = Struct()
-        field = 0
-        while header := self.data[self.at]:
-            self.at += 1
-            field = field + (header >> 4) if header >> 4 else self.zigzag()
-            if field > last:
-                break
-            if field in fields:
-                raise FooterError(f"field {field} occurs twice")
-            kind = header & 15
-            fields[field] = (kind, self.value(kind, depth + 1))
-        self.at += 1
-        self.count(len(fields))
-        return fields
-
-    def list(self, depth: int) -> tuple[int, list[Any]]:
-        (header,) = self.take(1)
-        count, kind = header >> 4, header & 15
-        count = self.varint() if count == _LONG else count
-        if count > len(self.data) - self.at or depth >= MAX_DEPTH:
-            raise FooterError(f"a list of {count} values does not fit")
-        self.count(count)
-        element = Wire.BYTE if kind in _BOOLEANS else kind
-        if element == Wire.STRUCT and depth == _CHUNKS:
-            return kind, [self.chunk(number, depth + 1) for number in range(count)]
-        return kind, [self.value(element, depth + 1) for _ in range(count)]
-
-    def chunk(self, column: int, depth: int) -> Struct:
-        """Read a struct that is like those at this place of other row groups, or of other files."""
-        shapes, decoded = self.shapes.of[column], self.shapes.decoded
-        for shape in shapes:
-            if (found := shape.match(self.data, self.at)) is not None:
-                fields, self.at = found
-                self.count(shape.count)
-                return fields
-        left = self.left
-        fields = self.struct(depth)
-        decoded[column] += 1
-        if decoded[column] > _BEFORE_SHAPE and len(shapes) < _MOST_SHAPES:
-            shapes.append(_Shape(fields, left - self.left - 1))
-            decoded[column] = 0
-        return fields
-
-    def count(self, values: int) -> None:
-        self.left -= values + 1
-        if self.left < 0:
-            raise FooterError(f"it has more than {MAX_VALUES} values")
-
-
-_VARINT = rb"([\x80-\xff]{0,8}[\x01-\x7f]|\x00)"  # of at most 63 bits, without needless bytes
-
-
-class _Shape:
-    """Decodes structs like one that was decoded.
-
-    They have the same fields; equal are all values but 64-bit integers and binary fields. Equal
-    parts are one object in all of them, and must not be changed.
-
-    Args:
-        example: the struct.
-        count: the number of its values.
-    """
-
-    def __init__(self, example: Struct, count: int) -> None:
-        self.count = count
-        self._literal = bytearray()
-        self._patterns = [b""]
-        self._build = self._struct(example)
-        self._end_of_literal()
-        self._segments = [re.compile(pattern, re.DOTALL).match for pattern in self._patterns]
-
-    def match(self, data: bytes, at: int) -> tuple[Struct, int] | None:
-        """Decode a struct; return it and its end, None if it has another shape."""
-        values: list[int | bytes] = []
-        for number, segment in enumerate(self._segments):
-            if number:  # a binary field is between two segments
-                if not at < len(data) or data[at] > _LOW or at + 1 + data[at] > len(data):
-                    return None
-                values.append(data[at + 1 : at + 1 + data[at]])
-                at += 1 + data[at]
-            if (found := segment(data, at)) is None:
-                return None
-            values += map(_signed, found.groups())
-            at = found.end()
-        return self._build(iter(values)), at
-
-    def _struct(self, fields: Struct) -> Callable[[Iterator[Any]], Struct]:
-        """Add a struct to the patterns; return what makes one from the values that vary."""
-        parts: list[tuple[int, int, Any]] = []
-        template = Struct({field: fields[field] for field in sorted(fields)})
-        last = 0
-        for field, (kind, value) in template.items():
-            _write_header(self._literal, field, last, kind)
-            last = field
-            build = self._value(kind, value)
-            if build is not None:
-                parts.append((field, kind, build))
-        self._literal.append(0)
-
-        def build_struct(values: Iterator[Any]) -> Struct:
-            built = Struct(template)
-            for field, kind, build in parts:
-                built[field] = (kind, build(values))
-            return built
-
-        return build_struct
-
-    def _value(self, kind: int, value: Any) -> Callable[[Iterator[Any]], Any] | None:
-        """Add a value to the patterns; return what makes it, None if it is a constant."""
-        if kind == Wire.I64:
-            self._end_of_literal()
-            self._patterns[-1] += _VARINT
-            return next
-        if kind == Wire.BINARY:
-            self._end_of_literal()
-            self._patterns.append(b"")
-            return next
-        if kind == Wire.STRUCT:
-            return self._struct(value)
-        if kind == Wire.LIST and value[0] == Wire.I64:
-            inner, items = value
-            _write_list_header(self._literal, inner, len(items))
-            self._end_of_literal()
-            self._patterns[-1] += _VARINT * len(items)
-            return lambda values: (inner, [next(values) for _ in items])
-        _write(self._literal, kind, value)
-        return None
-
-    def _end_of_literal(self) -> None:
-        self._patterns[-1] += re.escape(bytes(self._literal))
-        self._literal.clear()
-
-
-def _signed(varint: bytes) -> int:
-    """Return a zigzag integer."""
-    value = 0
-    for byte in reversed(varint):
-        value = value << 7 | byte & _LOW
-    return (value >> 1) ^ -(value & 1)
-
-
-def decode(data: bytes, shapes: Shapes | None = None) -> tuple[Struct, int]:
+def decode(data: bytes, spine: Spine | None = None) -> tuple[Struct, int]:
     """Decode a struct at the beginning of some bytes; return it and its size, or FooterError.
 
     Args:
         data: the bytes.
-        shapes: of footers that were decoded before.
+        spine: the fields whose structs are decoded, too.
     """
-    reader = _StructReader(data, shapes)
     try:
-        return reader.struct(0), reader.at
+        return _struct(data, 0, spine or {}, [MAX_STRUCTS])
     except IndexError:
         raise FooterError("it ends in the middle of a value") from None
 
 
+def _struct(data: bytes, at: int, spine: Spine, room: list[int]) -> tuple[Struct, int]:
+    """Decode a struct; return it and its end. `room` has how many more may be decoded."""
+    fields, field = Struct(), 0
+    value: Any
+    while header := data[at]:
+        kind, at = header & 15, at + 1
+        if header > _LONG:
+            field += header >> 4
+        else:
+            number, at = _varint(data, at)
+            field = (number >> 1) ^ -(number & 1)
+        if field in fields:
+            raise FooterError(f"field {field} occurs twice")
+        begin = at
+        if kind in _INTEGERS:  # most fields
+            while data[at] > _LOW:
+                at += 1
+            at += 1
+            value = data[begin:at]
+        elif kind in _NESTED and field in spine:
+            value, at = _NESTED[kind](data, at, spine[field], room)
+        else:
+            at = _skip(data, at, kind, 0)
+            value = data[begin:at]
+        fields[field] = (kind, value)
+    return fields, at + 1
+
+
+def _structs(data: bytes, at: int, spine: Spine, room: list[int]) -> tuple[list[Struct], int]:
+    """Decode a list of structs; return it and its end."""
+    count, kind, at = _list_header(data, at)
+    if count and kind != Wire.STRUCT:
+        raise FooterError("a list of structs has other values")
+    room[0] -= count
+    if room[0] < 0 or count > len(data) - at:
+        raise FooterError(f"a list of {count} structs does not fit")
+    values = []
+    for _ in range(count):
+        value, at = _struct(data, at, spine, room)
+        values.append(value)
+    return values, at
+
+
+_NESTED: dict[int, Any] = {Wire.STRUCT: _struct, Wire.LIST: _structs}
+
+
+def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
+    """Return the end of a value."""
+    if kind in _VARINTS:
+        while data[at] > _LOW:
+            at += 1
+        return at + 1
+    if kind == Wire.BINARY:
+        size, at = _varint(data, at)
+        return at + size
+    if depth >= MAX_DEPTH:
+        raise FooterError(f"structs are nested more than {MAX_DEPTH} levels deep")
+    if kind == Wire.STRUCT:
+        while header := data[at]:
+            at += 1
+            if header <= _LONG:
+                at = _varint(data, at)[1]
+            at = _skip(data, at, header & 15, depth + 1)
+        return at + 1
+    if kind == Wire.LIST:
+        return _skip_list(data, at, depth)
+    if kind not in _SIZES:
+        raise FooterError(f"type {kind} is unknown")
+    return at + _SIZES[kind]
+
+
+def _skip_list(data: bytes, at: int, depth: int) -> int:
+    """Return the end of a list, in which a boolean is a byte."""
+    count, kind, at = _list_header(data, at)
+    if count > len(data) - at:
+        raise FooterError(f"a list of {count} values does not fit")
+    kind = Wire.BYTE if kind in (Wire.TRUE, Wire.FALSE) else kind
+    for _ in range(count):
+        at = _skip(data, at, kind, depth + 1)
+    return at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Decode a varint; return it and its end."""
+    result = shift = 0
+    while (byte := data[at]) > _LOW:
+        result |= (byte & _LOW) << shift
+        at += 1
+        shift += 7
+        if shift > _BITS:
+            raise FooterError("an integer has more than 64 bits")
+    return (result | byte << shift) & ((1 << _BITS) - 1), at + 1
+
+
+def _list_header(data: bytes, at: int) -> tuple[int, int, int]:
+    """Decode the header of a list; return count, wire type and end."""
+    count, kind = data[at] >> 4, data[at] & 15
+    if count < _LONG:
+        return count, kind, at + 1
+    count, at = _varint(data, at + 1)
+    return count, kind, at
+
+
 def encode(fields: Struct) -> bytes:
     """Encode a struct, with its fields in the order of their ids; the inverse of `decode`."""
-    out = bytearray()
-    _write_struct(out, fields)
+    out, last = bytearray(), 0
+    for field in sorted(fields):
+        kind, value = fields[field]
+        if 0 < field - last <= _LONG:
+            out.append(field - last << 4 | kind)
+        else:
+            out.append(kind)
+            out += encoded(Wire.I16, field)
+        last = field
+        if isinstance(value, bytes):
+            out += value
+        elif isinstance(value, Struct):
+            out += encode(value)
+        else:
+            out += _list_start(Wire.STRUCT, len(value)) + b"".join(map(encode, value))
+    out.append(0)
     return bytes(out)
 
 
-def _varint(out: bytearray, value: int) -> None:
+def encoded(kind: Wire, value: int | bytes) -> bytes:
+    """Encode an integer or a binary value; return the bytes of other types as they are."""
+    if isinstance(value, int):
+        return _as_varint(value << 1 if value >= 0 else (-value << 1) - 1)
+    return _as_varint(len(value)) + value if kind == Wire.BINARY else value
+
+
+def _as_varint(value: int) -> bytes:
+    out = bytearray()
     while value > _LOW:
         out.append(value & _LOW | _LOW + 1)
         value >>= 7
     out.append(value)
+    return bytes(out)
 
 
-def _zigzag(out: bytearray, value: int) -> None:
-    _varint(out, value << 1 if value >= 0 else (-value << 1) - 1)
-
-
-def _write(out: bytearray, kind: int, value: Any) -> None:
-    if kind in _VARINTS:
-        _zigzag(out, value)
-    elif kind == Wire.BINARY:
-        _varint(out, len(value))
-        out += value
-    elif kind == Wire.STRUCT:
-        _write_struct(out, value)
-    elif kind == Wire.LIST:
-        _write_list(out, *value)
-    elif kind in _SIZES:
-        out += value
-
-
-def _write_list(out: bytearray, kind: int, values: list[Any]) -> None:
-    _write_list_header(out, kind, len(values))
-    for value in values:
-        _write(out, Wire.BYTE if kind in _BOOLEANS else kind, value)
-
-
-def _write_list_header(out: bytearray, kind: int, count: int) -> None:
+def _list_start(kind: int, count: int) -> bytes:
     if count < _LONG:
-        out.append(count << 4 | kind)
-    else:
-        out.append(_LONG << 4 | kind)
-        _varint(out, count)
+        return bytes([count << 4 | kind])
+    return bytes([_LONG << 4 | kind]) + _as_varint(count)
 
 
-def _write_struct(out: bytearray, fields: Struct) -> None:
-    last = 0
-    for field in sorted(fields):
-        kind, value = fields[field]
-        _write_header(out, field, last, kind)
-        last = field
-        _write(out, kind, value)
-    out.append(0)
+def column_metas(group: Struct) -> list[Struct]:
+    """Return the metadata of a row group's column chunks."""
+    return [chunk.struct(ColumnChunk.META) for chunk in group.structs(RowGroup.COLUMNS)]
 
 
-def _write_header(out: bytearray, field: int, last: int, kind: int) -> None:
-    if 0 < field - last <= _LONG:
-        out.append(field - last << 4 | kind)
-    else:
-        out.append(kind)
-        _zigzag(out, field)
+_OFFSETS = (ColumnMeta.DATA_PAGE, ColumnMeta.INDEX_PAGE, ColumnMeta.DICTIONARY_PAGE)
 
 
-class DecodedFooter(NamedTuple):
-    """A footer that was decoded from these bytes."""
+def chunk_extent(meta: Struct) -> tuple[int, int]:
+    """Return begin and end of a column chunk, from its metadata.
 
-    data: bytes
-    fields: Struct
+    Raises:
+        DamagedError: they are impossible.
+    """
+    offsets = [at for field in _OFFSETS if (at := meta.integer(field, 0)) > 0]
+    begin = min(offsets, default=0)
+    end = begin + meta.integer(ColumnMeta.COMPRESSED)
+    if end != begin and not len(MAGIC) <= begin <= max(offsets, default=0) < end:
+        raise DamagedError(f"a column chunk at bytes {begin} to {end} is not in its data")
+    return begin, end
 
 
-def read_footer(
-    file: OpenFile, size: int, decoded: DecodedFooter | None = None
-) -> tuple[Struct, int]:
+def shift_chunk(meta: Struct, delta: int) -> None:
+    """Shift a column chunk's offsets."""
+    for offset in _OFFSETS:
+        if meta.integer(offset, 0) > 0:
+            meta.put(offset, Wire.I64, meta.integer(offset) + delta)
+
+
+def read_footer(file: OpenFile, size: int) -> tuple[Struct, int]:
     """Decode a file's footer; return it and its offset.
 
     Args:
         file: the open file.
         size: its bytes.
-        decoded: the result, if the footer has these bytes: decoding takes 15 us a column chunk.
 
     Raises:
         EncryptedError, FooterError: as `read_footer_bytes`.
     """
     data, start = read_footer_bytes(file, size)
-    footer = decoded.fields if decoded and decoded.data == data else decode(data)[0]
+    footer = decode(data, FOOTER)[0]
     if FileMeta.ENCRYPTION in footer:
         raise EncryptedError("some of its columns are encrypted")
     return footer, start
 
 
 def read_schema_elements(file: OpenFile, size: int) -> list[Struct]:
-    """Decode the flattened schema of a file and nothing behind it; raises as `read_footer`."""
+    """Decode the flattened schema of a file; raises as `read_footer`."""
     data, _ = read_footer_bytes(file, size)
-    try:
-        return _StructReader(data).struct(0, FileMeta.SCHEMA).structs(FileMeta.SCHEMA)
-    except IndexError:
-        raise FooterError("it ends in the middle of a value") from None
+    return decode(data, {FileMeta.SCHEMA: {}})[0].structs(FileMeta.SCHEMA)
 
 
 def read_footer_bytes(file: OpenFile, size: int) -> tuple[bytes, int]:
@@ -466,7 +388,7 @@ def read_footer_bytes(file: OpenFile, size: int) -> tuple[bytes, int]:
         raise EncryptedError("its footer is encrypted")
     if size < len(MAGIC) + TAIL or not tail.endswith(MAGIC):
         raise FooterError("it does not end with PAR1, as Parquet files do")
-    length = struct.unpack("<I", tail[:4])[0]
+    length = int.from_bytes(tail[:4], "little")
     start = size - TAIL - length
     if start < len(MAGIC):
         raise FooterError(f"its footer of {length} bytes does not fit in {size} bytes")
@@ -476,28 +398,4 @@ def read_footer_bytes(file: OpenFile, size: int) -> tuple[bytes, int]:
 def file_end(footer: Struct) -> bytes:
     """Return the end of a Parquet file: the encoded footer, its length and the magic."""
     data = encode(footer)
-    return data + struct.pack("<I", len(data)) + MAGIC
-
-
-def statistics(nulls: int, bounds: list[bytes]) -> Struct:
-    """Return a chunk's Statistics: its null count and, unless `bounds` is empty, min and max."""
-    fields = Struct().put(_NULLS, Wire.I64, nulls)
-    if bounds:
-        fields.put(_LOWEST, Wire.BINARY, bounds[0]).put(_HIGHEST, Wire.BINARY, bounds[1])
-    return fields
-
-
-def merge_statistics(parts: list[Struct], order: str | None) -> Struct:
-    """Add up null counts, and merge min and max.
-
-    Args:
-        parts: Statistics.
-        order: the `struct` format of the values; None omits min and max, for types whose bytes
-            have another order.
-    """
-    merged = Struct().put(_NULLS, Wire.I64, sum(part.integer(_NULLS, 0) for part in parts))
-    for bound, best in ((_HIGHEST, max), (_LOWEST, min)):
-        values = [part.binary(bound) for part in parts if bound in part]
-        if order and values:
-            merged.put(bound, Wire.BINARY, best(values, key=struct.Struct(order).unpack))
-    return merged
+    return data + len(data).to_bytes(4, "little") + MAGIC

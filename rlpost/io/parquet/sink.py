@@ -1,48 +1,295 @@
 """Sinks: output files with a source's columns and new ones.
 
-The source's column chunks are copied if possible (`SpliceSink`), otherwise decoded and encoded
+The source's column chunks are copied if possible (`Sink`), otherwise decoded and encoded
 (`RewriteSink`). The output appears under its name when it is complete: it is written beside the
 target, synced, and renamed.
 """
 
 from __future__ import annotations
 
+import tempfile
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.parquet.encode import Encoder
+from rlpost.io.parquet.encode import EncodedRows, Encoder, shared_encoder
 from rlpost.io.parquet.footer import (
     MAGIC,
+    ColumnChunk,
+    ColumnMeta,
     DamagedError,
     EncryptedError,
     FileMeta,
     FooterError,
     RowGroup,
-    SchemaElement,
     Struct,
     Wire,
+    chunk_extent,
+    column_metas,
+    file_end,
     read_footer,
 )
 from rlpost.io.parquet.reader import ParquetReader
-from rlpost.io.parquet.splice import SpliceSink, compact, data_range
-from rlpost.io.parquet.splice_plan import plan_splice
-from rlpost.io.ranges import close_file, open_file
-from rlpost.io.staged import file_errors
+from rlpost.io.parquet.schemas import add_entries, join_file_metadata, key_values, put_key_values
+from rlpost.io.parquet.splice import merge_chunks, splice
+from rlpost.io.ranges import close_file, open_file, read_at
+from rlpost.io.staged import READ_BYTES, file_errors
+from rlpost.io.system import write_all
 from rlpost.io.uploads import stage_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
+    from typing import IO
 
-    from rlpost.io.parquet.footer import DecodedFooter
     from rlpost.io.paths import AnyPath
     from rlpost.io.uploads import OutputFile
 
 
-READ_BYTES = 32 << 20  # decoded source bytes in memory at a time
+SOURCE_BYTES = 32 << 20  # decoded source bytes in memory at a time
+SPOOL_BYTES = 64 << 20  # bytes of pages in memory, before they go to a file
+WRITE_BYTES = 1 << 20  # bytes of small pages that are written at a time
+
+
+class _SpooledRows(NamedTuple):
+    """Rows whose bytes begin at an offset in the spool's file."""
+
+    rows: EncodedRows
+    begin: int
+
+
+class PageSpool:
+    """The new pages of one row group: in memory while they are small, then in a temporary file.
+
+    A row group may be as large as its file, and so may be its new pages. The temporary file has no
+    name, so nothing is left of it however the run ends.
+
+    Args:
+        folder: the folder of the temporary file: on the output's disk, which has enough space.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.rows = 0
+        self._folder = folder
+        self._parts: list[EncodedRows | _SpooledRows] = []
+        self._size = 0  # of the pages in memory
+        self._file: IO[bytes] | None = None
+        self._end = 0
+
+    def add(self, encoded: EncodedRows) -> None:
+        """Add the next rows.
+
+        Raises:
+            ReadWriteError: the file cannot be written.
+        """
+        self.rows += encoded.rows
+        self._parts.append(encoded)
+        self._size += len(encoded.data)
+        if self._size > SPOOL_BYTES:
+            with file_errors(self._folder, "cannot be written"):
+                self._parts = [*map(self._spooled, self._parts)]
+            self._size = 0
+
+    def _spooled(self, part: EncodedRows | _SpooledRows) -> _SpooledRows:
+        if isinstance(part, _SpooledRows):
+            return part
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+        begin, self._end = self._end, self._end + len(part.data)
+        write_all(self._file.fileno(), memoryview(part.data), begin)
+        return _SpooledRows(part._replace(data=pa.py_buffer(b"")), begin)
+
+    def chunks(self) -> Iterator[tuple[Struct, Iterator[memoryview]]]:
+        """Yield metadata and pages of each column chunk."""
+        metas = [
+            (part.rows if isinstance(part, _SpooledRows) else part).metas for part in self._parts
+        ]
+        for chunk in zip(*metas, strict=True):
+            yield merge_chunks([*chunk]), self._pages(chunk)
+
+    def _pages(self, metas: tuple[Struct, ...]) -> Iterator[memoryview]:
+        for part, meta in zip(self._parts, metas, strict=True):
+            begin, end = chunk_extent(meta)
+            if isinstance(part, EncodedRows):
+                yield memoryview(part.data)[begin:end]
+                continue
+            assert self._file is not None
+            for at in range(part.begin + begin, part.begin + end, READ_BYTES):
+                size = min(READ_BYTES, part.begin + end - at)
+                with file_errors(self._folder, "the temporary file of new pages cannot be read"):
+                    data = read_at(self._file.fileno(), size, at)
+                    if len(data) < size:
+                        raise OSError("it became shorter")
+                yield memoryview(data)
+
+    def clear(self) -> None:
+        """Remove all rows, and delete the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        self._parts, self._size, self._end, self.rows = [], 0, 0, 0
+
+
+class Sink:
+    """Appends the chunks of new columns to copied ones, row group by row group, in any batches.
+
+    `write` is `append` of `encode`. `encode` is the expensive part and thread-safe. The other
+    methods are for one thread, and `append` needs the batches in the order of their rows.
+
+    Args:
+        footer: the footer from `splice`, with kept chunks at their offsets in the output.
+        encoder: encodes the new columns.
+        output: the file to write, which this object publishes or discards.
+        end: the end of the kept data.
+    """
+
+    reason: str | None = None
+    """Why the source's columns are decoded and encoded; None if they are copied."""
+
+    def __init__(self, footer: Struct, encoder: Encoder, output: OutputFile, end: int) -> None:
+        self.output = output
+        self.size = 0
+        """Bytes of the completed file."""
+        self._footer = footer
+        self._groups = footer.structs(FileMeta.ROW_GROUPS)
+        self._encoder = encoder
+        try:
+            output.write(0, MAGIC)  # before the copied data
+        except BaseException:
+            output.discard()  # nobody else can: there is no sink
+            raise
+        self._end = end
+        self._blocks: list[memoryview] = []  # to write before the end
+        self._unwritten = 0
+        self._current = 0
+        self._spool = PageSpool(output.path.parent)
+
+    def encode(self, columns: pa.RecordBatch) -> Any:
+        """Encode the next rows' new columns, for `append`."""
+        return self._encoder.encode(columns)
+
+    def append(self, row_group: int, encoded: Any) -> None:
+        """Add the next rows of a row group of the source."""
+        rows = self._encoder.rows_of(encoded)
+        if not rows.rows:
+            return
+        while self._current < min(row_group, len(self._groups)):
+            self._finish_group()
+        if row_group != self._current or rows.rows > self._missing():
+            raise ValueError(f"row group {row_group} gets more rows than it has")
+        self._spool.add(rows)
+        if not self._missing():
+            self._finish_group()
+
+    def write(self, row_group: int, columns: pa.RecordBatch) -> None:
+        """Encode and add the next rows of a row group of the source."""
+        self.append(row_group, self.encode(columns))
+
+    def complete(self, metadata: Mapping[str, str]) -> None:
+        """Write the footer with additional key-value entries, and sync the file."""
+        while self._current < len(self._groups):
+            self._finish_group()
+        new = {key.encode(): value.encode() for key, value in metadata.items()}
+        put_key_values(self._footer, add_entries(key_values(self._footer), new))
+        self._add(memoryview(file_end(self._footer)))
+        self._flush()
+        self.size = self._end
+        self.output.complete()
+
+    def publish(self) -> None:
+        """Rename the completed file to the target."""
+        self.output.publish()
+
+    def close(self, metadata: Mapping[str, str]) -> None:
+        """Complete the file and publish it."""
+        self.complete(metadata)
+        self.publish()
+
+    def abort(self) -> None:
+        """Remove the unfinished file; never raises, and does nothing after `close`."""
+        self._spool.clear()
+        self.output.discard()
+
+    def _missing(self) -> int:
+        """Return the missing rows of the current row group, 0 after the last row group."""
+        if self._current == len(self._groups):
+            return 0
+        return self._groups[self._current].integer(RowGroup.ROWS) - self._spool.rows
+
+    def _finish_group(self) -> None:
+        """Write the new chunks of the current row group, which has all of its rows."""
+        if self._missing():
+            raise ValueError(f"row group {self._current} lacks {self._missing()} rows")
+        if not self._spool.rows:
+            self._spool.add(self._encoder.rows_of(self._encoder.empty))
+        group = self._groups[self._current]
+        chunks = group.structs(RowGroup.COLUMNS)
+        begins = [begin for begin, stop in map(chunk_extent, column_metas(group)) if stop > begin]
+        group.put(RowGroup.OFFSET, Wire.I64, min(begins, default=self._end))
+        for meta, pages in self._spool.chunks():
+            meta.put(ColumnMeta.DATA_PAGE, Wire.I64, self._end)
+            chunk = Struct({ColumnChunk.META: (Wire.STRUCT, meta)})
+            chunks.append(chunk.put(ColumnChunk.OFFSET, Wire.I64, 0))
+            for page in pages:
+                self._add(page)
+        group.put_structs(RowGroup.COLUMNS, chunks)
+        for total, part in (
+            (RowGroup.BYTES, ColumnMeta.UNCOMPRESSED),
+            (RowGroup.COMPRESSED, ColumnMeta.COMPRESSED),
+        ):
+            size = sum(meta.integer(part) for meta in column_metas(group))
+            group.put(total, Wire.I64, size)
+        self._spool.clear()
+        self._current += 1
+
+    def _add(self, block: memoryview) -> None:
+        """Add bytes at the end of the file."""
+        self._blocks.append(block)
+        self._unwritten += len(block)
+        self._end += len(block)
+        if self._unwritten > WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        blocks = self._blocks
+        self.output.write(
+            self._end - self._unwritten, blocks[0] if len(blocks) == 1 else b"".join(blocks)
+        )
+        self._blocks, self._unwritten = [], 0
+
+
+class RewriteSink(Sink):
+    """Decodes a source's columns, and encodes them with the new ones; see `Sink`.
+
+    Args:
+        source: reads the source's columns.
+        encoder: encodes them and the new ones.
+        output: the file to write.
+        reason: why the source's columns are not copied.
+    """
+
+    def __init__(
+        self, source: SourceReader, encoder: Encoder, output: OutputFile, reason: str
+    ) -> None:
+        super().__init__(source.footer(encoder), encoder, output, len(MAGIC))
+        self.reason = reason
+        self._source = source
+
+    def encode(self, columns: pa.RecordBatch) -> Any:
+        """Return the batch: `append` encodes it with the source's columns."""
+        return columns
+
+    def append(self, row_group: int, encoded: Any) -> None:
+        """Read, encode and add the next rows of a row group."""
+        while encoded.num_rows:
+            rows = self._source.read(row_group, encoded.num_rows)
+            new = encoded.slice(0, rows.num_rows)
+            schema = pa.schema([*rows.schema, *new.schema])
+            joined = pa.RecordBatch.from_arrays([*rows.columns, *new.columns], schema=schema)
+            super().append(row_group, super().encode(joined))
+            encoded = encoded.slice(rows.num_rows)
 
 
 class SourceReader:
@@ -64,26 +311,17 @@ class SourceReader:
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._batch: pa.RecordBatch | None = None  # None after a row group's last rows
 
-    def footer_without_columns(self, encoder: Encoder) -> Struct:
-        """Return FileMetaData with the source's row groups and key-values, but no columns."""
+    def footer(self, encoder: Encoder) -> Struct:
+        """Return FileMetaData with the source's rows and key-values, and the encoder's columns."""
         metadata = self._file.metadata
-        root = Struct().put(SchemaElement.NAME, Wire.BINARY, b"schema")
         groups = [
             Struct().put(RowGroup.ROWS, Wire.I64, metadata.row_group(group).num_rows)
             for group in range(metadata.num_row_groups)
         ]
-        pairs = [
-            Struct().put(1, Wire.BINARY, key).put(2, Wire.BINARY, value)
-            for key, value in (metadata.metadata or {}).items()
-        ]
-        footer = Struct().put(FileMeta.VERSION, Wire.I32, 2)
+        footer = Struct(encoder.footer).put_structs(FileMeta.ROW_GROUPS, groups)
         footer.put(FileMeta.ROWS, Wire.I64, metadata.num_rows)
-        footer.put_list(FileMeta.SCHEMA, Wire.STRUCT, [root])
-        footer.put_list(FileMeta.ROW_GROUPS, Wire.STRUCT, groups)
-        footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)
-        footer[FileMeta.CREATED_BY] = encoder.footer[FileMeta.CREATED_BY]
         with self._errors():
-            plan_splice(footer, 0, encoder, None, ())
+            put_key_values(footer, join_file_metadata(metadata.metadata or {}, [], encoder.fields))
         return footer
 
     def read(self, row_group: int, most: int) -> pa.RecordBatch:
@@ -104,7 +342,7 @@ class SourceReader:
 
     def _open(self, row_group: int) -> None:
         group = self._file.metadata.row_group(row_group)
-        rows = READ_BYTES * group.num_rows // max(group.total_byte_size, 1)
+        rows = SOURCE_BYTES * group.num_rows // max(group.total_byte_size, 1)
         most = min(max(rows, 1), 1 << 16)
         self._batches = self._reader.batches(most, row_group, self.fields.names)
         self._group, self._batch = row_group, pa.record_batch({})
@@ -119,138 +357,6 @@ class SourceReader:
             raise DataError(f"{self._path}: cannot be read as Parquet: {error}") from None
 
 
-class RewriteSink:
-    """Decodes a source's columns, and encodes them with the new ones; see `Sink`.
-
-    Args:
-        source: reads the source's columns.
-        inner: the sink of a file without copied columns.
-        reason: why the source's columns are not copied.
-    """
-
-    def __init__(self, source: SourceReader, inner: Sink, reason: str) -> None:
-        self.reason = reason
-        self._source = source
-        self._inner = inner
-
-    @property
-    def output(self) -> OutputFile:
-        """The file that is written."""
-        return self._inner.output
-
-    @property
-    def size(self) -> int:
-        """Bytes of the completed file."""
-        return self._inner.size
-
-    def encode(self, columns: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch: `append` encodes it with the source's columns."""
-        return columns
-
-    def append(self, row_group: int, encoded: pa.RecordBatch) -> None:
-        """Read, encode and add the next rows of a row group."""
-        while encoded.num_rows:
-            rows = self._source.read(row_group, encoded.num_rows)
-            new = encoded.slice(0, rows.num_rows)
-            schema = pa.schema([*rows.schema, *new.schema])
-            arrays = [*rows.columns, *new.columns]
-            self._inner.write(row_group, pa.RecordBatch.from_arrays(arrays, schema=schema))
-            encoded = encoded.slice(rows.num_rows)
-
-    def write(self, row_group: int, columns: pa.RecordBatch) -> None:
-        """Read, encode and add the next rows of a row group."""
-        self.append(row_group, columns)
-
-    def complete(self, metadata: Mapping[str, str]) -> None:
-        """Write the footer with additional key-value entries, and sync the file."""
-        self._inner.complete(metadata)
-
-    def publish(self) -> None:
-        """Rename the completed file to the target."""
-        self._inner.publish()
-
-    def close(self, metadata: Mapping[str, str]) -> None:
-        """Complete the file and publish it."""
-        self._inner.close(metadata)
-
-    def abort(self) -> None:
-        """Remove the unfinished file."""
-        self._inner.abort()
-
-
-class Sink(Protocol):
-    """Writes new columns, row group by row group, each in any number of batches.
-
-    `write` is `append` of `encode`. `encode` is the expensive part and thread-safe. The other
-    methods are for one thread, and `append` needs the batches in the order of their rows.
-    """
-
-    @property
-    def reason(self) -> str | None:
-        """Why the source's columns are decoded and encoded; None if they are copied."""
-
-    @property
-    def output(self) -> OutputFile:
-        """The file that is written."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the completed file."""
-
-    def encode(self, columns: pa.RecordBatch) -> Any:
-        """Encode the next rows' new columns, for `append`."""
-
-    def append(self, row_group: int, encoded: Any) -> None:
-        """Add the next rows of a row group of the source."""
-
-    def write(self, row_group: int, columns: pa.RecordBatch) -> None:
-        """Encode and add the next rows of a row group of the source."""
-
-    def complete(self, metadata: Mapping[str, str]) -> None:
-        """Write the footer with additional key-value entries, and sync the file."""
-
-    def publish(self) -> None:
-        """Rename the completed file to the target."""
-
-    def close(self, metadata: Mapping[str, str]) -> None:
-        """Complete the file and publish it."""
-
-    def abort(self) -> None:
-        """Remove the unfinished file; never raises, and does nothing after `close`."""
-
-
-def encoder_for(
-    fields: pa.Schema,
-    *,
-    constant: Collection[str] = (),
-    aliases: Mapping[str, str] | None = None,
-    codec: str = "zstd",
-    level: int | None = None,
-) -> Encoder:
-    """Return the encoder of a sink that `open_sink` opens with the same arguments."""
-    level = 1 if codec == "zstd" and level is None else level
-    pairs = frozenset((aliases or {}).items())
-    return _encoder(fields, frozenset(constant), pairs, codec, level)
-
-
-@lru_cache(8)
-def _encoder(
-    fields: pa.Schema,
-    constant: frozenset[str],
-    aliases: frozenset[tuple[str, str]],
-    codec: str,
-    level: int | None,
-) -> Encoder:
-    """Return an encoder, which all files with the same new columns share."""
-    return Encoder(
-        fields,
-        constant=constant,
-        aliases=dict(sorted(aliases)),
-        codec=codec,
-        level=level,
-    )
-
-
 def open_sink(
     source: AnyPath,
     target: AnyPath,
@@ -260,11 +366,6 @@ def open_sink(
     keep: Collection[str] | None = None,
     constant: Collection[str] = (),
     aliases: Mapping[str, str] | None = None,
-    force_rewrite: bool = False,
-    codec: str = "zstd",
-    level: int | None = None,
-    begun: OutputFile | None = None,
-    decoded: DecodedFooter | None = None,
 ) -> Sink:
     """Open a sink for one file.
 
@@ -278,11 +379,6 @@ def open_sink(
             tokens of a response; see `Encoder`.
         aliases: new column -> new column with the same values; encoded once, and `write` needs
             only the latter.
-        force_rewrite: decode and encode the source's columns even if they can be copied.
-        codec: compression of new columns (in a rewrite, of all columns), or "none".
-        level: its level; None for 1 with zstd, and for the default of other codecs.
-        begun: the copy that `start_copy` started; valid only if no column is dropped.
-        decoded: the footer of the source, if it was decoded already; it is changed.
 
     Raises:
         UsageError: a new column has the name of a kept one.
@@ -290,40 +386,33 @@ def open_sink(
         ReadWriteError: the source cannot be opened or is encrypted, or the target's folder is
             not writable.
     """
-    encoder = partial(encoder_for, constant=constant, aliases=aliases, codec=codec, level=level)
-    spliced: SpliceSink | str = "a rewrite was requested"
-    with ExitStack() as undo:
-        if begun is not None:
-            undo.callback(begun.discard)
-        if not force_rewrite:
-            spliced = _splice(source, target, encoder(fields), keep, drop, begun, decoded)
-        if not isinstance(spliced, str):
-            undo.pop_all()
-            return spliced
+
+    def encoder(fields: pa.Schema) -> Encoder:
+        return shared_encoder(fields, frozenset(constant), frozenset((aliases or {}).items()))
+
+    sink = _spliced(source, target, encoder(fields), keep, drop)
+    if isinstance(sink, Sink):
+        return sink
     reader = SourceReader(source, keep, drop)
     _check_names(source, reader.fields.names, fields)
     joined = encoder(pa.schema([*reader.fields, *fields]))
-    footer = reader.footer_without_columns(joined)
-    inner = SpliceSink(footer, joined, stage_file(target), len(MAGIC))
-    return RewriteSink(reader, inner, spliced)
+    return RewriteSink(reader, joined, stage_file(target), sink)
 
 
-def _splice(
+def _spliced(
     source: AnyPath,
     target: AnyPath,
     encoder: Encoder,
     keep: Collection[str] | None,
     drop: Collection[str],
-    begun: OutputFile | None,
-    decoded: DecodedFooter | None,
-) -> SpliceSink | str:
+) -> Sink | str:
     """Open a sink that copies the kept columns; return the reason if that is impossible."""
     with file_errors(source, "cannot be read"), ExitStack() as opened:
         file, size = open_file(source)
         opened.callback(close_file, file)
         try:
-            footer, end = read_footer(file, size, decoded)
-            names, all_kept = plan_splice(footer, end, encoder, keep, drop)
+            footer, end = read_footer(file, size)
+            names, ranges = splice(footer, end, encoder, keep, drop)
         except EncryptedError as error:
             raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None
         except DamagedError as error:
@@ -331,19 +420,11 @@ def _splice(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
-        groups = footer.structs(FileMeta.ROW_GROUPS)
-        ranges = data_range(end) if all_kept else compact(groups)
+        output = stage_file(target)
         kept = max((span.at + span.size for span in ranges), default=len(MAGIC))
-        if begun is not None:
-            if begun.ranges != ranges:
-                raise ReadWriteError(
-                    f"{source}: changed during the run; run again when no other process writes it"
-                )
-            return SpliceSink(footer, encoder, begun, kept)
-        staged = stage_file(target)
-        sink = SpliceSink(footer, encoder, staged, kept)
+        sink = Sink(footer, encoder, output, kept)
         opened.pop_all()
-        staged.copy(file, ranges)
+        output.copy(file, ranges)
         return sink
 
 

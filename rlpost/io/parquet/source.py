@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +20,8 @@ import pyarrow as pa
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.arrow import is_list, string_array, to_arrow
 from rlpost.io.memory_limit import is_out_of_memory
-from rlpost.io.parquet.checks import check_utf8, metadata_of, read_decoded
+from rlpost.io.parquet.checks import check_utf8, read_metadata
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
-from rlpost.io.parquet.footer import Shapes
 from rlpost.io.parquet.inputs import (
     MASK_KEY,
     RECIPE_KEY,
@@ -41,14 +40,12 @@ if TYPE_CHECKING:
 
     from rlpost.errors import RlpostError
     from rlpost.io.parquet.fingerprint import FileFingerprint
-    from rlpost.io.parquet.footer import DecodedFooter
 
 
 CHUNK_TOKENS = 1 << 19
 """Approximate list elements of a chunk: half as many cost more calls, twice as many do not fit the
 cache."""
 _FOOTERS = 8  # remote footers to fetch at a time
-_KEPT_FOOTERS = 4 << 20  # encoded bytes; decoded they use 28 times as much memory
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,6 @@ class Source:
 
     Args:
         files: from `find_inputs`; at least one.
-        keep_footers: keep decoded footers for `take_footer`, up to a limit.
 
     Raises:
         ReadWriteError: a file cannot be opened.
@@ -113,34 +109,16 @@ class Source:
     frugal = False
     """Decode in one thread, into memory of the C library (`ParquetReader`)."""
 
-    def __init__(self, files: Sequence[InputFile], *, keep_footers: bool = False) -> None:
+    def __init__(self, files: Sequence[InputFile]) -> None:
         self.files = list(files)
-        self._kept: dict[int, DecodedFooter] = {}
-        self._room = _KEPT_FOOTERS if keep_footers else 0
         self.fingerprints = [local_fingerprint(file.path) for file in self.files]
         remote = any(isinstance(file.path, RemotePath) for file in self.files)
-        footer = partial(_footer, Shapes())
-        decoded = map_ordered(footer, iter(self.files), _FOOTERS if remote else 1)
-        self.footers = [self._keep(index, footer) for index, footer in enumerate(decoded)]
+        self.footers = [*map_ordered(_footer, iter(self.files), _FOOTERS if remote else 1)]
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
         self._opened: dict[int, FileFingerprint] = {}
         """Fingerprints of remote files when `check_same` first had a reader of them."""
-
-    def _keep(self, index: int, footer: DecodedFooter) -> pq.FileMetaData:
-        """Keep a decoded footer, if there is room for it; return pyarrow's object for it."""
-        if len(footer.data) <= self._room:
-            self._room -= len(footer.data)
-            self._kept[index] = footer
-        try:
-            return metadata_of(footer.data)
-        except _DAMAGE as error:
-            raise _unreadable(self.files[index], error) from None
-
-    def take_footer(self, index: int) -> DecodedFooter | None:
-        """Return a file's decoded footer, which is no longer kept then; None if it was not."""
-        return self._kept.pop(index, None)
 
     @cached_property
     def name(self) -> str:
@@ -309,9 +287,9 @@ class Source:
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
-def _footer(shapes: Shapes, file: InputFile) -> DecodedFooter:
+def _footer(file: InputFile) -> pq.FileMetaData:
     try:
-        return read_decoded(file.path, shapes)
+        return read_metadata(file.path)
     except _DAMAGE as error:
         raise _unreadable(file, error) from None
 
@@ -437,9 +415,6 @@ class TableSource:
         """Read the table in chunks: it is the only file."""
         assert index == 0
         return self.read(columns, chunk_tokens, sized_by)
-
-    def take_footer(self, index: int) -> None:
-        """Return None: the table has no footer."""
 
     def check_unchanged(self) -> None:
         """Do nothing: Arrow tables are immutable."""

@@ -1,180 +1,189 @@
-"""Splicing: copying a source's column chunks unchanged, and appending chunks of new columns.
+"""Splices: the footer and the byte ranges of a source for an output with new columns.
 
 Kept columns are not decoded. The output is the source's data, byte for byte, then the new columns'
 chunks, row group by row group, and one footer with both schemas. If all columns are kept, their
-offsets do not change, so the copy can start before anything else. If some are dropped, the kept
-chunks and Bloom filters are compacted. The output has no page indexes. New pages are spooled until
-their row group is full: the pages of a column chunk must be contiguous.
+offsets do not change. If some are dropped, the kept chunks and Bloom filters are compacted. The
+output has no page indexes: some readers need them for all columns of a row group, or for none.
 """
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import ExitStack
-from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlpost.io.parquet.footer import (
     MAGIC,
-    TAIL,
     ColumnChunk,
     ColumnMeta,
+    DamagedError,
+    EncryptedError,
     FileMeta,
+    FooterError,
     RowGroup,
+    SchemaElement,
     Struct,
     Wire,
-    file_end,
-)
-from rlpost.io.parquet.splice_plan import (
-    add_key_values,
     chunk_extent,
     column_metas,
-    merge_chunks,
-    shift_offsets,
+    shift_chunk,
 )
-from rlpost.io.ranges import close_file, open_file, read_at
-from rlpost.io.staged import READ_BYTES, ByteRange, file_errors, write_all
-from rlpost.io.uploads import OutputFile, stage_file
+from rlpost.io.parquet.schemas import join_file_metadata, key_values, put_key_values
+from rlpost.io.staged import ByteRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-    from typing import IO
+    from collections.abc import Collection
 
-    import pyarrow as pa
-
-    from rlpost.io.parquet.encode import ColumnPages, EncodedRows, Encoder
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.parquet.encode import Encoder
 
 
-SPOOL_BYTES = 64 << 20  # bytes of pages in memory, before they go to a file
+_INDEXES = (
+    ColumnChunk.OFFSET_INDEX,
+    ColumnChunk.OFFSET_LENGTH,
+    ColumnChunk.COLUMN_INDEX,
+    ColumnChunk.COLUMN_LENGTH,
+)
 
 
-class _SpooledPages(NamedTuple):
-    """Consecutive pages in the spool's file."""
+class Splice(NamedTuple):
+    """What an output keeps of a source."""
 
-    begin: int
-    size: int
-
-
-class PageSpool:
-    """The new pages of one row group: in memory while they are small, then in a temporary file.
-
-    A row group may be as large as its file, and so may be its new pages. The temporary file has no
-    name, so nothing is left of it however the run ends.
-
-    Args:
-        folder: the folder of the temporary file: on the output's disk, which has enough space.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.rows = 0
-        self._folder = folder
-        self._spooled: list[EncodedRows] = []  # in the file
-        self._pending: list[EncodedRows] = []  # the rows behind them, in memory
-        self._size = 0
-        self._file: IO[bytes] | None = None
-        self._end = 0
-
-    def add(self, encoded: EncodedRows) -> None:
-        """Add the next rows.
-
-        Raises:
-            ReadWriteError: the file cannot be written.
-        """
-        self.rows += encoded.rows
-        self._pending.append(encoded)
-        self._size += sum(map(len, (page for pages in _distinct(encoded) for page in pages)))
-        if self._size > SPOOL_BYTES:
-            with file_errors(self._folder, "cannot be written"):
-                self._spooled += [self._write(rows) for rows in self._pending]
-            self._pending, self._size = [], 0
-
-    def take(self) -> list[EncodedRows]:
-        """Remove and return all rows, in order; read their pages by `bytes_of`."""
-        encoded = self._spooled + self._pending
-        self._spooled, self._pending, self._size, self.rows = [], [], 0, 0
-        return encoded
-
-    def bytes_of(self, column: ColumnPages) -> Iterator[bytes | memoryview]:
-        """Read the pages of a column of rows that `take` returned."""
-        for page in column.pages:
-            if not isinstance(page, _SpooledPages):
-                yield page
-                continue
-            assert self._file is not None
-            for done in range(0, page.size, READ_BYTES):
-                with file_errors(self._folder, "the temporary file of new pages cannot be read"):
-                    size = min(READ_BYTES, page.size - done)
-                    data = read_at(self._file.fileno(), size, page.begin + done)
-                    if len(data) < size:
-                        raise OSError("it became shorter")
-                yield data
-
-    def clear(self) -> None:
-        """Delete the file: the rows that `take` returned are no longer needed."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-
-    def _write(self, encoded: EncodedRows) -> EncodedRows:
-        """Write the pages of some rows to the file."""
-        spooled = {id(pages): [self._write_pages(pages)] for pages in _distinct(encoded)}
-        columns = [replace(column, pages=spooled[id(column.pages)]) for column in encoded.columns]
-        return replace(encoded, columns=columns)
-
-    def _write_pages(self, pages: list[bytes | memoryview]) -> _SpooledPages:
-        if self._file is None:
-            self._file, self._end = tempfile.TemporaryFile(dir=self._folder), 0  # noqa: SIM115
-        begin = self._end
-        for page in pages:
-            self._end += write_all(self._file.fileno(), page, self._end)
-        return _SpooledPages(begin, self._end - begin)
+    names: list[str]
+    """The kept columns."""
+    ranges: list[ByteRange]
+    """The bytes to copy."""
 
 
-def _distinct(encoded: EncodedRows) -> list[list[bytes | memoryview]]:
-    """Return the lists of pages, each once: columns with the same values share one list."""
-    return list({id(column.pages): column.pages for column in encoded.columns}.values())
+def splice(
+    footer: Struct, end: int, new: Encoder, keep: Collection[str] | None, drop: Collection[str]
+) -> Splice:
+    """Check a footer against its file, remove dropped columns, and add new ones to its schema.
 
-
-def start_copy(source: AnyPath, target: AnyPath) -> OutputFile | None:
-    """Start to copy all data of a Parquet file to a staged output that keeps all columns.
+    The row groups get the chunks of the kept columns, at their offsets in the output.
 
     Args:
-        source: the file.
-        target: the output.
-
-    Returns:
-        The staged file, for `open_sink`; None if the source is no Parquet file.
+        footer: FileMetaData; changed in place.
+        end: the offset of the footer, and so the end of column chunks.
+        new: encodes the new columns.
+        keep: names of the top-level columns to keep, None for all.
+        drop: names of the columns to drop.
 
     Raises:
-        ReadWriteError: the source cannot be read, or the target's folder is not writable.
+        DamagedError: a column chunk is outside of the file.
+        EncryptedError: a column is encrypted.
+        FooterError: the file cannot be spliced, but may be readable.
     """
-    with file_errors(source, "cannot be read"):
-        file, size = open_file(source)
-        tail = read_at(file, min(TAIL, size), max(size - TAIL, 0))
-    length = int.from_bytes(tail[:4], "little")
-    end = size - TAIL - length
-    if tail[4:] != MAGIC or end < len(MAGIC):
-        close_file(file)
-        return None
-    with ExitStack() as undo:
-        undo.callback(close_file, file)
-        staged = stage_file(target)
-        undo.callback(staged.discard)
-        staged.write(0, MAGIC)  # before the copied data
-        undo.pop_all()
-    staged.copy(file, data_range(end))
-    return staged
+    elements = footer.structs(FileMeta.SCHEMA)
+    columns = _top_level(elements)
+    kept = [c for c in columns if (keep is None or c.name in keep) and c.name not in drop]
+    names = [column.name for column in kept]
+    leaves = [leaf for column in kept for leaf in column.leaves]
+    count = sum(len(column.leaves) for column in columns)
+    groups = footer.structs(FileMeta.ROW_GROUPS)
+    _check_overlap([extent for group in groups for extent in _extents(group, count, end)])
+    for group in groups:
+        _select_columns(group, leaves)
+    added = new.footer.structs(FileMeta.SCHEMA)[1:]
+    root = Struct(elements[0]).put(SchemaElement.CHILDREN, Wire.I32, len(kept) + len(new.fields))
+    schema = [root, *(element for column in kept for element in column.elements), *added]
+    footer.put_structs(FileMeta.SCHEMA, schema)
+    if FileMeta.COLUMN_ORDERS in footer:
+        orders = footer.parts(FileMeta.COLUMN_ORDERS, Wire.STRUCT)
+        del footer[FileMeta.COLUMN_ORDERS]
+        if len(orders) == count:
+            orders = [orders[leaf] for leaf in leaves]
+            orders += new.footer.parts(FileMeta.COLUMN_ORDERS, Wire.STRUCT)
+            footer.put_parts(FileMeta.COLUMN_ORDERS, Wire.STRUCT, orders)
+    put_key_values(footer, join_file_metadata(key_values(footer), names, new.fields))
+    if len(kept) == len(columns):
+        return Splice(names, [ByteRange(len(MAGIC), end - len(MAGIC), len(MAGIC))])
+    return Splice(names, _compact(groups))
 
 
-def data_range(end: int) -> list[ByteRange]:
-    """Return the range of all data of a file whose footer begins at `end`."""
-    return [ByteRange(len(MAGIC), end - len(MAGIC), len(MAGIC))]
+class _Column(NamedTuple):
+    name: str
+    elements: list[Struct]
+    leaves: range
 
 
-def compact(groups: list[Struct]) -> list[ByteRange]:
+def _top_level(elements: list[Struct]) -> list[_Column]:
+    """Group the flattened schema tree by top-level column."""
+    columns: list[_Column] = []
+    at, leaf = 1, 0
+    while at < len(elements):
+        begin, first, pending = at, leaf, 1
+        while pending > 0:
+            if at == len(elements):
+                raise FooterError("its schema ends too early")
+            pending += max(elements[at].integer(SchemaElement.CHILDREN, 0), 0) - 1
+            leaf += SchemaElement.TYPE in elements[at]
+            at += 1
+        name = elements[begin].binary(SchemaElement.NAME)
+        try:
+            columns.append(_Column(name.decode(), elements[begin:at], range(first, leaf)))
+        except UnicodeDecodeError:
+            raise FooterError(f"the column name {name!r} is not UTF-8") from None
+    if not elements or elements[0].integer(SchemaElement.CHILDREN, 0) != len(columns):
+        raise FooterError(
+            f"its schema has {len(columns)} columns, which is not their stated number"
+        )
+    return columns
+
+
+def _extents(group: Struct, leaves: int, end: int) -> list[tuple[int, int]]:
+    """Return begin and end of a row group's chunks and Bloom filters; raise if one is invalid."""
+    chunks = group.structs(RowGroup.COLUMNS)
+    if len(chunks) != leaves or group.integer(RowGroup.ROWS) < 0:
+        raise FooterError(f"a row group has {len(chunks)} columns, the schema has {leaves}")
+    extents = []
+    for chunk in chunks:
+        if ColumnChunk.CRYPTO in chunk:
+            raise EncryptedError("some of its columns are encrypted")
+        if ColumnChunk.FILE_PATH in chunk:
+            raise FooterError("some of its columns are in other files")
+        meta = chunk.struct(ColumnChunk.META)
+        begin, stop = chunk_extent(meta)
+        if stop > end:
+            raise DamagedError(f"a column chunk at bytes {begin} to {stop} is not in its data")
+        extents.append((begin, stop))
+        if ColumnMeta.BLOOM in meta:
+            bloom = meta.integer(ColumnMeta.BLOOM)
+            filtered = bloom + meta.integer(ColumnMeta.BLOOM_LENGTH, 0)
+            if len(MAGIC) <= bloom < filtered <= end:
+                extents.append((bloom, filtered))
+            else:
+                del meta[ColumnMeta.BLOOM]
+    return extents
+
+
+def _check_overlap(extents: list[tuple[int, int]]) -> None:
+    """Raise if extents overlap: copying each of them could make a small file huge."""
+    last = 0
+    for begin, stop in sorted(extents):
+        if begin < last and stop > begin:
+            raise FooterError("some of its column chunks overlap")
+        last = max(last, stop)
+
+
+def _select_columns(group: Struct, leaves: list[int]) -> None:
+    """Reduce a row group to some of its columns, with pointers to kept data only."""
+    chunks = group.structs(RowGroup.COLUMNS)
+    kept = [chunks[leaf].without(*_INDEXES) for leaf in leaves]
+    for chunk in kept:
+        chunk.put(ColumnChunk.OFFSET, Wire.I64, 0)
+    group.put_structs(RowGroup.COLUMNS, kept)
+    if RowGroup.SORTING not in group:
+        return
+    indexes = {leaf: index for index, leaf in enumerate(leaves)}
+    order = []
+    for column in group.structs(RowGroup.SORTING):
+        if column.integer(1) not in indexes:
+            break  # without a dropped column, rows are sorted by the columns before it only
+        order.append(column.put(1, Wire.I32, indexes[column.integer(1)]))
+    del group[RowGroup.SORTING]
+    if order:
+        group.put_structs(RowGroup.SORTING, order)
+
+
+def _compact(groups: list[Struct]) -> list[ByteRange]:
     """Move chunks, then Bloom filters, to the beginning of the file; return the ranges to copy.
 
     Args:
@@ -185,7 +194,7 @@ def compact(groups: list[Struct]) -> list[ByteRange]:
     for group in groups:
         for meta in sorted(column_metas(group), key=chunk_extent):
             begin, stop = chunk_extent(meta)
-            shift_offsets(meta, end - begin)
+            shift_chunk(meta, end - begin)
             ranges.append(ByteRange(begin, stop - begin, end))
             end += stop - begin
     for meta in (
@@ -209,128 +218,12 @@ def _merge_adjacent(ranges: list[ByteRange]) -> list[ByteRange]:
     return merged
 
 
-class SpliceSink:
-    """Appends the chunks of new columns to copied ones; see `Sink`.
-
-    Pages are spooled until their row group is full.
-
-    Args:
-        footer: the footer from `plan_splice`, with kept chunks at their offsets in the output.
-        encoder: encodes the new columns.
-        output: the file to write, whose copy of the kept data was started; published or discarded
-            by this object.
-        end: the end of the kept data.
-    """
-
-    def __init__(
-        self,
-        footer: Struct,
-        encoder: Encoder,
-        output: OutputFile,
-        end: int,
-    ) -> None:
-        self.reason: str | None = None
-        self._footer = footer
-        self._groups = footer.structs(FileMeta.ROW_GROUPS)
-        self._encoder = encoder
-        self._output = output
-        self.size = 0
-        try:
-            output.write(0, MAGIC)  # before the copied data
-        except BaseException:
-            output.discard()  # nobody else can: there is no sink
-            raise
-        self._end = end
-        self._current = 0
-        self._spool = PageSpool(output.path.parent)
-
-    @property
-    def output(self) -> OutputFile:
-        """The file that is written."""
-        return self._output
-
-    def encode(self, columns: pa.RecordBatch) -> EncodedRows:
-        """Encode new columns; thread-safe."""
-        return self._encoder.encode(columns)
-
-    def append(self, row_group: int, encoded: EncodedRows) -> None:
-        """Add the next rows of a row group."""
-        if not encoded.rows:
-            return
-        while self._current < min(row_group, len(self._groups)):
-            self._finish_group()
-        if row_group != self._current or encoded.rows > self._missing():
-            raise ValueError(f"row group {row_group} gets more rows than it has")
-        self._spool.add(encoded)
-        if not self._missing():
-            self._finish_group()
-
-    def write(self, row_group: int, columns: pa.RecordBatch) -> None:
-        """Encode and add the next rows of a row group."""
-        self.append(row_group, self.encode(columns))
-
-    def close(self, metadata: Mapping[str, str]) -> None:
-        """Complete the file and publish it."""
-        self.complete(metadata)
-        self.publish()
-
-    def publish(self) -> None:
-        """Rename the completed file to the target."""
-        self._output.publish()
-
-    def complete(self, metadata: Mapping[str, str]) -> None:
-        """Write the footer with additional key-value entries, and sync the file."""
-        while self._current < len(self._groups):
-            self._finish_group()
-        add_key_values(self._footer, metadata)
-        self.size = self._output.write(self._end, file_end(self._footer))
-        self._output.complete()
-
-    def abort(self) -> None:
-        """Remove the unfinished file; does nothing after `close`, or when called again."""
-        self._spool.clear()
-        self._output.discard()
-
-    def _missing(self) -> int:
-        """Return the missing rows of the current row group, 0 after the last row group."""
-        if self._current == len(self._groups):
-            return 0
-        return self._groups[self._current].integer(RowGroup.ROWS) - self._spool.rows
-
-    def _finish_group(self) -> None:
-        """Write the new chunks of the current row group, which has all of its rows."""
-        if self._missing():
-            raise ValueError(f"row group {self._current} lacks {self._missing()} rows")
-        encoded = self._spool.take() or [self._encoder.encode(self._encoder.empty_batch)]
-        group = self._begin_group()
-        for parts in zip(*(rows.columns for rows in encoded), strict=True):
-            meta = merge_chunks([part.meta for part in parts])
-            meta.put(ColumnMeta.DATA_PAGE, Wire.I64, self._end)
-            self._add_chunk(meta, chain.from_iterable(map(self._spool.bytes_of, parts)))
-        self._end_group(group)
-        self._spool.clear()
-
-    def _begin_group(self) -> Struct:
-        """Return the current row group, with the offset of its first chunk."""
-        group = self._groups[self._current]
-        group.put_list(RowGroup.COLUMNS, Wire.STRUCT, group.structs(RowGroup.COLUMNS))
-        begins = [begin for begin, stop in map(chunk_extent, column_metas(group)) if stop > begin]
-        group.put(RowGroup.OFFSET, Wire.I64, min(begins, default=self._end))
-        return group
-
-    def _add_chunk(self, meta: Struct, pages: Iterable[bytes | memoryview]) -> None:
-        """Write a chunk of the current row group, whose offsets are set."""
-        chunk = Struct({ColumnChunk.META: (Wire.STRUCT, meta)}).put(ColumnChunk.OFFSET, Wire.I64, 0)
-        self._groups[self._current].structs(RowGroup.COLUMNS).append(chunk)
-        for page in pages:
-            self._end = self._output.write(self._end, page)
-
-    def _end_group(self, group: Struct) -> None:
-        """Set the sizes of the current row group, which has all of its chunks."""
-        metas = column_metas(group)
-        for total, part in (
-            (RowGroup.BYTES, ColumnMeta.UNCOMPRESSED),
-            (RowGroup.COMPRESSED, ColumnMeta.COMPRESSED),
-        ):
-            group.put(total, Wire.I64, sum(meta.integer(part) for meta in metas))
-        self._current += 1
+def merge_chunks(metas: list[Struct]) -> Struct:
+    """Return the metadata of a column chunk that consists of these chunks, in order."""
+    if len(metas) == 1:
+        return Struct(metas[0])
+    merged = metas[0].without(ColumnMeta.STATISTICS, ColumnMeta.ENCODING_STATS, 16, 17)
+    for total in (ColumnMeta.VALUES, ColumnMeta.UNCOMPRESSED, ColumnMeta.COMPRESSED):
+        merged.put(total, Wire.I64, sum(meta.integer(total) for meta in metas))
+    encodings = {part for meta in metas for part in meta.parts(ColumnMeta.ENCODINGS, Wire.I32)}
+    return merged.put_parts(ColumnMeta.ENCODINGS, Wire.I32, sorted(encodings))

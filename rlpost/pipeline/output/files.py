@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.io.parquet.splice import start_copy
 from rlpost.io.paths import RemotePath, check_target, list_files, parse_path
 from rlpost.io.publish import StagedFiles
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.paths import AnyPath, PathText
-    from rlpost.io.uploads import OutputFile
 
 
 def targets_of(
@@ -84,7 +82,6 @@ class Outputs:
     def __init__(self, targets: Sequence[AnyPath]) -> None:
         self.targets = list(targets)
         self._sinks: dict[int, Sink] = {}
-        self._begun: dict[int, OutputFile] = {}
         self._files = StagedFiles(self.targets)
 
     def __enter__(self) -> Self:
@@ -104,27 +101,13 @@ class Outputs:
         local = [target for target in self.targets[:1] if isinstance(target, Path)]
         return local[0].parent if local else None
 
-    def copy_ahead(self, index: int, source: AnyPath) -> None:
-        """Begin to copy a file, for an output that keeps all of its columns.
-
-        Args:
-            index: the number of the output.
-            source: the file.
-
-        Raises:
-            ReadWriteError: the output cannot be created.
-        """
-        staged = start_copy(source, self.targets[index])
-        if staged is not None:
-            self._begun[index] = self._files.add(staged)
-
-    def open(self, index: int, make: Callable[[AnyPath, OutputFile | None], Sink]) -> Sink:
-        """Return the sink of one file, made of its target and the copy if one was begun.
+    def open(self, index: int, make: Callable[[AnyPath], Sink]) -> Sink:
+        """Return the sink of one file, made of its target.
 
         Raises:
             ReadWriteError: it cannot be created.
         """
-        sink = make(self.targets[index], self._begun.pop(index, None))
+        sink = make(self.targets[index])
         self._sinks[index] = sink
         self._files.add(sink.output)
         return sink

@@ -15,6 +15,7 @@ from runs import rollout, run, save
 
 from rlpost.io.parquet.checks import MAX_NESTING, read_metadata
 from rlpost.io.parquet.footer import (
+    FOOTER,
     MAGIC,
     ColumnChunk,
     ColumnMeta,
@@ -34,7 +35,7 @@ def edited(path: Path, change) -> Path:
     """The file with its footer changed."""
     data = path.read_bytes()
     begin = len(data) - 8 - struct.unpack("<I", data[-8:-4])[0]
-    footer, _ = decode(data[begin:-8])
+    footer, _ = decode(data[begin:-8], FOOTER)
     change(footer)
     end = encode(footer)
     path.write_bytes(data[:begin] + end + struct.pack("<I", len(end)) + MAGIC)
@@ -47,7 +48,7 @@ def first_meta(footer: Struct) -> Struct:
 
 
 def levels(footer):
-    sizes = Struct().put_list(3, Wire.I64, [1, 2, 3, 4])
+    sizes = Struct().put_parts(3, Wire.I64, [b"\2"] * 4)
     first_meta(footer).put(16, Wire.STRUCT, sizes)
 
 
@@ -76,7 +77,7 @@ FATAL = {
         "different types",
     ),
     "name": (
-        lambda f: first_meta(f).put_list(ColumnMeta.PATH, Wire.BINARY, [b"\xff"]),
+        lambda f: first_meta(f).put_parts(ColumnMeta.PATH, Wire.BINARY, [b"\1\xff"]),
         "different names",
     ),
     "more chunks": (
@@ -157,7 +158,9 @@ def test_pages_with_other_rows_than_the_footer_says_are_refused(tmp_path, rows):
 def test_a_page_that_claims_gigabytes_gets_none(tmp_path):
     path = save(rollout(), tmp_path / "in.parquet", rows=12)
     data = path.read_bytes()
-    meta = first_meta(decode(data[len(data) - 8 - struct.unpack("<I", data[-8:-4])[0] : -8])[0])
+    meta = first_meta(
+        decode(data[len(data) - 8 - struct.unpack("<I", data[-8:-4])[0] : -8], FOOTER)[0]
+    )
     at = meta.integer(ColumnMeta.DICTIONARY_PAGE)
     page, used = decode(data[at:])
     page.put(3, Wire.I32, 2**31 - 1)  # compressed size
@@ -165,7 +168,7 @@ def test_a_page_that_claims_gigabytes_gets_none(tmp_path):
     longer = len(header) - used  # what follows is overwritten: it is never reached
     path.write_bytes(data[:at] + header + data[at + used + longer :])
     code = (
-        "import sys; sys.path.insert(0, 'tests/support')\n"
+        "import sys; sys.path[:0] = ['tests/support', 'tests']\n"
         "from pathlib import Path; from runs import run\n"
         f"print(run('advantages', {str(path)!r}, {str(tmp_path / 'o.parquet')!r}).code)\n"
         # ru_maxrss would be that of the process which started this one, if that is larger

@@ -12,64 +12,40 @@ import pytest
 
 import rlpost
 from rlpost.errors import ReadWriteError
-from rlpost.io.parquet import splice
+from rlpost.io.parquet import sink
 from rlpost.io.parquet.encode import Encoder
-from rlpost.io.parquet.splice import PageSpool
+from rlpost.io.parquet.footer import ColumnMeta, chunk_extent
+from rlpost.io.parquet.sink import PageSpool
 
 SAMPLE = Path(__file__).parents[3] / "sample_data" / "arithmetic.parquet"
 KIND = pa.list_(pa.float32())
-ENCODER = Encoder(
-    pa.schema({"a": KIND, "b": KIND, "c": pa.float32()}),
-    aliases={"b": "a"},
-    codec="snappy",
-    level=None,
-)
+ENCODER = Encoder(pa.schema({"a": KIND, "b": KIND, "c": pa.float32()}), aliases={"b": "a"})
 
 
 def rows(count, seed):
     rng = np.random.default_rng(seed)
     lists = pa.array([rng.random(5, np.float32) for _ in range(count)], KIND)
     numbers = pa.array(rng.random(count, np.float32))
-    return ENCODER.encode(pa.record_batch({"a": lists, "c": numbers}))
-
-
-def pages(spool, encoded):
-    return [[b"".join(spool.bytes_of(column)) for column in part.columns] for part in encoded]
+    return ENCODER.rows_of(ENCODER.encode(pa.record_batch({"a": lists, "c": numbers})))
 
 
 @pytest.mark.parametrize("size", [0, 1500, 1 << 30], ids=["none", "some", "all"])
-def test_rows_are_returned_unchanged_for_any_size_of_the_memory(tmp_path, monkeypatch, size):
-    monkeypatch.setattr(splice, "SPOOL_BYTES", size)
+def test_pages_are_returned_unchanged_for_any_size_of_the_memory(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(sink, "SPOOL_BYTES", size)
     spool = PageSpool(tmp_path)
     for _ in range(2):  # one row group after another
         added = [rows(20, seed) for seed in range(5)]
-        expected = [[b"".join(column.pages) for column in part.columns] for part in added]
         for part in added:
             spool.add(part)
         assert spool.rows == 100
-        taken = spool.take()
-        assert spool.rows == 0
-        assert [column.meta for part in taken for column in part.columns] == [
-            column.meta for part in added for column in part.columns
-        ]
-        assert pages(spool, taken) == expected
+        for place, (meta, pages) in enumerate(spool.chunks()):
+            extents = [(memoryview(p.data), *chunk_extent(p.metas[place])) for p in added]
+            expected = b"".join(data[begin:end] for data, begin, end in extents)
+            assert b"".join(pages) == expected
+            assert meta.integer(ColumnMeta.COMPRESSED) == len(expected)
         spool.clear()
+        assert spool.rows == 0
     assert not list(tmp_path.iterdir())
-
-
-def test_columns_with_the_same_values_are_spooled_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(splice, "SPOOL_BYTES", 0)
-    sizes = []
-    write = splice.write_all
-    monkeypatch.setattr(
-        splice, "write_all", lambda *args: sizes.append(len(args[1])) or write(*args)
-    )
-    spool = PageSpool(tmp_path)
-    part = rows(20, 0)
-    spool.add(part)
-    spool.clear()
-    a, _, c = part.columns
-    assert sum(sizes) == sum(len(page) for page in (*a.pages, *c.pages))
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "gae"])
@@ -81,7 +57,7 @@ def test_spooling_does_not_change_the_file(tmp_path, monkeypatch, estimator, per
     options = rlpost.Options(chunk_tokens=500)
     outputs = []
     for size in (1 << 30, 2000):
-        monkeypatch.setattr(splice, "SPOOL_BYTES", size)
+        monkeypatch.setattr(sink, "SPOOL_BYTES", size)
         out = tmp_path / f"{size}" / "out.parquet"
         out.parent.mkdir()
         rlpost.advantages(tmp_path / "in.parquet", out, recipe, options)
@@ -91,6 +67,6 @@ def test_spooling_does_not_change_the_file(tmp_path, monkeypatch, estimator, per
 
 
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(splice, "SPOOL_BYTES", 0)
+    monkeypatch.setattr(sink, "SPOOL_BYTES", 0)
     with pytest.raises(ReadWriteError, match="gone: cannot be written: No such file"):
         PageSpool(tmp_path / "gone").add(rows(1, 0))

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import io
-
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from splicing import (
@@ -10,32 +7,30 @@ from splicing import (
     READERS,
     by_polars,
     by_pyarrow,
-    enrich,
     new_columns,
+    rewrite,
+    rewriting_sink,
     source_table,
-    tokens,
 )
 
 from rlpost.errors import DataError
-from rlpost.io.parquet import sink as rewrite
-from rlpost.io.parquet.encode import Encoder
-from rlpost.io.parquet.sink import open_sink
+from rlpost.io.parquet import sink as sinks
 
 
 def test_aliases_may_be_missing_in_a_rewrite(tmp_path):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     pq.write_table(source_table(30), source)
     new = new_columns(30).drop_columns(["returns"])
-    enrich(source, target, new=new, aliases={"returns": "advantages"}, force_rewrite=True)
+    rewrite(source, target, new=new, aliases={"returns": "advantages"})
     table = pq.read_table(target)
     assert table["returns"].equals(table["advantages"])
 
 
 def test_a_rewrite_reads_batches_of_bounded_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(rewrite, "READ_BYTES", 500)
+    monkeypatch.setattr(sinks, "SOURCE_BYTES", 500)
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     pq.write_table(source_table(), source, row_group_size=40)
-    assert enrich(source, target, force_rewrite=True) == "a rewrite was requested"
+    rewrite(source, target)
     table = pq.read_table(target)
     assert table.select(source_table().column_names).equals(source_table())
     assert [pq.read_metadata(target).row_group(i).num_rows for i in (0, 1)] == [40, 20]
@@ -47,7 +42,7 @@ def test_a_rewrite_reports_damaged_pages_as_data_error(tmp_path):
     data = bytearray(source.read_bytes())
     data[4:200] = bytes(196)
     source.write_bytes(data)
-    sink = open_sink(source, target, FIELDS, force_rewrite=True)
+    sink = rewriting_sink(source, target, FIELDS)
     with pytest.raises(DataError, match=r"source\.parquet: cannot be read as Parquet"):
         sink.write(0, new_columns(60))
     sink.abort()
@@ -57,7 +52,7 @@ def test_a_rewrite_reports_damaged_pages_as_data_error(tmp_path):
 def test_a_rewrite_reports_missing_rows_as_data_error(tmp_path, monkeypatch):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     pq.write_table(source_table(), source)
-    sink = open_sink(source, target, FIELDS, force_rewrite=True)
+    sink = rewriting_sink(source, target, FIELDS)
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
     with pytest.raises(DataError, match="row group 0 has 0 rows, its footer has 60"):
         sink.write(0, new_columns(60))
@@ -69,7 +64,7 @@ def test_a_rewrite_equals_pyarrows_own_file(tmp_path, read):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     plain = tmp_path / "plain.parquet"
     pq.write_table(source_table(), source, row_group_size=25)
-    enrich(source, target, force_rewrite=True)
+    rewrite(source, target)
     table = source_table()
     for name in FIELDS.names:
         table = table.append_column(FIELDS.field(name), new_columns(60)[name])
@@ -77,11 +72,3 @@ def test_a_rewrite_equals_pyarrows_own_file(tmp_path, read):
     assert read(target) == read(plain)
     assert by_pyarrow(target)[1] == by_pyarrow(plain)[1]
     assert by_polars(target)[0] == by_polars(plain)[0]
-
-
-def test_pages_are_smaller_than_pyarrows():
-    batch = pa.record_batch({"x": tokens(20_000)})
-    out = io.BytesIO()
-    pq.write_table(pa.Table.from_batches([batch]), out, compression="zstd")
-    pages = Encoder(batch.schema).encode(batch).columns[0].pages
-    assert sum(map(len, pages)) < len(out.getvalue())

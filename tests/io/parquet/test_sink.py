@@ -11,11 +11,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from splicing import FIELDS, by_pyarrow, enrich, feed, new_columns, source_table
+from splicing import (
+    FIELDS,
+    by_pyarrow,
+    enrich,
+    feed,
+    new_columns,
+    rewrite,
+    rewriting_sink,
+    source_table,
+)
 
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
 from rlpost.io import staged
-from rlpost.io.parquet import footer as footers
 from rlpost.io.parquet.footer import (
     ColumnChunk,
     ColumnMeta,
@@ -27,10 +35,7 @@ from rlpost.io.parquet.footer import (
     file_end,
     read_footer,
 )
-from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.sink import open_sink
-from rlpost.io.parquet.source import Source
-from rlpost.io.parquet.splice import start_copy
 from rlpost.io.staged import StagedFile
 
 
@@ -63,9 +68,9 @@ def first_meta(footer):
     return first_chunk(footer).struct(ColumnChunk.META)
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_the_target_appears_when_it_is_complete(source, target, force):
-    sink = open_sink(source, target, FIELDS, force_rewrite=force)
+@pytest.mark.parametrize("opened", [open_sink, rewriting_sink])
+def test_the_target_appears_when_it_is_complete(source, target, opened):
+    sink = opened(source, target, FIELDS)
     sink.write(0, new_columns(25))
     hidden = [path.name for path in target.parent.iterdir() if path != source]
     assert len(hidden) == 1
@@ -92,27 +97,9 @@ def test_no_thread_and_no_open_file_is_left(source, target):
     threads, files = threading.active_count(), open_files()
     enrich(source, target)
     open_sink(source, target, FIELDS).abort()
-    enrich(source, target, force_rewrite=True)
+    rewrite(source, target)
     assert threading.active_count() == threads
     assert open_files() == files
-
-
-def test_a_footer_is_decoded_once_unless_it_changed(source, target, monkeypatch):
-    enrich(source, target)
-    expected = target.read_bytes()
-    opened = [Source([InputFile(source, source)], keep_footers=True) for _ in range(2)]
-    monkeypatch.setattr(footers, "decode", None)
-    sink = open_sink(source, target, FIELDS, decoded=opened[0].take_footer(0))
-    monkeypatch.undo()
-    feed(sink, source, new_columns(60))
-    assert target.read_bytes() == expected
-    assert opened[0].take_footer(0) is None, "a sink changes it"
-    pq.write_table(source_table(), source, row_group_size=20)
-    sink = open_sink(source, target, FIELDS, decoded=opened[1].take_footer(0))
-    feed(sink, source, new_columns(60))
-    changed = target.read_bytes()
-    enrich(source, target)
-    assert changed == target.read_bytes() != expected
 
 
 def test_the_target_may_be_the_source(source):
@@ -125,11 +112,11 @@ def test_the_target_may_be_the_source(source):
 
 def test_an_existing_column_name_is_a_usage_error(source, target):
     fields = pa.schema([("reward", pa.float32())])
-    for force in (False, True):
+    for opened in (open_sink, rewriting_sink):
         with pytest.raises(UsageError, match="column `reward` exists already"):
-            open_sink(source, target, fields, force_rewrite=force)
-        open_sink(source, target, fields, drop=["reward"], force_rewrite=force).abort()
-        open_sink(source, target, fields, keep=["step"], force_rewrite=force).abort()
+            opened(source, target, fields)
+        opened(source, target, fields, drop=["reward"]).abort()
+        opened(source, target, fields, keep=["step"]).abort()
     assert list(target.parent.iterdir()) == [source]
 
 
@@ -175,29 +162,49 @@ def test_encoding_may_run_in_other_threads(source, target):
 def test_a_copy_whose_reads_and_writes_are_short_is_complete(source, target, monkeypatch, most):
     enrich(source, target)
     expected = target.read_bytes()
-    read, write = os.preadv, os.pwrite
-    monkeypatch.setattr(os, "preadv", lambda file, blocks, at: read(file, [blocks[0][:most]], at))
+    copy, write = os.copy_file_range, os.pwrite
+    monkeypatch.setattr(
+        os, "copy_file_range", lambda a, b, size, *at: copy(a, b, min(size, most), *at)
+    )
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:most], at))
     monkeypatch.setattr(staged, "COPY_BYTES", 100)
     enrich(source, target)
     assert target.read_bytes() == expected
 
 
-@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, 0], ids=str)
+@pytest.mark.parametrize("calls", [0, 2])
+def test_a_copy_that_the_kernel_does_not_make_or_finish_is_complete(
+    source, target, monkeypatch, number, calls
+):
+    enrich(source, target)
+    expected, left, copy = target.read_bytes(), [None] * calls, os.copy_file_range
+
+    def copied(*arguments):
+        if left:
+            left.pop()
+            return copy(*arguments)
+        if number:
+            raise OSError(number, os.strerror(number))
+        return 0
+
+    monkeypatch.setattr(os, "copy_file_range", copied)
+    monkeypatch.setattr(staged, "COPY_BYTES", 100)
+    enrich(source, target)
+    assert target.read_bytes() == expected
+
+
+@pytest.mark.parametrize("opened", [open_sink, rewriting_sink])
 def test_a_disk_that_is_full_from_the_first_byte_on_leaves_nothing(
-    source, target, monkeypatch, force
+    source, target, monkeypatch, opened
 ):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
-    for begin in (
-        lambda: open_sink(source, target, FIELDS, force_rewrite=force),
-        lambda: start_copy(source, target),
-    ):
-        with pytest.raises(ReadWriteError, match="No space left"):
-            begin()
-        assert list(target.parent.iterdir()) == [source]
+    with pytest.raises(ReadWriteError, match="No space left"):
+        opened(source, target, FIELDS)
+    assert list(target.parent.iterdir()) == [source]
 
 
 def test_a_full_disk_names_the_target(source, target, monkeypatch):

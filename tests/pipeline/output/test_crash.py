@@ -369,7 +369,7 @@ def test_delays_in_any_thread_change_no_byte(monkeypatch, inputs, wanted, tmp_pa
     monkeypatch.setattr(Source, "read_file", delayed_items(chance, Source.read_file))
     monkeypatch.setattr(running.Decoder, "batch", delayed(chance, running.Decoder.batch))
     monkeypatch.setattr(Encoder, "encode", delayed(chance, Encoder.encode))
-    monkeypatch.setattr(staged, "_copy_block", delayed(chance, staged._copy_block))
+    monkeypatch.setattr(staged, "copy_range", delayed(chance, staged.copy_range))
     monkeypatch.setattr(staged.StagedFile, "write", delayed(chance, staged.StagedFile.write))
     monkeypatch.setattr(staged, "COPY_BYTES", 7_001)
     words = [word if word != "2" else 1 + seed % 4 for word in command(inputs, tmp_path)]

@@ -1,4 +1,4 @@
-"""Splice plans: schemas of other writers, with the new columns."""
+"""Schemas of other writers, with the new columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from splicing import (
 )
 
 import rlpost
-from rlpost.io.parquet.splice_plan import SPARK_SCHEMA
+from rlpost.io.parquet.schemas import SPARK_SCHEMA
 
 SAMPLE = Path(__file__).parents[3] / "sample_data" / "calculator.parquet"
 
