@@ -80,8 +80,8 @@ class Encoder:
         self.footer = _footer_of(empty)
         """FileMetaData with the schema, its column orders, and one empty row group."""
 
-    def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
-        """Encode a batch with the columns of the schema as a file; aliases may be missing.
+    def encode(self, batch: pa.RecordBatch) -> EncodedRows:
+        """Encode a batch with the columns of the schema; aliases may be missing.
 
         Raises:
             ValueError: a column is missing, or has another type than in the schema.
@@ -89,10 +89,15 @@ class Encoder:
         missing = {*self._encoded.names} - {*batch.schema.names}
         if missing or batch.select(self._encoded.names).schema != self._encoded:
             raise ValueError(f"columns {batch.schema} came; {self._encoded} are needed")
-        return self._file(pa.Table.from_batches([batch.select(self._encoded.names)]))
+        return self._rows(pa.Table.from_batches([batch.select(self._encoded.names)]))
 
-    def rows_of(self, data: pa.Buffer) -> EncodedRows:
-        """Return what `encode` returned as rows of a row group, with aliases."""
+    @property
+    def no_rows(self) -> EncodedRows:
+        """No rows, encoded."""
+        return self._rows(pa.Table.from_batches([], schema=self._encoded))
+
+    def _rows(self, table: pa.Table) -> EncodedRows:
+        data = self._file(table)
         (group,) = _footer_of(data).structs(FileMeta.ROW_GROUPS)
         metas: dict[str, list[Struct]] = {}
         for meta in column_metas(group):
@@ -101,11 +106,6 @@ class Encoder:
             metas[alias] = [_renamed(meta, alias) for meta in metas[name]]
         ordered = [meta for name in self.fields.names for meta in metas[name]]
         return EncodedRows(group.integer(RowGroup.ROWS), ordered, data)
-
-    @property
-    def empty(self) -> pa.Buffer:
-        """No rows, encoded."""
-        return self._file(pa.Table.from_batches([], schema=self._encoded))
 
     def _file(self, table: pa.Table) -> pa.Buffer:
         out = pa.BufferOutputStream()

@@ -172,14 +172,13 @@ class Sink:
 
     def append(self, row_group: int, encoded: Any) -> None:
         """Add the next rows of a row group of the source."""
-        rows = self._encoder.rows_of(encoded)
-        if not rows.rows:
+        if not encoded.rows:
             return
         while self._current < min(row_group, len(self._groups)):
             self._finish_group()
-        if row_group != self._current or rows.rows > self._missing():
+        if row_group != self._current or encoded.rows > self._missing():
             raise ValueError(f"row group {row_group} gets more rows than it has")
-        self._spool.add(rows)
+        self._spool.add(encoded)
         if not self._missing():
             self._finish_group()
 
@@ -223,7 +222,7 @@ class Sink:
         if self._missing():
             raise ValueError(f"row group {self._current} lacks {self._missing()} rows")
         if not self._spool.rows:
-            self._spool.add(self._encoder.rows_of(self._encoder.empty))
+            self._spool.add(self._encoder.no_rows)
         group = self._groups[self._current]
         chunks = group.structs(RowGroup.COLUMNS)
         begins = [begin for begin, stop in map(chunk_extent, column_metas(group)) if stop > begin]
