@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from unittest import mock
 
-import pyarrow as pa
-
 import rlpost
 from rlpost.pipeline.engine import Engine
 from rlpost.pipeline.reading import Decoder
@@ -56,18 +54,18 @@ def measured(*, stacks: bool = False):
     Args:
         stacks: also count the lines of code that wait or transfer, see `Counts.stacks`.
     """
-    worked, batch, roles_of = Engine._worked, Decoder.batch, {}
+    worked, batch, read = Engine._worked, Decoder.batch, {}
 
     def batch_noted(self, pieces, roles, *rest, **named):
         made = batch(self, pieces, roles, *rest, **named)
-        roles_of[id(pieces)] = (*roles, *(() if made.full else ("mask",)))
+        read[id(pieces)] = len(made.mask), (*roles, *(() if made.full else ("mask",)))
         return made
 
     def counted(work, number, pieces):
         with shadow.counted(own_thread=True) as counts:
             result = work(pieces)
-        rows, tokens = (sum(each) for each in zip(*map(_size, pieces), strict=True))
-        found.by_pass[number].append(Chunk(counts, rows, tokens, roles_of.pop(id(pieces), ())))
+        rows = sum(piece.table.num_rows for piece in pieces)
+        found.by_pass[number].append(Chunk(counts, rows, *read.pop(id(pieces), (0, ()))))
         return result
 
     def worked_counted(self, work, *rest):
@@ -83,11 +81,6 @@ def measured(*, stacks: bool = False):
         found = Measured(counts)
         yield found
     found.peak = card.peak
-
-
-def _size(piece) -> tuple[int, int]:
-    lists = (column for column in piece.table.columns if pa.types.is_list(column.type))
-    return piece.table.num_rows, max((len(column.flatten()) for column in lists), default=0)
 
 
 def on_shadow(table, recipe: rlpost.Recipe, *, stacks: bool = False, **options):
