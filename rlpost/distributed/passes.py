@@ -209,12 +209,8 @@ class TaskPasses(Passes):
         device = Device(CPU if options.device == AUTO else options.device, clock)
         super().__init__(plan, options.reporter, clock, device)
         plain = Options(device.name, options.chunk_tokens, options.workers or 1)
-        recipe, state, names = (
-            plan.resolved.recipe,
-            load_state(options.state),
-            emitted(plan.resolved),
-        )
-        limit = memory_limit().text or None
+        recipe, names = plan.resolved.recipe, emitted(plan.resolved)
+        state, limit = load_state(options.state), memory_limit().text or None
         self._job = Job(recipe, plan.columns, state, plan.row_roles, names, plain, limit)
         self._run, self._parts = run, parts
 
@@ -243,8 +239,9 @@ class TaskPasses(Passes):
         step, parts, job = self.passes[number], self._parts, self._job
         if number == 0 and not step.mapped:  # no tokens
             job = replace(job, options=replace(job.options, device=CPU))
-        rows = [responses and responses.rows(x.first, x.first + x.rows) for x in parts]
-        items = [*zip(parts, rows, strict=True)]
+        items: list[tuple[InputPart, Any]] = [(part, None) for part in parts]
+        if responses is not None:
+            items = [(x, responses.rows(x.first, x.first + x.rows)) for x in parts]
         self.reporter.start(step.purpose, self.plan.source.rows)
         with self.clock.wall(step.purpose):
             yield from self._run(
