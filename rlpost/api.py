@@ -118,7 +118,7 @@ def advantages(
     with Outputs(targets) as outputs:
         from rlpost.pipeline import run  # noqa: PLC0415
 
-        return run.advantages(source, outputs, recipe, options)
+        return run.write(source, outputs, recipe, options)[0]
 
 
 def _on_other_engine(

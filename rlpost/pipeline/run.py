@@ -72,11 +72,6 @@ _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _COMPLETING = 4  # files that are completed and synced at a time, while the next one is computed
 
 
-def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Options) -> Json:
-    """Write every file of the source, enriched; raises and returns as `rlpost.api.advantages`."""
-    return write(source, outputs, recipe, options)[0]
-
-
 def write(
     source: Source,
     outputs: Outputs,
@@ -89,6 +84,8 @@ def write(
     finish: Callable[..., tuple[Any, Publish]] | None = None,
 ) -> tuple[Json, SummaryPart]:
     """Write every file of the source, enriched; return the summary, and what it is made of.
+
+    It raises as `rlpost.api.advantages`.
 
     Args:
         source: the input.

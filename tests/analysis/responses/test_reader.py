@@ -37,9 +37,9 @@ def test_only_the_needed_columns_are_read(monkeypatch):
     seen = []
     whole = ParquetReader.batches
 
-    def spy(self, rows, group, columns):
+    def spy(self, rows, group, columns, **options):
         seen.append((group, set(columns)))
-        return whole(self, rows, group, columns)
+        return whole(self, rows, group, columns, **options)
 
     monkeypatch.setattr(ParquetReader, "batches", spy)
     reader.read([130, 131])
