@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.source import Chunks, RowChunk
     from rlpost.pipeline.data import Batch, Column, Responses
     from rlpost.pipeline.device import Device
-    from rlpost.pipeline.plan import Pass, Phase, Plan
+    from rlpost.pipeline.plan import Pass, Plan
     from rlpost.pipeline.reading import Decoder
     from rlpost.pipeline.stages import Stage
 
@@ -73,22 +73,23 @@ class Passes(ABC):
             names: the columns that the last pass computes.
             part: the input may be a part of a run's, of which masks drop all responses.
         """
-        first, *later = self.plan.phases()
         self.reporter.begin(partial(self.plan.work, names))
         collector = Collector()
         for rows, mapped in self.first_pass():
             collector.add(rows, mapped)
         with self.clock.wall("reduce"):
-            responses = reduced(first, response_table(collector, self.plan).noting(part=part))
+            table = response_table(collector, self.plan).noting(part=part)
+            responses = _reduced(self.passes[0], table)
         if differ := responses.notes.get("rows_differ"):
             source = self.plan.source
             rows_of = [row_name(source.files, source.first_rows, row) for row in differ.rows]
             raise differ.error(rows_of, self.plan.columns)
         self.passes = self.plan.passes(names)
-        for number, phase in enumerate(later, 1):
-            responses = with_mapped(phase, responses, self.map_pass(number, responses))
+        for number, step in enumerate(self.passes[1:-1], 1):
+            parts, (stage,) = self.map_pass(number, responses), step.mapped
+            responses = (stage.gather or _with_columns)(responses, parts)
             with self.clock.wall("reduce"):
-                responses = reduced(phase, responses)
+                responses = _reduced(step, responses)
         return responses
 
     @abstractmethod
@@ -300,24 +301,15 @@ def response_table(collector: Collector, plan: Plan) -> Responses:
     return responses.noting(all_policy=whole)
 
 
-def reduced(phase: Phase, responses: Responses) -> Responses:
+def _reduced(step: Pass, responses: Responses) -> Responses:
     """Return the table after all stages that reduce before the next pass."""
-    for stage in phase.reduced:
+    for stage in step.reduced:
         assert stage.reduce is not None
         responses = stage.reduce(responses)
     return responses
 
 
-def with_mapped(
-    phase: Phase, responses: Responses, parts: Iterable[dict[str, Column]]
-) -> Responses:
-    """Return the table with the numbers that a later phase mapped, merged by its stage."""
-    stage = phase.mapped
-    assert stage is not None
-    return stage.gather(responses, parts) if stage.gather else with_columns(responses, parts)
-
-
-def with_columns(responses: Responses, parts: Iterable[Mapping[str, Column]]) -> Responses:
+def _with_columns(responses: Responses, parts: Iterable[Mapping[str, Column]]) -> Responses:
     """Return the table with the numbers of consecutive chunks as columns."""
     return responses.with_(**concat_columns(parts, len(responses)))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from rlpost.display.reporter import Work
 from rlpost.estimators import ESTIMATORS
@@ -45,7 +46,10 @@ class Pass:
     purpose: str
     columns: tuple[str, ...]
     mapped: tuple[Stage, ...]
+    """Of a pass between the first and the last, the one that it is for."""
     applied: tuple[Stage, ...]
+    reduced: tuple[Stage, ...] = ()
+    """Those that reduce its results before the next pass."""
     observed: bool = False
     """It computes what measures need of columns that the passes after it do not read."""
 
@@ -53,14 +57,6 @@ class Pass:
     def roles(self) -> frozenset[str]:
         """The token roles that its stages read, besides the mask."""
         return frozenset(role for stage in (*self.applied, *self.mapped) for role in stage.reads)
-
-
-class Phase(NamedTuple):
-    """The stages of one pass over the input, and those that reduce its results."""
-
-    mapped: Stage | None
-    """The stage that the pass is for; None for the first pass, which makes the table."""
-    reduced: tuple[Stage, ...]
 
 
 @dataclass(frozen=True)
@@ -119,17 +115,19 @@ class Plan:
             names: the columns that the last one writes; None: any.
         """
         first = tuple(stage for stage in self.stages if stage.map and stage.in_first_pass)
-        rows = {self.columns.column(role) for role in self.row_roles}
-        passes = [Pass("read responses", tuple(sorted(rows | {*self._columns(first)})), first, ())]
+        later = [n for n, stage in enumerate(self.stages) if stage.map and not stage.in_first_pass]
+        parts = (self.stages[a:b] for a, b in pairwise([0, *later, len(self.stages)]))
+        reduced = [tuple(stage for stage in part if stage.reduce) for part in parts]
+        read = tuple(sorted({*map(self.columns.column, self.row_roles), *self._columns(first)}))
+        passes = [Pass("read responses", read, first, (), reduced[0])]
         begin = 0
-        for index, stage in enumerate(self.stages):
-            if stage.map and not stage.in_first_pass:
-                observed = False
-                before, purpose = self._applied(begin, index), f"statistics for {stage.name}"
-                if names is not None and stage.observed and not self._used_later(index, names):
-                    begin, observed = index, True
-                columns = self._columns(before, stage)
-                passes.append(Pass(purpose, columns, (stage,), before, observed))
+        for number, index in enumerate(later, 1):
+            stage, observed = self.stages[index], False
+            before, purpose = self._applied(begin, index), f"statistics for {stage.name}"
+            if names is not None and stage.observed and not self._used_later(index, names):
+                begin, observed = index, True
+            columns = self._columns(before, stage)
+            passes.append(Pass(purpose, columns, (stage,), before, reduced[number], observed))
         every = self._applied(begin, len(self.stages))
         write = Pass("write", self._columns(every), (), every)
         if names is not None and not self.needs_tokens(write, names):
@@ -158,18 +156,6 @@ class Plan:
         any_end = self.resolved.recipe.numerics.terminal_reward != "last_policy_token"
         needs = bool(last.applied) or on_tokens or any_end
         return needs and not self.resolved.rows_only
-
-    def phases(self) -> list[Phase]:
-        """Return all passes but the last, each with the stages that reduce before the next."""
-        stages: list[list[Stage]] = [[]]
-        for stage in self.stages:
-            if stage.map and not stage.in_first_pass:
-                stages.append([])
-            stages[-1].append(stage)
-        return [
-            Phase(part[0] if number else None, tuple(stage for stage in part if stage.reduce))
-            for number, part in enumerate(stages)
-        ]
 
     def _applied(self, begin: int, end: int) -> tuple[Stage, ...]:
         """Return the stages that a pass applies: from one stage to before another."""
