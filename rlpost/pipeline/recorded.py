@@ -12,6 +12,8 @@ from rlpost.kernels.segments import count_true, segment_max
 from rlpost.pipeline.columns import content_of
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.reading import ADVANTAGES
+from rlpost.pipeline.running_state import RunState
+from rlpost.pipeline.stages import stages_of, unit_stages
 from rlpost.pipeline.stages.tokens import inside, partial_mask
 from rlpost.recipe.input_columns import recorded_advantages
 from rlpost.recipe.roles import MOST_CANDIDATES, ROLES
@@ -19,7 +21,8 @@ from rlpost.recipe.roles import MOST_CANDIDATES, ROLES
 if TYPE_CHECKING:
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.kernels.arrays import Array
-    from rlpost.pipeline.data import Batch
+    from rlpost.kernels.moments import Floats
+    from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
@@ -46,12 +49,37 @@ def compared(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:
     Policy tokens of kept responses count: how many are `compared`, how many `differs`, how many
     `sign_differs`; and the largest absolute `difference`. Without tokens, kept responses count.
     """
-    if not resolved.rows_only:
-        recorded, computed = batch[ADVANTAGES], token_column(batch, resolved, "advantages")
-        mask, offsets = partial_mask(batch), batch.offsets
-    else:
+    if resolved.rows_only:
         recorded, computed, mask = (batch.table[name] for name in (ADVANTAGES, "credit", "kept"))
-        offsets = np.arange(len(mask) + 1)
+        return _differences(recorded, computed, mask, np.arange(len(mask) + 1))
+    computed = token_column(batch, resolved, "advantages")
+    return _differences(batch[ADVANTAGES], computed, partial_mask(batch), batch.offsets)
+
+
+def row_facts(rows: Responses, values: Floats, tokens: Floats, resolved: ResolvedRecipe) -> Json:
+    """Return the facts of advantages that are the same for all tokens of a response.
+
+    Args:
+        rows: [N] after the stages of `unit_stages`.
+        values: [N] the recorded ones; NaN where there are none.
+        tokens: [N] policy tokens; 1 if responses count.
+        resolved: the recipe, of rows alone.
+    """
+    before = {stage.name for stage in unit_stages(resolved)}
+    for stage in stages_of(resolved, RunState()):
+        rows = stage.reduce(rows) if stage.reduce and stage.name not in before else rows
+    numbers = _differences(values, rows["credit"], rows["kept"], np.arange(len(rows) + 1))
+    count = int(tokens @ numbers["compared"])
+    shares = {name: int(tokens @ numbers[name]) for name in ("differs", "sign_differs")}
+    facts: Json = {x: {"count": count, "total": total, "mean": total / count if count else None}
+                   for x, total in shares.items()}  # fmt: skip
+    facts["difference"] = {"max": float(numbers["difference"].max(initial=0.0))}
+    return {f"recorded_{name}": {"of": "trained", "all": entry} for name, entry in facts.items()}
+
+
+def _differences(
+    recorded: Array, computed: Array, mask: Array | None, offsets: Array
+) -> dict[str, Array]:
     xp = namespace(recorded)
     difference = abs(recorded - computed)
     known = xp.isfinite(difference) if mask is None else xp.isfinite(difference) & mask
@@ -73,11 +101,13 @@ def flipped(facts: Json) -> bool:
     return bool(entry["count"]) and bool(entry["total"] >= FLIPPED * entry["count"])
 
 
-def verdict(source: Source | TableSource, columns: ColumnMap, facts: Json) -> str:
+def verdict(
+    source: Source | TableSource, columns: ColumnMap, facts: Json, of: str = "recorded advantages"
+) -> str:
     """Return what was compared in one line, with other columns to read if many signs differ."""
     count, differs = (facts["recorded_differs"]["all"][name] for name in ("count", "total"))
     flips = facts["recorded_sign_differs"]["all"]["total"]
-    text = f"recorded advantages (`{columns.column(ADVANTAGES)}`): "
+    text = f"{of} (`{columns.column(ADVANTAGES)}`): "
     if not differs:
         return text + ("equal" if count else "not compared: no number for a kept token")
     unit = plural("response" if columns.rows_only else "policy token")

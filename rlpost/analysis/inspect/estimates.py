@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,14 +11,18 @@ import polars as pl
 
 from rlpost.analysis.inspect.tokens import LAMBDAS, policy_role
 from rlpost.kernels.moments import exact_sums, group_moments, group_offsets
+from rlpost.pipeline.recorded import row_facts
+from rlpost.pipeline.resolved import resolve_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.model import Facts, Json, Label
     from rlpost.analysis.inspect.profiles import BinnedSums
     from rlpost.analysis.inspect.reading import PassResult
     from rlpost.kernels.moments import Floats, Integers
+    from rlpost.recipe.recipe import Recipe
 
 
 DECILES = 10
@@ -155,6 +160,24 @@ def covariance(reading: PassResult, steps: Sequence[Label]) -> tuple[str | None,
         known = [value if n else None for value, n in zip(values.tolist(), counts, strict=True)]
         entry["step"] = {"label": [*steps], "count": counts.astype(int).tolist(), "value": known}
     return advantages, entry
+
+
+def recorded_facts(reading: PassResult, table: CountedTable, recipe: Recipe) -> Json:
+    """Return how recorded advantages differ from those of grpo, as `rlpost advantages` does.
+
+    None are compared if they differ between the tokens of a response, or without a group or reward.
+    """
+    rows, selection = reading.rows, reading.selection
+    if not selection.recorded or not {"group", "reward"} <= {*rows.columns}:
+        return {}
+    known = table.counted & table.rows["keyed"] & table.rows["valid"]
+    if not known.any() or not rows["one_advantage"].to_numpy()[known].all():
+        return {}
+    columns = replace(selection.columns, rows_only=True)
+    resolved = resolve_recipe(recipe.model_copy(update={"estimator": "grpo"}), columns)
+    values = np.where(known, rows["advantage"].to_numpy(), np.nan)
+    tokens = np.nan_to_num(rows["tokens"].to_numpy()) if "tokens" in rows else np.ones(len(rows))
+    return row_facts(table.rows, values, tokens, resolved)
 
 
 def _per_row(rows: pl.DataFrame, advantage: pl.Expr | pl.Series) -> pl.DataFrame:

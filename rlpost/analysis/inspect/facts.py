@@ -13,7 +13,12 @@ from rlpost._version import __version__
 from rlpost.analysis.findings import Place
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts
 from rlpost.analysis.inspect.causes import causes_of
-from rlpost.analysis.inspect.estimates import covariance, critic_profile, entropy_profile
+from rlpost.analysis.inspect.estimates import (
+    covariance,
+    critic_profile,
+    entropy_profile,
+    recorded_facts,
+)
 from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
@@ -39,6 +44,7 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
 from rlpost.kernels.histogram import histogram
 from rlpost.pipeline.columns import LENGTH, absent, lacks_of, mask_is_result, without_effect
+from rlpost.pipeline.recorded import verdict
 from rlpost.pipeline.resolved import outcome_roles, resolve_recipe
 from rlpost.recipe.input_columns import recorded_advantages, resolve_input
 from rlpost.recipe.recipe import Recipe
@@ -173,6 +179,7 @@ def inspect_source(
     measured = {
         **table_facts(view, cells, slices), **reading.sums.facts(slices), **measured,
         **({"covariance": covariances} if covariances else {}),
+        **(compared := recorded_facts(reading, table, recipe)),
     }  # fmt: skip
     for entry in measured.values():
         entry["of"] = words_of(entry["of"]).format(**in_words)
@@ -201,6 +208,10 @@ def inspect_source(
             "column": credit,
             "nonfinite": counts["advantages.nonfinite"],
             "recorded": selection.recorded,
+            "compared": verdict(
+                source, selection.columns.with_recorded({"advantages": credit}), compared,
+                "recorded advantages and those of grpo",
+            ) if compared else None,
             "histogram": histogram(reading.tallies[0])._asdict(),
         },
         components=components,

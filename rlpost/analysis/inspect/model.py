@@ -359,7 +359,8 @@ class Facts:
     rlpost_version: str
     advantages: Json | None = None
     """Of the advantages that the file already has: `column`, `nonfinite` tokens, `histogram`
-    without those that are 0, and whether a trainer `recorded` them."""
+    without those that are 0, whether a trainer `recorded` them, and how they are `compared` with
+    those of grpo; None if they are not."""
     components: dict[str, Json] = field(default_factory=dict)
     """Of the reward components that the user names: `weight`, `nonfinite` responses, groups with
     `no_signal`, and what the share of the advantage is a `share_of`."""

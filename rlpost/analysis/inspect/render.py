@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about import TOPICS, topics_of
+from rlpost.analysis.inspect.about.advantages import compared_lines
 from rlpost.analysis.inspect.about.base import title
 from rlpost.analysis.inspect.about.checks import notices, verdict
 from rlpost.analysis.inspect.about.columns import ignored_lines, roles_table
@@ -84,7 +85,7 @@ def overview(facts: Facts) -> list[str]:
     return [
         *lines, *domain_lines(facts), *_shares(facts), *threshold_lines(facts),
         *without_tokens_lines(facts), *_mapped_lines(facts), *ignored_lines(facts),
-        *left_out_lines(facts), *failure_lines(facts),
+        *left_out_lines(facts), *failure_lines(facts), *compared_lines(facts),
     ]  # fmt: skip
 
 

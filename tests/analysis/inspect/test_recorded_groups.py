@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from summaries import whole
 from typer.testing import CliRunner
 
 import rlpost
@@ -15,6 +16,7 @@ from rlpost.cli.commands.inspect import app
 
 NAME, ROWS = "recorded_advantages", 96
 INDEX = np.arange(ROWS)
+AT = 8  # the place of `dumped_advantages`
 RUN = CliRunner()
 
 
@@ -54,7 +56,8 @@ def test_those_of_the_groups_are_no_finding(tmp_path):
     assert (finding, not_run) == (None, None)
     assert (facts.advantages["column"], facts.advantages["recorded"]) == ("dumped_advantages", True)
     assert facts.whole("advantage")["count"] == 240
-    assert "recorded advantage" in RUN.invoke(app, [str(tmp_path / "in.parquet")]).output
+    assert facts.advantages["compared"].endswith("of grpo (`dumped_advantages`): equal")
+    assert facts.advantages["compared"] in RUN.invoke(app, [str(tmp_path / "in.parquet")]).output
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,32 @@ def test_those_of_consecutive_rows_name_their_number(tmp_path):
     table = with_advantages(blocks, columns={"group": "block"}).drop_columns(["block", "prompt"])
     _, finding, _ = checked(table, tmp_path)
     assert finding.text.endswith("; groups of 6 consecutive rows fit")
-    assert finding.option == "--group-size 6"
+    assert finding.option == "--map group=COLUMN"
+
+
+def test_those_of_other_rows_are_a_finding_and_a_line_with_the_numbers_of_advantages(tmp_path):
+    table = with_advantages(rollouts(response_mask=[[1, 1]] * ROWS))
+    right = table["dumped_advantages"].combine_chunks()
+    for order in (np.roll(INDEX, 1), np.roll(INDEX, 8), np.random.default_rng(3).permutation(ROWS)):
+        other = table.set_column(AT, "dumped_advantages", right.take(pa.array(order)))
+        facts, finding, _ = checked(other, tmp_path)
+        assert "correlation within groups is" in finding.text
+        assert len(finding.rows) == 5
+        summary = rlpost.enrich(other, Recipe(estimator="grpo"))[1]
+        ours, theirs = facts.advantages["compared"], summary["recorded"]
+        assert ours == theirs.replace("advantages (", "advantages and those of grpo (", 1)
+        for name in ("recorded_differs", "recorded_sign_differs"):
+            assert facts.whole(name) == whole(summary, name)
+
+
+def test_one_flipped_sign_is_a_line_and_no_finding(tmp_path):
+    table = with_advantages(rollouts())
+    values = table["dumped_advantages"].to_pylist()
+    values[5] = [-x for x in values[5]]
+    flipped = table.set_column(AT, "dumped_advantages", pa.array(values))
+    facts, finding, _ = checked(flipped, tmp_path)
+    assert finding is None
+    assert "in sign in 2 (" in facts.advantages["compared"]
 
 
 def test_those_of_one_component_name_it(tmp_path):

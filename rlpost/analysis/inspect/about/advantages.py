@@ -24,6 +24,7 @@ def _table(facts: Facts) -> TextTable:
     whole, nonfinite = facts.whole("advantage"), (facts.advantages or {})["nonfinite"]
     lines = [f"of {whole['count']:,} {facts.facts['advantage']['of']}"]
     lines += [f"{nonfinite:,} more are NaN or infinite"] * bool(nonfinite)
+    lines += compared_lines(facts)
     labels = labels if len(labels := facts.labels("step")) > 1 else []
     columns = {
         part: [whole[part], *(facts.by("step", "advantage", part) if labels else ())]
@@ -38,3 +39,9 @@ def _table(facts: Facts) -> TextTable:
     )  # fmt: skip
     headings = (facts.roles["batch"].column if labels else "", *columns, "A = 0")
     return TextTable(headings, [first, *elided(rows)], "Advantages", lines)
+
+
+def compared_lines(facts: Facts) -> list[str]:
+    """Return how recorded advantages differ from computed ones; none without such a comparison."""
+    line = (facts.advantages or {}).get("compared")
+    return [line] if line else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 SLACK = 0.01  # of the deviation of advantages: dumps round them
 FITS = 0.9  # of the groups; others lack responses that were left out
 MOST_ROWS = 20_000  # in which other groups are sought
+FOLLOWS, ERRORS = 0.5, 3.0  # correlation that penalties and shaping leave, less standard errors
 MOST_BLOCK = 64  # consecutive rows that may be a group
 
 
@@ -27,13 +29,15 @@ def recorded_advantages(data: CheckInput) -> Result:
 
     In a group, responses of equal rewards have equal advantages, those of higher rewards higher
     ones, and the mean is 0. Where this is not so, groups by prompt, domain, over all steps, or of
-    consecutive rows (--group-size of rlpost convert) are tried, and other rewards. --map
-    advantages=none leaves the advantages out.
+    consecutive rows are tried, and other rewards. If none fits, and advantages hardly correlate
+    with rewards within groups, they are of other rows. --map advantages=none leaves them out.
 
-    Choose the key or the reward that the trainer had.
+    Choose the key or the reward that the trainer had, and check the order of rows.
     """
     known = pl.col("advantage").is_finite() & pl.col("reward").is_finite()
-    rows = data.reading.rows.with_row_index("index").filter(data.included & known)
+    rows = data.reading.rows.with_row_index("index")
+    rows = rows.with_columns(reward=data.table.units["reward"][data.table.unit])
+    rows = rows.filter(data.included & known)
     flat = rows.filter("one_advantage")
     if 2 * len(flat) < max(len(rows), 1):
         return NotRun("advantages differ between the tokens of a response")
@@ -52,7 +56,21 @@ def recorded_advantages(data: CheckInput) -> Result:
         if _contradictions(flat.head(MOST_ROWS), by, reward)[-1]:
             text = f"the recorded advantages (`{of}`) {text}; {words} fit"
             return Problem(text, shown, ["group", "reward", str(of)], option)
+    turns = "rollout" not in data.table.rows and (data.turns > 0).any()
+    follows = None if turns else _correlation(flat, keys)
+    if broken and follows is not None and follows < FOLLOWS - ERRORS / math.sqrt(len(flat)):
+        text = f"the recorded advantages (`{of}`) {text}, and their correlation within groups is "
+        text += f"{follows:+.2f}: they are of other rows or rewards"
+        return Problem(text, shown, ["group", "reward", str(of)])
     return None
+
+
+def _correlation(rows: pl.DataFrame, keys: list[str]) -> float | None:
+    """Return the correlation of rewards and advantages within groups of several rewards."""
+    rows = rows.filter(pl.col("reward").n_unique().over(keys) > 1)
+    within = [pl.col(name) - pl.col(name).mean().over(keys) for name in ("reward", "advantage")]
+    correlation: float | None = rows.select(pl.corr(*within)).item()
+    return correlation
 
 
 def _others(
@@ -76,7 +94,7 @@ def _others(
     yield "those of the opposite reward", "--map reward=COLUMN", keys, -pl.col("reward")
     for size in range(2, MOST_BLOCK + 1):
         blocks: list[Any] = ["file", pl.col("row") // size]
-        yield f"groups of {size} consecutive rows", f"--group-size {size}", blocks, "reward"
+        yield f"groups of {size} consecutive rows", "--map group=COLUMN", blocks, "reward"
 
 
 def _contradictions(
