@@ -108,7 +108,7 @@ def causes_of(tokens: ComparedTokens) -> list[Cause]:
     case = Case(tokens, tokens.d)
     effect = case.size**2 / 2  # k3, nearly
     for judge in JUDGES if case.size >= LEAST_GAP else ():
-        if len(case.rest) >= LEAST_LEFT:
+        if len(case.rest) >= LEAST_LEFT and (case.size >= LEAST_GAP or judge is remainder):
             case = judge(case)
     causes = [
         replace(cause, advice="") if 0 < cause.share * effect < LEAST_EFFECT else cause
@@ -242,29 +242,54 @@ def filled(case: Case) -> Case:
             continue
         text = f"{side} log-probs are exactly {value:g} in {count:,} of {len(tokens):,} tokens "
         text += "where the other side's are not: a fill value"
-        return case.without(~chosen, "fill-value", count**0.5, text, change=side, value=value)
+        return case.without(values != value, "fill-value", count**0.5, text, change=side,
+                            value=value)  # fmt: skip
     return case
 
 
 def shift(case: Case) -> Case:
-    """One column is a token ahead of the other: neighbours match better than the same token."""
+    """One column is a token ahead of the other, in all steps or in some: neighbours match better.
+
+    A step where that is not sure alone counts if it is sure of all together.
+    """
     tokens = case.tokens
-    means = evidence.differences_by_shift(tokens.old, tokens.infer, tokens.window)
+    codes, labels = tokens.labels.get("step", (np.zeros(len(tokens), np.int64), ["all"]))
+    parts = {code: _lag(case, codes == code) for code in np.unique(codes).tolist()}
+    whole = _lag(case, np.ones(len(tokens), np.bool_))
+    lag, z, *means = max(whole, *parts.values(), key=lambda x: x[1])
+    if z < LEAST_Z:
+        return case
+    sure = [
+        code
+        for code, x in parts.items()
+        if x[0] == lag and (x[1] >= LEAST_Z or (whole[:1] == (lag,) and whole[1] >= LEAST_Z))
+    ]
+    shifted, inner = np.isin(codes, sure), np.zeros(len(tokens), np.bool_)
+    ends = slice(None, -1) if lag > 0 else slice(1, None)
+    inner[ends] = tokens.window[1:] == tokens.window[:-1]
+    infer = np.where(shifted, np.roll(tokens.infer, -lag), tokens.infer)
+    aligned = replace(tokens, infer=infer).chosen(inner | ~shifted)
+    left = min((_size(aligned.d) / case.size) ** 2, 1.0)
+    where = ""
+    if len(sure) < len(parts):
+        where = f" in step {', '.join(str(labels[code]) for code in sure[:4])}"
+        where += " and more" * (len(sure) > 4)  # noqa: PLR2004
+    text = f"engine log-probs are those of the token {'before' if lag > 0 else 'after'}{where}: "
+    text += f"mean |Δ| {means[0]:.3g} nats moved by one, {means[1]:.3g} as stored"
+    case = case.named("shift", case.share * (1 - left), z, text, lag=lag)
+    return replace(case, tokens=aligned, rest=aligned.d, share=case.share * left)
+
+
+def _lag(case: Case, chosen: Flags) -> tuple[int, float, float, float]:
+    """Return the lag at which some tokens match best, its z, and their mean |Δ| there and at 0."""
+    tokens = case.tokens
+    old, infer, window = tokens.old[chosen], tokens.infer[chosen], tokens.window[chosen]
+    means = evidence.differences_by_shift(old, infer, window)
     lag = min(evidence.LAGS, key=lambda lag: (means[lag].value, abs(lag)))
     best, zero = means[lag], means[0]
     error = (best.error**2 + zero.error**2) ** 0.5
-    z = (zero.value - best.value) / error if error else 0.0
-    if lag == 0 or z < LEAST_Z:
-        return case
-    ends = slice(None, -1) if lag > 0 else slice(1, None)
-    inner = np.zeros(len(tokens), np.bool_)
-    inner[ends] = tokens.window[1:] == tokens.window[:-1]
-    aligned = replace(tokens, infer=np.roll(tokens.infer, -lag)).chosen(inner)
-    left = min((_size(aligned.d) / case.size) ** 2, 1.0)
-    text = f"engine log-probs are those of the token {'before' if lag > 0 else 'after'}: mean |Δ| "
-    text += f"{best.value:.3g} nats moved by one, {zero.value:.3g} as stored"
-    case = case.named("shift", case.share * (1 - left), z, text, lag=lag)
-    return replace(case, tokens=aligned, rest=aligned.d, share=case.share * left)
+    z = (zero.value - best.value) / error if error and lag else 0.0
+    return lag, z, best.value, zero.value
 
 
 def few_tokens(case: Case) -> Case:
@@ -396,7 +421,7 @@ def failed_sync(case: Case) -> Case:
         chosen = np.isin(codes, codes_of_larger)
         others = (codes >= 0) & ~chosen
         larger = case.larger(chosen, others, alike, OTHER_WEIGHTS)
-        if larger is not None:
+        if larger is not None and _size(case.rest[chosen]) ** 2 / 2 >= LEAST_EFFECT:
             names = [labels[code] for code in codes_of_larger]
             text = f"{column} {', '.join(map(str, names[:4]))}{' and more' * (len(names) > 4)}: "  # noqa: PLR2004
             text += f"tokens differ by {larger[0]:.3g} times as much as elsewhere (geometric mean)"

@@ -211,6 +211,40 @@ def test_a_fill_value_is_named_before_any_cause():
     assert "fill-value" not in causes(rollouts(heat=0.7, top_p=0.9)[0])
 
 
+def test_a_fill_value_of_a_step_is_no_failed_sync_and_the_rest_of_truncation_no_outliers():
+    """Filled tokens of which the other side is certain are filled, too."""
+    table, _ = rollouts(noise=1e-5, sure=3.0)
+    steps, random = table["step"].to_pylist(), np.random.default_rng(0)
+    filled = [
+        [0.0 if step == 3 or random.random() < 0.03 else x for x in row]
+        for step, row in zip(steps, table["old_log_probs"].to_pylist(), strict=True)
+    ]
+    at = table.schema.get_field_index("old_log_probs")
+    assert [*causes(table.set_column(at, "old_log_probs", pa.array(filled)))] == ["fill-value"]
+    assert [*causes(rollouts(top_p=0.97)[0])] == ["truncated-sampling"]
+
+
+def test_a_cause_of_high_likelihood_is_a_finding_and_noise_is_none():
+    for planted, finds in ((PLANTED["truncated-sampling"], True), ({"heat": 0.95}, True),
+                           ({"noise": 0.025}, False)):  # fmt: skip
+        facts = rlpost.inspect(rollouts(**planted)[0])
+        assert facts.whole("engine_k3")["mean"] < 0.01
+        assert any(x.check == "engine_mismatch" for x in facts.findings) == finds
+        assert (about.mismatch(facts).verdict.severity == "warning") == finds
+
+
+def test_a_shift_of_one_step_is_a_shift():
+    table, _ = rollouts(noise=0.002)
+    rows = zip(table["step"].to_pylist(), table["old_log_probs"].to_pylist(), strict=True)
+    moved = [[row[-1], *row[:-1]] if step == 4 else row for step, row in rows]
+    at = table.schema.get_field_index("old_log_probs")
+    facts = rlpost.inspect(table.set_column(at, "old_log_probs", pa.array(moved)))
+    shift, *others = facts.mismatch.causes
+    assert (shift.name, shift.sure, shift.share > 0.99) == ("shift", "high", True)
+    assert "of the token after in step 4: " in shift.evidence
+    assert {x.name for x in others} <= {"precision"}
+
+
 def test_a_gap_without_a_measurable_effect_has_a_cause_and_no_advice(tmp_path):
     for noise, advised in ((0.01, False), (0.03, True)):
         pq.write_table(rollouts(noise=noise)[0], tmp_path / "a.parquet")

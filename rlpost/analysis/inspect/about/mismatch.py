@@ -37,7 +37,8 @@ def mismatch(facts: Facts) -> Page:
     agreement = "engine and trainer agree up to numerical noise"
     text = likeliest(gap.causes) or (agreement if gap.sampled else "no token has both log-probs")
     text += "" if advised or not gap.causes else ", too small to have a measurable effect"
-    return replace(page, verdict=Notice("warning" if advised else "ok", text))
+    warns = any(finding.check == "engine_mismatch" for finding in facts.findings)
+    return replace(page, verdict=Notice("warning" if warns else "ok", text))
 
 
 def causes_table(gap: Mismatch, tokens: int) -> TextTable:

@@ -373,7 +373,8 @@ def engine_mismatch(data: CheckInput) -> Result:
     steps = {x: k3 for x, k3, n in by_step if n >= TOKENS_OF_STEP and k3 > MOST_K3}
     whole, ess = facts.whole("engine_k3")["mean"], facts.whole("engine_ess")["value"] or 0.0
     many_wrong = sure["mean"] > CONFIDENT_DISAGREEMENT
-    if whole < MOST_K3 and ess > LEAST_ESS and not many_wrong and not steps:
+    known = any(x.sure == "high" and x.advice and x.name != "precision" for x in gap.causes)
+    if whole < MOST_K3 and ess > LEAST_ESS and not (many_wrong or steps or known):
         return None
     text = (
         f"`{data.column('infer_log_probs')}` and `{data.column('old_log_probs')}` differ by "
