@@ -220,7 +220,8 @@ def inspect_source(
         ),
         critic=critic_profile(reading),
         engine_gap=(places := reading.sums.by_position("compared")) and {"by_position": places},
-        left_out=int((~rows["kept"]).sum()) if "kept" in rows else 0,
+        left_out=int((~rows["kept"].to_numpy() & (table.counted | masked)).sum())
+        if "kept" in rows else 0,
     )  # fmt: skip
     entropy = entropy_profile(reading, facts)
     if entropy is not None:

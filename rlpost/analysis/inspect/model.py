@@ -376,8 +376,8 @@ class Facts:
     engine_gap: Json | None = None
     """`by_position`."""
     left_out: int = 0
-    """Responses whose sample mask is 0. If a run of rlpost computed it, they are left out of
-    `advantages` alone."""
+    """Responses whose sample mask is 0. If a run of rlpost computed it, those alone that count here
+    and are left out of `advantages`."""
     where: Json | None = None
     """What `--where` kept, and what was not read for it; None without a condition."""
     schema_version: int = SCHEMA_VERSION

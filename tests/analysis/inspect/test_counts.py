@@ -234,6 +234,22 @@ def test_the_mask_of_a_run_leaves_nothing_out(tmp_path):
     )
 
 
+def test_rows_that_a_run_left_out_are_said_once(tmp_path):
+    """Of its mask, those alone that failures and attempts do not leave out here, too."""
+    pq.write_table(pa.table(ROWS), tmp_path / "in.parquet")
+    recipe = Recipe(attempts="newest", replace=True)
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
+    before, after = (
+        inspect(tmp_path / f"{name}.parquet", attempts="newest") for name in ("in", "out")
+    )
+    counted = after.whole("counted")["total"] - before.whole("counted")["total"]
+    assert (after.left_out, before.left_out) == (counted, ROWS["sample_mask"].count(0))
+    shown = screen(tmp_path)
+    newer = sum(ROWS["run_attempt"])
+    older = pq.read_table(tmp_path / "in.parquet", columns=["run_attempt"]).num_rows - newer
+    assert f"{older} of {len(ROWS['reward'])} responses" in shown
+
+
 def counted_rows(**columns: Any) -> pa.Table:
     """Eight rows of two prompts."""
     masks = [[1] * 40] * 4 + [[1] * 3] * 4

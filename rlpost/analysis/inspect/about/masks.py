@@ -42,13 +42,13 @@ def left_out_lines(facts: Facts) -> list[str]:
     """Return what masks and later attempts of the run leave out; none if that is nothing."""
     lines = []
     if facts.left_out:
-        column, responses = facts.roles["sample_mask"].column, counted(facts.left_out, "response")
+        column, rows = facts.roles["sample_mask"].column, counted(facts.left_out, facts.row_noun)
         where = "left out here, as of `rlpost advantages`"
         if "left_out:sample_mask" not in facts.facts:
-            where = "count here, but are left out of training"
+            where = f"count here, but not in training (--map sample_mask={column}: not here either)"
         empty = facts.masks is not None and facts.masks.empty
         both = "; some may have no policy token either" if empty else ""
-        lines.append(f"{responses} with `{column}` 0 {where}{both}")
+        lines.append(f"{rows} with `{column}` 0 {where}{both}")
     if replaced := facts.whole("left_out:superseded")["total"]:
         column = facts.roles["run_attempt"].column
         rows = counted(replaced, "row")

@@ -205,8 +205,9 @@ class CheckInput:
         return len(self.reading.rows)
 
     def part(self, count: int) -> str:
-        """Return `3 of 192 responses (1.6 %)`."""
-        return f"{count:,} of {counted(self.count, 'response')} ({share(count, self.count)})"
+        """Return `3 of 192 responses (1.6 %)`; `rows` where rollouts count."""
+        rows = counted(self.count, self.facts.row_noun)
+        return f"{count:,} of {rows} ({share(count, self.count)})"
 
     def column(self, role: str) -> str:
         """Return the column that has a role; the role itself if no column has it."""

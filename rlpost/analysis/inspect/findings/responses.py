@@ -286,9 +286,9 @@ def superseded_attempts(data: CheckInput) -> Result:
 
     Leave them out of statistics, here and in `rlpost advantages`, with --attempts newest.
     """
-    flags = data.flags("superseded") & data.unmasked
-    count, rows = int(flags.sum()), data.reading.rows
-    if not count or data.table.resolved.recipe.attempts == "newest":
+    flags, rows = data.flags("superseded"), data.reading.rows
+    count = int(flags.sum())
+    if not (flags & data.unmasked).any() or data.table.resolved.recipe.attempts == "newest":
         return None
     steps = rows["batch"].filter(flags).unique().to_list() if "batch" in rows else []
     text = f"{data.part(count)} are of an older attempt (`{data.column('run_attempt')}`) than "
