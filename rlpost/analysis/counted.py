@@ -20,7 +20,7 @@ from rlpost.recipe.roles import is_component
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rlpost.kernels.moments import Integers, Mask
+    from rlpost.kernels.moments import Floats, Integers, Mask
     from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.groups import PromptGroups
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -66,6 +66,15 @@ class CountedTable:
     def scored(self) -> Mask:
         """The units that statistics of rewards count, [U]."""
         return self.units["known"] & self.units["valid"]
+
+    @property
+    def row_rewards(self) -> Floats:
+        """The raw reward of each row, which all rows of a rollout have, [N]; NaN where none counts.
+
+        The rows are those of `counted`.
+        """
+        rewards = self.units["reward"][self.unit]
+        return np.where(self.scored[self.unit] & self.counted, rewards, np.nan)
 
     @property
     def nonfinite(self) -> Mask:

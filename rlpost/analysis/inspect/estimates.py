@@ -13,6 +13,7 @@ from rlpost.analysis.inspect.tokens import LAMBDAS, policy_role
 from rlpost.kernels.moments import exact_sums, group_moments, group_offsets
 from rlpost.pipeline.recorded import row_facts
 from rlpost.pipeline.resolved import resolve_recipe
+from rlpost.pipeline.stages.rewards import group_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts, Json, Label
     from rlpost.analysis.inspect.profiles import BinnedSums
     from rlpost.analysis.inspect.reading import PassResult
-    from rlpost.kernels.moments import Floats, Integers
     from rlpost.recipe.recipe import Recipe
 
 
@@ -116,7 +116,9 @@ def _top(bins: BinnedSums, count: int, whole: float) -> tuple[float | None, floa
     return (total / whole if whole > 0 else None), total / wanted, edge
 
 
-def covariance(reading: PassResult, steps: Sequence[Label]) -> tuple[str | None, Json]:
+def covariance(
+    reading: PassResult, table: CountedTable, steps: Sequence[Label]
+) -> tuple[str | None, Json]:
     """Return what the advantages are, and their covariance with log-probs; none if it is unknown.
 
     That is the mean over policy tokens of (A - mean A)(log π - mean log π), with the means of a
@@ -124,9 +126,10 @@ def covariance(reading: PassResult, steps: Sequence[Label]) -> tuple[str | None,
 
     Args:
         reading: of the input.
+        table: of its rows.
         steps: in order; none without the column.
     """
-    rows, column = reading.counted_rows, reading.selection.advantages
+    rows, column = reading.rows, reading.selection.advantages
     if "entropy:l" not in rows:
         return None, {}
     if "entropy:a" in rows and rows["entropy:a"].is_finite().any():
@@ -134,13 +137,15 @@ def covariance(reading: PassResult, steps: Sequence[Label]) -> tuple[str | None,
     elif column is not None and "advantage" in rows:
         advantages, rows = column, _per_row(rows, pl.col("advantage"))
     elif {"reward", "group"} <= {*rows.columns}:
-        keys = [key for key in ("batch", "group") if key in rows]
         advantages = "reward minus the mean of its group"
-        rows = rows.filter(pl.col("reward").is_finite()).drop_nulls(keys)
-        rows = _per_row(rows, pl.col("reward") - _group_means(rows, keys))
+        units, grouped = table.units, table.scored & table.units["keyed"]
+        means = group_statistics(units, units["reward"], rows=grouped)[0].mean
+        credit = np.where(grouped, units["reward"] - means, np.nan)[table.unit]
+        rows = _per_row(rows, pl.Series(credit))
     else:
         return None, {}
     tokens, kept = pl.col("entropy:l_tokens"), pl.col("kept") if "kept" in rows else True
+    rows = rows.filter(pl.Series(table.counted))
     rows = rows.filter((tokens.fill_nan(0) > 0) & pl.col("entropy:a").is_finite() & kept)
     codes = np.zeros(len(rows), np.int64)
     if "batch" in rows:
@@ -187,14 +192,3 @@ def _per_row(rows: pl.DataFrame, advantage: pl.Expr | pl.Series) -> pl.DataFrame
         (pl.col("own") * pl.col("entropy:l_tokens")).alias("entropy:a"),
         (pl.col("own") * pl.col("entropy:l")).alias("entropy:la"),
     )
-
-
-def _group_means(rows: pl.DataFrame, keys: list[str]) -> pl.Series:
-    if not len(rows):
-        return pl.Series([], dtype=pl.Float64)
-    codes: Integers = (
-        rows.select(pl.struct(keys).rank("dense") - 1).to_series().to_numpy().astype(np.int64)
-    )
-    rewards: Floats = rows["reward"].to_numpy()
-    order, offsets = np.lexsort((rewards, codes)), group_offsets(codes, int(codes.max()) + 1)
-    return pl.Series(group_moments(rewards[order], offsets).mean[codes])

@@ -171,7 +171,7 @@ def inspect_source(
     view, cells, slices = view_of(rows, table, groups)
     noun = "rollout" if resolved.unit == "rollout" else "response"
     in_words = {"row": "row" if noun == "rollout" else noun, "unit": noun}
-    advantages, covariances = covariance(reading, slices.get("step", ()))
+    advantages, covariances = covariance(reading, table, slices.get("step", ()))
     measured, components = component_facts(
         rows, table, selection.components, selection.advantages,
         stored_shares(source, reward_components),

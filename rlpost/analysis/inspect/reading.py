@@ -77,11 +77,6 @@ class PassResult:
     counted: Mask | None = None
     """The rows whose tokens statistics of policies count, [N]; None: all."""
 
-    @property
-    def counted_rows(self) -> pl.DataFrame:
-        """The rows whose tokens count."""
-        return self.rows if self.counted is None else self.rows.filter(self.counted)
-
     def step_shifts(self, pair: tuple[str, str]) -> dict[Label, Shift]:
         """Return the best lag of two columns of log-probs in each step with such tokens."""
         shifts, labels = self.totals.by_step(pair), self.sums.cells.steps

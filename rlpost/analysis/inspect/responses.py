@@ -254,8 +254,8 @@ def length_facts(rows: pl.DataFrame, table: CountedTable, column: str | None) ->
 
 def _with_reward(rows: pl.DataFrame, lengths: NDArray[Any], table: CountedTable) -> Json:
     """Return the correlation of reward and length: overall, and within groups."""
-    rewards = rows["reward"].to_numpy()
-    valid = table.counted & np.isfinite(rewards) & np.isfinite(lengths)
+    rewards = table.row_rewards
+    valid = np.isfinite(rewards) & np.isfinite(lengths)
     reward, length = rewards[valid], lengths[valid].astype(np.float64)
     values: Json = {
         "rows": len(reward),

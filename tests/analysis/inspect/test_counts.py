@@ -344,3 +344,33 @@ def test_keys_are_read_first_only_where_an_option_leaves_rows_out(
     assert len(reads) == 1 + twice
     assert "old_log_probs" in reads[-1]
     assert all("old_log_probs" not in names for names in reads[:-1])
+
+
+def test_each_row_has_the_reward_of_its_rollout(tmp_path):
+    """Nulls of earlier turns change neither the covariance of advantages nor a correlation."""
+    rng = np.random.default_rng(4)
+    ends = [turn == 1 for turn in (0, 1)] * 24
+    rewards = np.repeat(rng.integers(0, 2, 24).astype(float), 2).tolist()
+    log_probs = [(-rng.exponential(1.0, 3 + i % 5)).tolist() for i in range(48)]
+    rows = {
+        "prompt_id": np.repeat(np.arange(4), 12),
+        "rollout_id": np.repeat(np.arange(24), 2),
+        "turn": [0, 1] * 24,
+        "old_log_probs": log_probs,
+    }
+    facts = []
+    last = [x if end else None for x, end in zip(rewards, ends, strict=True)]
+    for name, values in (("all", rewards), ("last", last)):
+        pq.write_table(pa.table({**rows, "reward": values}), tmp_path / f"{name}.parquet")
+        facts.append(inspect(tmp_path / f"{name}.parquet", unit="rollout"))
+    assert facts[0].whole("covariance") == facts[1].whole("covariance")
+    assert facts[0].lengths.reward_correlation == facts[1].lengths.reward_correlation
+    reward, group = np.array(rewards), np.repeat(np.arange(4), 12)
+    credit = reward - (np.bincount(group, reward) / 12)[group]
+    tokens, log = np.repeat(credit, [len(x) for x in log_probs]), np.concatenate(log_probs)
+    covariance = ((tokens - tokens.mean()) * (log - log.mean())).mean()
+    assert facts[1].whole("covariance")["value"] == pytest.approx(covariance, rel=1e-12)
+    shown = RUN.invoke(
+        app, [str(tmp_path / "last.parquet"), "--unit", "rollout", "--about", "rewards"]
+    )
+    assert " of a row " in shown.output or "rows score" in shown.output

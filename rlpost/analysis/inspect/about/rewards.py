@@ -66,11 +66,14 @@ def correlation(facts: Facts) -> list[str]:
         return []
     pearson, within = values["pearson"], values["within_groups"]
     numbers = f"{pearson:+.2f}" + ("" if within is None else f", within groups {within:+.2f}")
+    of = "" if facts.rollouts is None else " of a row"
     if max(abs(pearson), abs(within or 0.0)) < CORRELATED:
-        return [f"reward and length hardly correlate ({numbers})"]
+        return [f"reward and length{of} hardly correlate ({numbers})"]
     if abs(pearson) < CORRELATED:
-        return [f"reward and length correlate within groups ({numbers})"]
-    text = f"{'longer' if pearson > 0 else 'shorter'} responses score higher ({pearson:+.2f})"
+        return [f"reward and length{of} correlate within groups ({numbers})"]
+    text = (
+        f"{'longer' if pearson > 0 else 'shorter'} {facts.row_noun}s score higher ({pearson:+.2f})"
+    )
     if within is not None and (abs(within) < CORRELATED or within * pearson < 0):
         return [f"{text}, but not within a group ({within:+.2f})"]
     return [text if within is None else f"{text}, also within a group ({within:+.2f})"]

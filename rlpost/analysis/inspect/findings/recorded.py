@@ -36,7 +36,7 @@ def recorded_advantages(data: CheckInput) -> Result:
     """
     known = pl.col("advantage").is_finite() & pl.col("reward").is_finite()
     rows = data.reading.rows.with_row_index("index")
-    rows = rows.with_columns(reward=data.table.units["reward"][data.table.unit])
+    rows = rows.with_columns(reward=data.table.row_rewards)
     rows = rows.filter(data.included & known)
     flat = rows.filter("one_advantage")
     if 2 * len(flat) < max(len(rows), 1):
