@@ -1,186 +1,42 @@
-"""Locks on output files, and removal of files that killed runs left.
+"""Locks on temporary files, and removal of files that killed runs left.
 
-While a run writes in a folder, the folder has a lock file, `.rlpost-lock`. Each output is one byte
-of it, by the hash of the output's name, and the run locks that byte. The kernel releases a lock
+A run locks the temporary file of each output as long as it is there. The kernel releases a lock
 when its process ends, however it ends. A process id would prove less: another process may have it
-by then, or a process on another machine or in another container. Whoever locks an output is its
-only writer, so temporary files under its name are left over from killed runs and can be removed.
+by then, or a process on another machine or in another container. So a temporary file that nobody
+has locked is left over from a killed run, and one that is locked says that another run writes this
+output. Where the file system has no locks, nothing is removed, and two runs on one output are still
+safe: each writes its own temporary file, and the last one to rename it wins.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
-from rlpost.io.system import LOCK_OFFSETS, NO_FOLLOW, close_locked, is_same_file, lock_byte
+from rlpost.io.system import BINARY, NO_FOLLOW, is_same_file, lock_file, remove_locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
 
-LOCK_NAME = ".rlpost-lock"
+LOCK_NAME = ".rlpost-lock"  # in a scratch folder
 SCRATCH_PREFIX = ".rlpost-dump-"
 STAGING_PREFIX = ".rlpost-run-"  # folders of completed files that a run has not published yet
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
-_ATTEMPTS, _PAUSE = 10, 0.02  # seconds; a process that releases its locks briefly locks all bytes
+_ATTEMPTS, _PAUSE = 10, 0.02  # seconds; another run that starts now gives up
 
 
 class BusyError(ReadWriteError):
     """Another run writes the same output."""
-
-
-class FileLock:
-    """An exclusive lock on some output files; `with` also removes what killed runs left of them.
-
-    Nothing is locked or removed if the file system has no locks, or if another user owns the lock
-    file. Two runs on one output are still safe then: each writes its own temporary file, and the
-    last one to rename it wins.
-
-    Args:
-        targets: the outputs, in existing folders.
-
-    Raises:
-        BusyError: another run writes one of them.
-        ReadWriteError: a folder is not writable.
-    """
-
-    def __init__(self, targets: Sequence[Path]) -> None:
-        self._locks: list[_FolderLock] = []
-        names: dict[Path, list[str]] = {}
-        for target in targets:
-            names.setdefault(target.parent, []).append(target.name)
-        try:
-            for folder, own in names.items():
-                self._locks.append(_FolderLock(folder, own))
-        except BaseException:
-            self.release()
-            raise
-
-    def __enter__(self) -> Self:
-        """Remove what killed runs left of these outputs."""
-        for lock in self._locks:
-            if lock.locked:
-                lock.clean()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Release the locks; never raises."""
-        while self._locks:
-            self._locks.pop().release()
-
-
-class _FolderLock:
-    """Locks on some file names in one folder."""
-
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self.path = folder / LOCK_NAME
-        self._names = {*names}
-        self._bytes = {_byte_of(name): name for name in names}
-        self._file: int | None = None
-        register_cleanup(self, self.release)
-        try:
-            for attempt in range(_ATTEMPTS):
-                if self._try_lock(last=attempt == _ATTEMPTS - 1):
-                    return
-                time.sleep(_PAUSE)
-        except OSError as error:
-            self.release()
-            if error.errno in _NO_LOCKS:
-                return
-            if isinstance(error, PermissionError) and self.path.exists():
-                return
-            raise ReadWriteError(
-                f"{folder / names[0]}: cannot be written: {error.strerror}"
-            ) from None
-        except BaseException:
-            self.release()
-            raise
-
-    @property
-    def locked(self) -> bool:
-        """Whether the names are locked."""
-        return self._file is not None
-
-    def clean(self) -> None:
-        """Remove temporary files of the locked names."""
-        with suppress(OSError):
-            for entry in os.scandir(self.path.parent):
-                if entry.name.startswith(STAGING_PREFIX) and entry.is_dir(follow_symlinks=False):
-                    self._clean_staging(Path(entry.path))
-                elif self._is_temporary(entry.name):
-                    with suppress(OSError):
-                        Path(entry.path).unlink()
-
-    def _clean_staging(self, folder: Path) -> None:
-        """Remove unpublished files of the locked names, and their folder if it is empty then."""
-        with suppress(OSError):
-            for entry in os.scandir(folder):
-                if entry.name in self._names or self._is_temporary(entry.name):
-                    with suppress(OSError):
-                        Path(entry.path).unlink()
-            folder.rmdir()
-
-    def _is_temporary(self, name: str) -> bool:
-        match = _TEMPORARY.fullmatch(name)
-        return match is not None and match["name"] in self._names
-
-    def _try_lock(self, *, last: bool) -> bool:
-        """Try to lock; False if the lock file was removed meanwhile, or has other locks."""
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
-        # The kernel searches its ordered list of locks from the front: descending order is fastest.
-        for offset in sorted(self._bytes, reverse=True):
-            if not lock_byte(self._file, offset):
-                self._close()
-                if last:
-                    raise BusyError(
-                        f"{self.path.parent / self._bytes[offset]}: another rlpost process writes "
-                        "this file; wait until it ends, or choose another output path"
-                    )
-                return False
-        if is_same_file(self.path, self._file):
-            return True
-        self._close()
-        return False
-
-    def release(self) -> None:
-        """Unlock, and remove the lock file if no other process has a lock; never raises.
-
-        A signal may end it, or the locking, at any step: it is a cleanup until it is done, and does
-        what is left.
-        """
-        with suppress(OSError):
-            if self._file is None:  # perhaps created, by a call that did not return
-                self._file = os.open(self.path, os.O_RDWR | NO_FOLLOW)
-            try:
-                close_locked(self._file, self.path, self._bytes)
-            finally:
-                self._file = None
-        unregister_cleanup(self)
-
-    def _close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-
-def _byte_of(name: str) -> int:
-    """Return the byte of the lock file that represents a name."""
-    digest = blake2b(os.fsencode(name), digest_size=7).digest()
-    return int.from_bytes(digest, "little") % LOCK_OFFSETS
 
 
 def temporary_name(name: str, token: str) -> str:
@@ -189,6 +45,91 @@ def temporary_name(name: str, token: str) -> str:
 
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.rlpost-\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
+
+
+def open_locked(target: Path) -> tuple[Path, int]:
+    """Create and lock a temporary file beside a target; its path is a cleanup. Raises OSError."""
+    while True:
+        path = target.with_name(temporary_name(target.name, secrets.token_hex(4)))
+        register_cleanup(path, path.unlink)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW | BINARY, 0o666)
+        if _try_lock(file) is not False and is_same_file(path, file):
+            return path, file
+        os.close(file)  # another run took it for a leftover before it was locked
+        unregister_cleanup(path)
+
+
+def _try_lock(file: int) -> bool | None:
+    """Lock a file; False if it is locked elsewhere, None if there are no locks."""
+    try:
+        return lock_file(file)
+    except OSError:
+        return None
+
+
+def claim(files: Mapping[Path, Path]) -> None:
+    """Remove what killed runs left of some outputs.
+
+    Args:
+        files: target -> its temporary file, which this run has locked.
+
+    Raises:
+        BusyError: another run writes one of the outputs.
+    """
+    folders: dict[Path, dict[str, Path]] = {}
+    for target, path in files.items():
+        folders.setdefault(target.parent, {})[target.name] = path
+    for folder, paths in folders.items():
+        with suppress(OSError):
+            for entry in [*os.scandir(folder)]:
+                if entry.name.startswith(STAGING_PREFIX) and entry.is_dir(follow_symlinks=False):
+                    _clean_staging(Path(entry.path), paths)
+                name = _target_name(entry.name)
+                if name in paths and entry.name != paths[name].name:
+                    _settle(folder / entry.name, paths[name], folder / name)
+
+
+def _target_name(temporary: str) -> str:
+    """Return the name of a temporary file's target, nothing if it has another form."""
+    match = _TEMPORARY.fullmatch(temporary)
+    return match["name"] if match else ""
+
+
+def _settle(path: Path, mine: Path, target: Path) -> None:
+    """Remove a temporary file that nobody has locked; of two runs that start now, one goes on."""
+    for _ in range(_ATTEMPTS):
+        if not _is_locked(path):
+            return
+        if path.name < mine.name:
+            break
+        time.sleep(_PAUSE)
+    raise BusyError(
+        f"{target}: another rlpost process writes this file; wait until it ends, or choose "
+        "another output path"
+    )
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether another process has a file locked; remove it if none has."""
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY | NO_FOLLOW)
+        locked = _try_lock(file)
+        if locked:
+            remove_locked(path, file)
+            return False
+        os.close(file)
+        return locked is False
+    return False
+
+
+def _clean_staging(folder: Path, names: Iterable[str]) -> None:
+    """Remove unpublished files of some names, and their folder if it is empty then."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.name in names or _target_name(entry.name) in names:
+                with suppress(OSError):
+                    Path(entry.path).unlink()
+        folder.rmdir()
 
 
 @contextmanager
@@ -232,10 +173,7 @@ def _new_scratch(top: Path) -> tuple[Path, int]:
 def _lock_scratch(folder: Path, create: int = 0) -> tuple[int, bool | None]:
     """Open and lock a folder's lock file; False if it is locked, None if there are no locks."""
     file = os.open(folder / LOCK_NAME, os.O_RDWR | create | NO_FOLLOW, 0o600)
-    try:
-        return file, lock_byte(file, 0)
-    except OSError:
-        return file, None
+    return file, _try_lock(file)
 
 
 def _remove_scratch(top: Path) -> None:

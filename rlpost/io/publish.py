@@ -1,21 +1,21 @@
 """Publication: files that others see complete, all together, or not at all.
 
-Every file that rlpost writes for others is published here: its name is locked, it is written beside
-its target, and renamed when it is complete. What was not published is undone.
+Every file that rlpost writes for others is published here: it is locked and written beside its
+target, and renamed when it is complete. What was not published is undone.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
-from rlpost.io.locks import FileLock
+from rlpost.io.locks import claim
 from rlpost.io.shutdown import signals_deferred
 from rlpost.io.staged import StagedFile, file_errors
-from rlpost.io.system import sync_folder
+from rlpost.io.system import allow_open_files, sync_folder
 from rlpost.io.threads import map_ordered
 from rlpost.io.uploads import OutputFile, Upload, stage_file
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _REQUESTS = 8  # objects that are published at a time
+_OTHER_FILES = 256  # that are open beside the outputs
 
 
 class CompleteFile(NamedTuple):
@@ -42,7 +43,6 @@ class CompleteFile(NamedTuple):
 
 
 Publishable = OutputFile | CompleteFile
-F = TypeVar("F", bound=OutputFile)
 
 
 def publish_files(
@@ -79,19 +79,19 @@ def publish_files(
                 sync_folder(folder)
 
 
-def write_file(target: Path, data: bytes | memoryview, *, lock: bool = True) -> None:
+def write_file(target: Path, data: bytes | memoryview) -> None:
     """Write a local file as a whole, or leave it as it is.
 
     Args:
         target: the file, in an existing folder.
         data: its content.
-        lock: whether to lock it; False if the caller has it locked.
 
     Raises:
         BusyError: another run writes the file.
         ReadWriteError: it cannot be written.
     """
-    with FileLock([target]) if lock else nullcontext(), StagedFile(target) as staged:
+    with StagedFile(target) as staged:
+        claim({target: staged.path})
         staged.write(0, data)
         staged.complete()
         publish_files([staged])
@@ -113,15 +113,20 @@ class StagedFiles:
 
     def __init__(self, targets: Iterable[AnyPath]) -> None:
         self.targets = [*targets]
+        self._locked: dict[Path, StagedFile] = {}
         self._files: dict[AnyPath, OutputFile] = {}
         self._created: list[Path] = []
         self._undo = ExitStack()
 
     def __enter__(self) -> Self:
+        allow_open_files(len(self.targets) + _OTHER_FILES)
         with ExitStack() as undo:
             for target in self.targets:
                 self._create_folders(target, undo)
-            undo.enter_context(FileLock([one for one in self.targets if isinstance(one, Path)]))
+                if isinstance(target, Path):
+                    self._locked[target] = file = StagedFile(target)
+                    undo.callback(file.discard)
+            claim({target: file.path for target, file in self._locked.items()})
             self._undo = undo.pop_all()
         return self
 
@@ -141,16 +146,13 @@ class StagedFiles:
             raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
 
     def stage(self, target: AnyPath) -> OutputFile:
-        """Open the file of a target.
+        """Return the file of a target, to be written.
 
         Raises:
             ReadWriteError: it cannot be created.
         """
-        return self.add(stage_file(target))
-
-    def add(self, file: F) -> F:
-        """Add a file that was opened already; it takes the place of an earlier one, if any."""
-        self._files[file.target] = file
+        file = self._locked[target] if isinstance(target, Path) else stage_file(target)
+        self._files[target] = file
         self._undo.callback(file.discard)
         return file
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from rlpost.cleanups import register_cleanup, unregister_cleanup
+from rlpost.cleanups import unregister_cleanup
 from rlpost.errors import ReadWriteError
-from rlpost.io.locks import temporary_name
+from rlpost.io.locks import open_locked
 from rlpost.io.ranges import close_file, read_at
-from rlpost.io.system import BINARY, copy_range, sync_data, sync_folder, write_all
+from rlpost.io.system import RENAMES_OPEN_FILES, copy_range, sync_data, sync_folder, write_all
 from rlpost.io.threads import map_ordered
 
 if TYPE_CHECKING:
@@ -70,7 +69,8 @@ def read_range(source: OpenFile, span: ByteRange, target: AnyPath) -> bytes:
 class StagedFile:
     """A local file that is written beside its target, and renamed to it when it is complete.
 
-    The end of a `with` block discards it unless it was renamed or kept.
+    It is locked as long as it has its temporary name. The end of a `with` block discards it unless
+    it was renamed.
 
     Raises:
         ReadWriteError: from every method: the folder is not writable, or the disk is full.
@@ -86,11 +86,9 @@ class StagedFile:
         self._copied = False
         if target.exists() and not target.is_file():
             raise ReadWriteError(f"{target}: cannot be written: not a regular file")
-        self.path = target.with_name(temporary_name(target.name, secrets.token_hex(4)))
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY
-        register_cleanup(self.path, self.path.unlink)
+        self._file: int | None = None
         with self._errors():
-            self._file: int | None = os.open(self.path, flags, 0o666)
+            self.path, self._file = open_locked(target)
         self._exists = True
 
     def __enter__(self) -> Self:
@@ -155,13 +153,11 @@ class StagedFile:
             self._copied = True
 
     def complete(self) -> None:
-        """Wait for the copy, then sync and close the file; it still has its temporary name."""
+        """Wait for the copy, then sync the file; it has its temporary name and its lock."""
         assert self._file is not None
         self.wait_for_copy()
         with self._errors():
             os.fsync(self._file)
-            file, self._file = self._file, None
-            os.close(file)
         self._close_source()
 
     def publish(self) -> None:
@@ -173,29 +169,36 @@ class StagedFile:
     def rename(self) -> None:
         """Rename the completed file to the target; the caller must sync the folder."""
         with self._errors():
+            if not RENAMES_OPEN_FILES:
+                self._close()
             self.path.replace(self.target)
-        self.keep()
-
-    def keep(self) -> None:
-        """Keep the completed file under its temporary name: `discard` does not remove it."""
         self._exists = False
         unregister_cleanup(self.path)
+        self._close()
 
     def discard(self) -> None:
-        """Stop the copy, and remove the file unless it was renamed or kept; never raises."""
+        """Stop the copy, and remove the file unless it was renamed; never raises."""
         self._stopped = True
         if self._copying is not None:
             self._copying.exception()
+        if self._exists and RENAMES_OPEN_FILES:  # before its lock goes
+            self._remove()
+        self._close()
+        if self._exists:
+            self._remove()
+        unregister_cleanup(self.path)
+        self._close_source()
+
+    def _remove(self) -> None:
+        self._exists = False
+        with suppress(OSError):
+            self.path.unlink()
+
+    def _close(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
             with suppress(OSError):
                 os.close(file)
-        if self._exists:
-            self._exists = False
-            with suppress(OSError):
-                self.path.unlink()
-        unregister_cleanup(self.path)
-        self._close_source()
 
     def _close_source(self) -> None:
         if self._source is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import struct
 import sys
 import threading
 from contextlib import suppress
@@ -15,9 +14,9 @@ if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+    import resource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows changes line ends
@@ -110,20 +109,16 @@ def sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-# Locks of single bytes. They belong to the open file, not to the process: two runs in one process
-# exclude each other, too, and closing another descriptor of the file releases nothing.
-
 if sys.platform == "win32":
-    LOCK_OFFSETS = (1 << 31) - 1  # the C library has 32 bits for them
-    """Offsets of `lock_byte` are below this."""
+    RENAMES_OPEN_FILES = False
 
-    def lock_byte(file: int, offset: int) -> bool:
-        """Lock a byte of an open file that has no lock of its own on it; False if it is locked.
+    def lock_file(file: int) -> bool:
+        """Lock an open file until it is closed; False if it is locked elsewhere.
 
         Raises:
             OSError: the system or the file system has no such locks.
         """
-        os.lseek(file, offset, os.SEEK_SET)
+        os.lseek(file, (1 << 31) - 1, os.SEEK_SET)  # behind what anybody reads
         try:
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
         except OSError as error:
@@ -132,46 +127,38 @@ if sys.platform == "win32":
             return False
         return True
 
-    def close_locked(file: int, path: Path, offsets: Iterable[int]) -> None:
-        """Unlock and close a file, and remove it if no process has it open; raises OSError."""
-        try:
-            for offset in offsets:
-                os.lseek(file, offset, os.SEEK_SET)
-                msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
-        finally:
-            os.close(file)
-        with suppress(PermissionError):
-            path.unlink(missing_ok=True)
+    def allow_open_files(count: int) -> None:
+        """Do nothing: the system has one limit for all programs."""
 
 else:
-    LOCK_OFFSETS = 1 << 63
+    RENAMES_OPEN_FILES = True
 
-    def lock_byte(file: int, offset: int) -> bool:
-        """Lock a byte of an open file; False if it is locked elsewhere. Raises OSError."""
-        return _lock(file, fcntl.F_WRLCK, offset, 1)
-
-    def close_locked(file: int, path: Path, offsets: Iterable[int]) -> None:  # noqa: ARG001
-        """Unlock and close a file, and remove it if no process has a lock; raises OSError."""
+    def lock_file(file: int) -> bool:
+        """Lock an open file until it is closed; False if it is locked elsewhere. Raises OSError."""
         try:
-            _lock(file, fcntl.F_UNLCK, 0, 0)
-            if _lock(file, fcntl.F_WRLCK, 0, 0) and is_same_file(path, file):
-                path.unlink()
-        finally:
-            os.close(file)
-
-    def _lock(file: int, kind: int, begin: int, size: int) -> bool:
-        """Lock or unlock bytes of an open file; False if they are locked elsewhere."""
-        if sys.platform == "darwin":  # start, length, pid, type, whence of struct flock
-            number, lock = 90, struct.pack("qqihh", begin, size, 0, kind, 0)
-        elif hasattr(fcntl, "F_OFD_SETLK"):  # type, whence, start, length, pid
-            number, lock = fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", kind, 0, begin, size, 0)
-        else:  # BSD
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-        try:
-            fcntl.fcntl(file, number, lock)
-        except (BlockingIOError, PermissionError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             return False
         return True
+
+    def allow_open_files(count: int) -> None:
+        """Raise the limit of open files to so many, as far as the system lets this process."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        if resource.RLIM_INFINITY != soft < most:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def remove_locked(path: Path, file: int) -> None:
+    """Remove and close a file that this process has locked; raises OSError."""
+    try:
+        if RENAMES_OPEN_FILES:
+            path.unlink()
+    finally:
+        os.close(file)
+    if not RENAMES_OPEN_FILES:
+        path.unlink()
 
 
 def is_same_file(path: Path, file: int) -> bool:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
+    from rlpost.io.uploads import OutputFile
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Passes
     from rlpost.pipeline.options import FailOn, Options
@@ -409,7 +410,9 @@ def complete_file(clock: Clock, file: FilledFile) -> FilledFile:
     return file
 
 
-def sink_of(plan: Plan, index: int, target: AnyPath, *, names: tuple[str, ...]) -> Sink:
+def sink_of(
+    plan: Plan, index: int, target: AnyPath | OutputFile, *, names: tuple[str, ...]
+) -> Sink:
     """Return the sink of one input file: its kept columns and the new ones go to the target."""
     recipe = plan.resolved.recipe
     return open_sink(

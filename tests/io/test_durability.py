@@ -13,7 +13,6 @@ import pytest
 from runs import rollout, run, save
 
 from rlpost.io import staged
-from rlpost.io.locks import LOCK_NAME
 
 
 class Call(NamedTuple):
@@ -116,7 +115,7 @@ def test_outputs_are_synced_then_renamed_then_their_folders_are_synced(
     words = command.replace("IN/", f"{inputs}/").replace("OUT/", f"{tmp_path}/").split()
     ran = run(*words)
     assert ran.code == 0, ran.err
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != LOCK_NAME]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted(files) == [tmp_path / name for name in outputs.split()]
     for path in files:
         check_durable(calls, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,16 +13,18 @@ import pytest
 from runs import rollout, run, save
 
 from rlpost.cleanups import run_cleanups
-from rlpost.errors import ReadWriteError
-from rlpost.io.locks import LOCK_NAME, SCRATCH_PREFIX, FileLock, scratch_folder
+from rlpost.io import locks
+from rlpost.io.locks import LOCK_NAME, SCRATCH_PREFIX, BusyError, scratch_folder
+from rlpost.io.publish import StagedFiles
+from rlpost.io.staged import StagedFile
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from rlpost.io.locks import FileLock
-lock = FileLock([Path(sys.argv[1])])
-print("held", flush=True)
-time.sleep(60)
+from rlpost.io.publish import StagedFiles
+with StagedFiles([Path(sys.argv[1])]):
+    print("held", flush=True)
+    time.sleep(60)
 """
 
 
@@ -41,20 +44,78 @@ def test_a_second_run_on_an_output_is_refused_until_the_first_is_dead(tmp_path):
     ]  # fmt: skip
 
 
-def test_claims_come_and_go_without_leaving_a_lock_file(tmp_path):
-    first, second = FileLock([tmp_path / "a"]), FileLock([tmp_path / "b", tmp_path / "c"])
-    with pytest.raises(ReadWriteError, match="another rlpost"):
-        FileLock([tmp_path / "d", tmp_path / "c"])
-    with FileLock([tmp_path / "d"]):
-        first.release()
-        assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
-    second.release()
+def test_outputs_in_one_folder_are_locked_one_by_one(tmp_path):
+    with StagedFiles([tmp_path / "b", tmp_path / "c"]):
+        with pytest.raises(BusyError, match="c: another rlpost"):
+            StagedFiles([tmp_path / "d", tmp_path / "c"]).__enter__()
+        with StagedFiles([tmp_path / "d"]) as files:
+            files.stage(tmp_path / "d").complete()
+            with pytest.raises(BusyError):
+                StagedFiles([tmp_path / "d"]).__enter__()
+            files.publish()
+        with StagedFiles([tmp_path / "d"]):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+@pytest.mark.parametrize("mine", ["0" * 8, "f" * 8])
+def test_of_two_runs_that_begin_now_one_goes_on(tmp_path, monkeypatch, mine):
+    """The one with the lower name waits until the other has given up."""
+    names = iter([mine, "7" * 8])
+    monkeypatch.setattr(locks.secrets, "token_hex", lambda _: next(names))
+    monkeypatch.setattr(locks.time, "sleep", lambda _: other.discard())
+    first, other = StagedFile(tmp_path / "a"), StagedFile(tmp_path / "a")
+    if mine < "7":
+        locks.claim({first.target: first.path})
+    else:
+        with pytest.raises(BusyError):
+            locks.claim({first.target: first.path})
+    first.discard()
+    other.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_taken_for_a_leftover_before_it_was_locked_is_made_anew(
+    tmp_path, monkeypatch
+):
+    lock, taken = locks.lock_file, []
+
+    def late(file):
+        if not taken:
+            taken.extend(tmp_path.iterdir())
+            taken[0].unlink()
+        return lock(file)
+
+    monkeypatch.setattr(locks, "lock_file", late)
+    with StagedFile(tmp_path / "a") as file:
+        assert [*tmp_path.iterdir()] == [file.path] != taken
+
+
+def test_without_locks_nothing_is_removed_or_refused(tmp_path, monkeypatch):
+    def no_locks(_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(locks, "lock_file", no_locks)
+    with StagedFiles([tmp_path / "a"]), StagedFiles([tmp_path / "a"]):
+        assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_more_outputs_than_files_may_be_open(tmp_path):
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from rlpost.io.publish import StagedFiles\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 2048))\n"
+        "with StagedFiles([Path(sys.argv[1], str(n)) for n in range(200)]): print('locked')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("locked\n", "")
 
 
 @pytest.mark.parametrize("name", ["open", "fstat", "close"])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_signal_after_any_step_leaves_no_lock_file(tmp_path, monkeypatch, name, count):
+def test_a_signal_after_any_step_leaves_no_file(tmp_path, monkeypatch, name, count):
     """The calls of a lock, in turn, each ended by a signal that comes while the system has it."""
     own, calls = getattr(os, name), 0
 
@@ -66,7 +127,7 @@ def test_a_signal_after_any_step_leaves_no_lock_file(tmp_path, monkeypatch, name
         return result
 
     monkeypatch.setattr(os, name, interrupted)
-    with suppress(SystemExit), FileLock([tmp_path / "a"]):
+    with suppress(SystemExit), StagedFiles([tmp_path / "a"]):
         pass
     monkeypatch.undo()
     run_cleanups()

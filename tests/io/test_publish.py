@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rlpost.errors import ReadWriteError
-from rlpost.io.locks import BusyError, FileLock, temporary_name
+from rlpost.io.locks import BusyError, temporary_name
 from rlpost.io.publish import CompleteFile, StagedFiles, publish_files, write_file
 
 
@@ -24,7 +24,7 @@ def test_files_appear_when_the_last_is_complete(tmp_path):
             files.stage(target).write(0, target.name.encode())
         files.complete()
         with pytest.raises(BusyError):
-            FileLock([targets[1]])
+            StagedFiles([targets[1]]).__enter__()
         assert (tmp_path / "b").read_text() == "old"
         files.publish(lambda: write_file(tmp_path / "before", b"all"))
     assert [target.read_text() for target in targets] == ["a", "b"]
@@ -41,8 +41,10 @@ def test_what_is_not_published_is_undone(tmp_path):
 
 
 def test_an_output_that_cannot_be_locked_leaves_no_folders(tmp_path):
-    with FileLock([tmp_path / "b"]), pytest.raises(BusyError, match="another rlpost process"):
-        StagedFiles([tmp_path / "new" / "a", tmp_path / "b"]).__enter__()
+    with StagedFiles([tmp_path / "b"]):
+        with pytest.raises(BusyError, match="another rlpost process"):
+            StagedFiles([tmp_path / "new" / "a", tmp_path / "b"]).__enter__()
+        assert not (tmp_path / "new").exists()
     assert below(tmp_path) == set()
 
 
@@ -58,10 +60,10 @@ def test_files_that_another_process_completed_are_published(tmp_path):
 
 def test_a_whole_file_is_written_or_the_old_one_stays(tmp_path):
     (tmp_path / "a").write_text("old")
-    with FileLock([tmp_path / "a"]):
-        with pytest.raises(BusyError):
-            write_file(tmp_path / "a", b"new")
-        write_file(tmp_path / "a", b"newer", lock=False)
+    with StagedFiles([tmp_path / "a"]), pytest.raises(BusyError):
+        write_file(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_text() == "old"
+    write_file(tmp_path / "a", b"newer")
     assert (tmp_path / "a").read_text() == "newer"
     assert below(tmp_path) == {"a"}
 

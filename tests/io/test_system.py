@@ -1,8 +1,8 @@
 """Systems other than Linux: runs of processes from which the names that Linux alone has are hidden.
 
 `.ci/run` has the type checker look for names that macOS or Windows lack. A process without those
-names must do the same here, to the byte. The locks of macOS and Windows are translated to those of
-Linux, so that the code that uses them runs.
+names must do the same here, to the byte. The locks of Windows are translated to those of Linux, so
+that the code that uses them runs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ POSIX_ALONE = {
 HIDDEN = {"darwin": LINUX_ALONE, "win32": POSIX_ALONE, "freebsd14": LINUX_ALONE}
 
 HIDE = """
-import fcntl, os, struct, sys, types
+import fcntl, os, sys, types
 platform, linux = sys.argv.pop(1), sys.platform
-fcntl_of_linux, number = fcntl.fcntl, fcntl.F_OFD_SETLK
+flock, exclusive = fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB
 # Libraries are imported first: theirs are builds for Linux.
 import fsspec, polars, pyarrow.parquet, textual.app, torch, typer, _signal, asyncio, tempfile
 
@@ -46,26 +46,14 @@ for module, names in {hidden}.items():
     for name in names:
         if hasattr(sys.modules[module], name):
             delattr(sys.modules[module], name)
-del fcntl.F_OFD_SETLK
-
-def lock(file, kind, begin, size):
-    fcntl_of_linux(file, number, struct.pack("hhqqi0q", kind, 0, begin, size, 0))
-
-def fcntl_of_macos(file, command, flock):
-    assert command == 90
-    begin, size, pid, kind, whence = struct.unpack("qqihh", flock)
-    lock(file, kind, begin, size)
 
 def locking_of_windows(file, kind, size):
     try:
-        lock(file, kind, os.lseek(file, 0, os.SEEK_CUR), size)
+        flock(file, kind)
     except BlockingIOError:
         raise PermissionError(13, "Permission denied") from None
 
-sys.modules["msvcrt"] = types.SimpleNamespace(
-    locking=locking_of_windows, LK_NBLCK=fcntl.F_WRLCK, LK_UNLCK=fcntl.F_UNLCK)
-if platform == "darwin":
-    fcntl.fcntl = fcntl_of_macos
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking_of_windows, LK_NBLCK=exclusive)
 if platform == "win32":
     sys.modules["fcntl"] = None  # an import raises ImportError
 sys.platform = platform
@@ -174,8 +162,9 @@ def test_a_signal_ends_a_run_in_order(platform, inputs, tmp_path, number, code):
 LOCK = """
 import sys
 from pathlib import Path
-from rlpost.io.locks import FileLock, scratch_folder
-with FileLock([Path(name) for name in sys.argv[1:]]), scratch_folder(Path(sys.argv[1]).parent):
+from rlpost.io.locks import scratch_folder
+from rlpost.io.publish import StagedFiles
+with StagedFiles(map(Path, sys.argv[1:])), scratch_folder(Path(sys.argv[1]).parent):
     print("locked", flush=True)
     sys.stdin.read()
 """
@@ -184,26 +173,22 @@ with FileLock([Path(name) for name in sys.argv[1:]]), scratch_folder(Path(sys.ar
 @pytest.mark.nightly
 @pytest.mark.parametrize("platform", ["darwin", "win32", "freebsd14"])
 def test_two_runs_on_one_output(platform, inputs, tmp_path):
-    """Without locks each run writes a temporary file of its own, and removes no other."""
-    out, other = tmp_path / "out.parquet", tmp_path / ".out.parquet.rlpost-1-0123abcd.tmp"
+    """The second is refused until the first ends."""
+    out = tmp_path / "out.parquet"
     words = ("advantages", inputs / "0.parquet", out, "-q", "--estimator", "grpo")
     holder = start(platform, out, tmp_path / "b", program=LOCK, stdin=subprocess.PIPE)
     assert holder.stdout.readline() == "locked\n"
     (scratch,) = tmp_path.glob(".rlpost-dump-*")
-    other.write_text("x")
-    locks = platform != "freebsd14"
     second = start(platform, *words)
     _, err = second.communicate(timeout=300)
-    assert second.returncode == (4 if locks else 0), err
-    assert ("another rlpost process writes this file" in err) == locks
+    assert second.returncode == 4, err
+    assert "another rlpost process writes this file" in err
     run(platform, tmp_path / "c", program=LOCK, stdin=subprocess.DEVNULL)
-    assert other.exists()
     assert scratch.exists()
     holder.communicate()
     assert not scratch.exists()
-    if locks:
-        run(platform, *words)
-        assert contents(tmp_path).keys() == {"out.parquet"}
+    run(platform, *words)
+    assert contents(tmp_path).keys() == {"out.parquet"}
 
 
 def test_reads_and_writes_at_offsets_without_calls_for_it(tmp_path, monkeypatch):

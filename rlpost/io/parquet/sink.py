@@ -37,7 +37,7 @@ from rlpost.io.parquet.splice import merge_chunks, splice
 from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.staged import READ_BYTES, file_errors
 from rlpost.io.system import write_all
-from rlpost.io.uploads import stage_file
+from rlpost.io.uploads import OutputFile, stage_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from typing import IO
 
     from rlpost.io.paths import AnyPath
-    from rlpost.io.uploads import OutputFile
 
 
 SOURCE_BYTES = 32 << 20  # decoded source bytes in memory at a time
@@ -358,7 +357,7 @@ class SourceReader:
 
 def open_sink(
     source: AnyPath,
-    target: AnyPath,
+    target: AnyPath | OutputFile,
     fields: pa.Schema,
     *,
     drop: Collection[str] = (),
@@ -370,7 +369,7 @@ def open_sink(
 
     Args:
         source: the Parquet file whose columns come first in the output; it may be the target.
-        target: the file to write; replaced if it exists.
+        target: the file to write, replaced if it exists; or its staged file.
         fields: the new columns, in order.
         drop: top-level columns of the source to omit.
         keep: the only columns of the source to keep; None for all.
@@ -395,12 +394,12 @@ def open_sink(
     reader = SourceReader(source, keep, drop)
     _check_names(source, reader.fields.names, fields)
     joined = encoder(pa.schema([*reader.fields, *fields]))
-    return RewriteSink(reader, joined, stage_file(target), sink)
+    return RewriteSink(reader, joined, _staged(target), sink)
 
 
 def _spliced(
     source: AnyPath,
-    target: AnyPath,
+    target: AnyPath | OutputFile,
     encoder: Encoder,
     keep: Collection[str] | None,
     drop: Collection[str],
@@ -419,12 +418,16 @@ def _spliced(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
-        output = stage_file(target)
+        output = _staged(target)
         kept = max((span.at + span.size for span in ranges), default=len(MAGIC))
         sink = Sink(footer, encoder, output, kept)
         opened.pop_all()
         output.copy(file, ranges)
         return sink
+
+
+def _staged(target: AnyPath | OutputFile) -> OutputFile:
+    return target if isinstance(target, OutputFile) else stage_file(target)
 
 
 def _check_names(source: AnyPath, names: Collection[str], fields: pa.Schema) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.paths import AnyPath, PathText
+    from rlpost.io.uploads import OutputFile
 
 
 def targets_of(
@@ -101,15 +102,14 @@ class Outputs:
         local = [target for target in self.targets[:1] if isinstance(target, Path)]
         return local[0].parent if local else None
 
-    def open(self, index: int, make: Callable[[AnyPath], Sink]) -> Sink:
-        """Return the sink of one file, made of its target.
+    def open(self, index: int, make: Callable[[OutputFile], Sink]) -> Sink:
+        """Return the sink of one file, made of it.
 
         Raises:
             ReadWriteError: it cannot be created.
         """
-        sink = make(self.targets[index])
+        sink = make(self._files.stage(self.targets[index]))
         self._sinks[index] = sink
-        self._files.add(sink.output)
         return sink
 
     def publish(self) -> list[str]:
