@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHOWN = 6  # differing paths of a case
 MOST = 40  # paths of the overview
-FOLLOWS = re.compile(r"storage |bytes$")
+FOLLOWS = re.compile(r"bytes$")
 """Paths of what depends on all bits of a column."""
 
 

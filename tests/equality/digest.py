@@ -288,7 +288,7 @@ def _comparable(key: str, value: Any) -> Any:
 
 
 def parquet(path: Path, name: str, top: Path) -> Leaves:
-    """Columns, layout and metadata of a Parquet file."""
+    """Columns, row groups and metadata of a Parquet file."""
     with pq.ParquetFile(path) as file:
         footer, schema = file.metadata, file.schema_arrow
         table = file.read()
@@ -298,16 +298,6 @@ def parquet(path: Path, name: str, top: Path) -> Leaves:
     for field in schema:
         column = table[field.name]
         found[f"{name} column {field.name}"] = f"{field.type} {column_hash(column)}"
-    for at in range(footer.num_columns):
-        parts = [group.column(at) for group in groups]
-        stored = [
-            f"{part.compression} {part.encodings} {part.num_values} {part.total_compressed_size}"
-            for part in parts
-        ]
-        leaf = footer.schema.column(at).path
-        found[f"{name} storage {leaf}"] = hashlib.sha256("\n".join(stored).encode()).hexdigest()[
-            :16
-        ]
     for key, value in (footer.metadata or {}).items():
         if key != SCHEMA:
             found |= _metadata(key.decode(), value, f"{name} metadata", top)
@@ -434,7 +424,7 @@ def differences(old: Leaves, new: Leaves) -> dict[str, str]:
 
 def _without_added_columns(old: Leaves, new: Leaves) -> Leaves:
     """The new leaves without columns that were added on purpose."""
-    added = tuple(f" {kind} {name}" for kind in ("column", "storage") for name in ADDED_COLUMNS)
+    added = tuple(f" column {name}" for name in ADDED_COLUMNS)
     kept = {path: value for path, value in new.items() if path in old or not path.endswith(added)}
     for path, names in new.items():
         if path.endswith("columns") and isinstance(names, list) and path in old:
