@@ -198,7 +198,8 @@ class Listings:
         if "truncated" in table.units and table.units["truncated"].any():
             columns.append(ListingColumn("truncated", mean_of("truncated"), share))
         if index.columns_of("length"):
-            columns.append(number_column("tokens", mean_of("tokens")))
+            of = "/rollout" if table.resolved.unit == "rollout" else ""
+            columns.append(number_column(f"tokens{of}", mean_of("tokens")))
         return columns
 
 

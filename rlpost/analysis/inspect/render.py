@@ -134,10 +134,13 @@ def _next_steps(facts: Facts, *, verbose: bool) -> list[str]:
 def _distributions(facts: Facts) -> TextTable:
     """Return a row for each number of a response: histogram, mean and standard deviation."""
     rows: list[Row] = []
-    of = ", by row" if facts.rollouts is not None else ""
+    of = "/row" if facts.rollouts is not None else ""
     histograms: dict[str, tuple[str, Histogram | None]] = {
         "reward": ("reward", facts.rewards.histogram if facts.rewards else None),
-        "policy_tokens": (f"policy tokens{of}", facts.lengths.histogram if facts.lengths else None),
+        "policy_tokens": (
+            f"tokens{of}" if of else "policy tokens",
+            facts.lengths.histogram if facts.lengths else None,
+        ),
         "kl": ("KL per token", None),
         "advantage": ("advantage", None),
     }

@@ -208,11 +208,19 @@ class Index:
         return RolloutOrder.of(rollout_codes(rows, grouped=grouped), rows[ROLLOUT_ORDER])
 
     def rollout_rows(self, row: int) -> Codes:
-        """Return the rows of a row's rollout in their order; without rollouts the row."""
+        """Return the rows of a row's rollout in their order; without rollouts the row.
+
+        Those of an older attempt of the run are another rollout.
+        """
         if self.order is None:
             return np.array([row])
-        rollout = self.order.rollout[row]
-        return self.order.order[slice(*self.order.offsets[rollout : rollout + 2])]
+        rollout, flags = self.order.rollout[row], self.table.rows.columns.get("superseded")
+        rows = self.order.order[slice(*self.order.offsets[rollout : rollout + 2])]
+        return rows if flags is None else rows[flags[rows] == flags[row]]
+
+    def left_out(self, row: int) -> str:
+        """Return why no statistic counts a row; empty if they do."""
+        return ("", *_LEFT_OUT.values())[int(self.table.rows["left_out"][row])]
 
     # Where rows are
 

@@ -56,6 +56,8 @@ class Response:
     reward: float
     length: int | None
     """Number of policy tokens; None if no column has it."""
+    left_out: str
+    """Why no statistic counts it; empty if they do."""
     prompt: str
     text: str
     """The response, or all messages; empty if the file has no text."""
@@ -180,6 +182,7 @@ class ResponseReader:
             prompt_id=index.label("group", row),
             reward=float(index.reward[row]),
             length=None if np.isnan(length) else int(length),
+            left_out=self.index.left_out(row),
             prompt=texts.get("prompt", ""),
             text=text or ("".join(token_texts) if has_texts else ""),
             token_texts=token_texts,

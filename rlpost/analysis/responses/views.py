@@ -52,7 +52,7 @@ def show(
     row: str | int | None = None,
     top: str | None = None,
     worst: bool = False,
-    count: int = 5,
+    count: int | None = None,
     colour: str | None = None,
     format: str = "table",  # noqa: A002 - the option's name
     **counting: Any,
@@ -68,7 +68,7 @@ def show(
             of several files only the latter.
         top: one of MEASURES: the rows with the highest values.
         worst: the rows with the lowest values, of `reward` if `top` is None.
-        count: the number of rows for `top` and `worst`.
+        count: the number of rows; None: all of `prompt`, 5 for `top` and `worst`.
         colour: the measure for token colours, one of COLOURS; None: plain text.
         format: `table`, `json` or `markdown`.
         counting: as of `build_index`.
@@ -87,10 +87,11 @@ def show(
         raise DataError(f"{index.source.name}: no column with tokens, so --colour has no effect")
     if prompt is not None:
         title, rows = _group(index, prompt)
+        rows = rows[:count]
     elif row is not None:
         title, rows = _single(index, index.row_named(str(row)))
     else:
-        title, rows = _extremes(index, top or "reward", count, lowest=worst)
+        title, rows = _extremes(index, top or "reward", count or 5, lowest=worst)
     reader = ResponseReader(index, COLOURS)
     responses = reader.read(rows) if row is None else [reader.read_whole(*rows)]
     show_responses(title, responses, colour, format)
@@ -240,6 +241,7 @@ def as_json(response: Response) -> Json:
         "prompt_id": response.prompt_id,
         "reward": _plain(response.reward),
         "policy_tokens": response.length,
+        "left_out": response.left_out or None,
         **{name: _plain(value) for name, value in response.means.items()},
         "prompt": response.prompt,
         "response": response.text,
@@ -292,7 +294,7 @@ def drawn(
         equal: dict[object, list[Response]] = {}
         for response in run:
             texts = response.text, *response.token_texts, response.reward, response.length
-            key = texts if fold and response.text else response.row
+            key = (*texts, response.left_out) if fold and response.text else response.row
             equal.setdefault(key, []).append(response)
         first = next(iter(equal.values()))[0]
         yield Text()
@@ -322,6 +324,7 @@ def heading(*equal: Response) -> str:
     count = "" if len(equal) == 1 else f" ({len(equal):,} equal responses)"
     noun = f"row{'s' * (len(equal) > 1)} " if response.place.isdecimal() else ""
     parts = [f"{noun}{rows}{count}", f"reward {_number(response.reward)}"]
+    parts += [f"{response.left_out}: left out"] if response.left_out else []
     parts += [] if response.length is None else [counted(response.length, "token")]
     for name, short in {"logprob": "log-prob", "kl": "KL", "advantage": "A"}.items():
         if name in response.means:

@@ -89,8 +89,15 @@ def inspect(
         ),
     ] = False,
     count: Annotated[
-        int, option("--count -n", "INT", "Number of responses to show.", min=1, panel=SINGLE)
-    ] = 5,
+        int | None,
+        option(
+            "--count -n",
+            "INT",
+            "Responses to show (default: 5; of --prompt all).",
+            min=1,
+            panel=SINGLE,
+        ),
+    ] = None,
     colour: Annotated[
         Literal["logprob", "kl", "advantage"] | None,
         option("--colour", "", "Colour tokens by this value.", panel=SINGLE),

@@ -11,8 +11,10 @@ import pytest
 from agentic_run import agentic_run
 from runs import loads
 
+import rlpost
 from rlpost.analysis.browse.levels import Listings, tokens
 from rlpost.analysis.browse.navigation import Navigation
+from rlpost.analysis.inspect.about import about
 from rlpost.analysis.report import examples
 from rlpost.analysis.responses import views
 from rlpost.analysis.responses.index import build_index
@@ -123,3 +125,32 @@ def test_the_report_has_the_rollout_and_its_shared_tokens(run, path):
     assert data["rollout"]["following"] == response.rollout.following
     marked = [cells for cells in data["rollout"]["table"]["rows"] if cells[0]]
     assert [cells[1] for cells in marked] == [str(row)]
+
+
+def test_rows_of_an_older_attempt_are_marked_and_are_no_rows_of_the_rollout(tmp_path, capsys):
+    rows = {
+        "prompt_id": [*"qqqqqqqqpp"],
+        "rollout_id": [0, 0, 1, 1, 0, 0, 1, 1, 2, 2],
+        "turn": [0, 1] * 5,
+        "step": [0] * 8 + [1] * 2,
+        "run_attempt": [0] * 4 + [1] * 6,
+        "reward": [None, 1.0, None, 0.0, None, 0.0, None, 0.5, None, 1.0],
+        "response_mask": [[1] * (n + 1) for n in range(10)],
+    }
+    path = tmp_path / "run.parquet"
+    pq.write_table(pa.table(rows), path)
+    index = build_index([path], {}, attempts="newest")
+    assert [index.rollout_rows(row).tolist() for row in (0, 4)] == [[0, 1], [4, 5]]
+    assert build_index([path], {}).rollout_rows(5).tolist() == [4, 5]
+    for count in (None, 3):
+        views.show([str(path)], columns_map={}, prompt="q", count=count, attempts="newest")
+        headings = [x for x in capsys.readouterr().out.splitlines() if x.startswith("row ")]
+        assert len(headings) == (count or 8)
+        marked = [int(x.split()[1]) for x in headings if " · superseded: left out · " in x]
+        assert sorted(marked) == [n for n in range(4) if f"row {n} " in " ".join(headings)]
+    # A listing has tokens of rollouts, a topic those of rows that count, and both say so.
+    (listed,) = (x for x in Listings(index, index.counts).steps().columns if "tokens" in x.name)
+    assert (listed.name, listed.values.tolist()) == ("tokens/rollout", [13.0, 19.0])
+    table = about("steps", rlpost.inspect(path, attempts="newest")).parts[-1]
+    cells = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+    assert [(x["rows"], x["tokens/row"]) for x in cells] == [("4", "6.500"), ("2", "9.500")]

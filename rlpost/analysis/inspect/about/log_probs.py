@@ -23,7 +23,7 @@ def log_probs(facts: Facts) -> Page:
         return page_of(facts, "log_probs", [], without_column("old_log_probs"))
     rows = [_row(role, column, facts) for role, column in tokens.columns.items()]
     headings = ("role", "mean", "min", "max", "= 0", "> 0", "not finite")
-    table = TextTable(headings, rows, "Policy tokens")
+    table = TextTable(headings, rows, f"Policy tokens of all {facts.row_noun}s")
     return page_of(facts, "log_probs", [table, _kl(facts, tokens)], "")
 
 
@@ -41,6 +41,7 @@ def _kl(facts: Facts, tokens: TokenFacts) -> TextTable | None:
     if not spread["count"]:
         return None
     title = f"KL per token (old ‖ ref) of {facts.row_noun}s"
+    title += " that count" * (spread["count"] < facts.responses)
     return distribution(title, spread, tokens.kl_quantiles, None, lines)
 
 

@@ -59,10 +59,16 @@ def _page(
 def trends_of(facts: Facts, key: str, measures: Sequence[str] = tuple(NUMBERS)) -> list[Trend]:
     """Return these numbers by step or domain, without those that are 0 or unknown in all."""
     return [
-        Trend(NUMBERS[name][0], values, share=name in SHARES)
+        Trend(_names(facts, name)[0], values, share=name in SHARES)
         for name in measures
         if any(values := facts.by(key, name))
     ]
+
+
+def _names(facts: Facts, measure: str) -> tuple[str, str]:
+    """Return the names of NUMBERS; tokens are those of rows, not of rollouts."""
+    of_row = measure == "policy_tokens" and facts.rollouts is not None
+    return ("tokens/row", "") if of_row else NUMBERS[measure]
 
 
 def trends(facts: Facts, measures: tuple[str, ...] = OVERVIEW) -> TextTable | None:
@@ -79,14 +85,14 @@ def trends(facts: Facts, measures: tuple[str, ...] = OVERVIEW) -> TextTable | No
 def _table(facts: Facts, key: str, role: str, order: Sequence[int]) -> TextTable:
     """Return a row for each step or domain, with those columns in which any has a number."""
     headings, columns = [facts.roles[role].column, f"{facts.row_noun}s"], []
-    for name, (trend, short) in NUMBERS.items():
-        values = facts.by(key, name)
+    for name in NUMBERS:
+        (trend, short), values = _names(facts, name), facts.by(key, name)
         if any(values):
             headings.append(short or trend)
             small = name in ("kl", "engine_k3")  # with two digits, so that tables fit
             numbers = [number(x, digits=2) for x in values] if small else aligned(values)
             columns.append([*map(percent, values)] if name in SHARES else numbers)
-    labels, counts = facts.labels(key), facts.by(key, "counted", "count")
+    labels, counts = facts.labels(key), facts.by(key, "counted", "total")
     rows = [
         (str(labels[at]), f"{counts[at]:,}", *(column[at] for column in columns)) for at in order
     ]
