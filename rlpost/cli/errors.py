@@ -112,7 +112,7 @@ def _name(parameter: Any) -> str:
 
 
 def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
-    """Return the part for an unknown option: close ones, or the commands that have it."""
+    """Return the part for an unknown option: a choice of that name, close ones, other commands."""
     text = f"no option {flag}"
     if flag == ALL:
         return ErrorPart(text, tip=f"`{context.command_path} --help` lists all options")
@@ -124,7 +124,10 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
         return ErrorPart(
             text, tip=f"{series(owners, 'and')} {'has' if len(owners) == 1 else 'have'} it"
         )
-    if candidates := closest(flag, known):
+    choices = [_name(x).split()[0] for x in context.command.params
+               if _flags(x) and flag.removeprefix("--") in value_of(x).split("|")]  # fmt: skip
+    choices = [f"{option} {flag.removeprefix('--')}" for option in choices]
+    if candidates := (*choices,) or closest(flag, known):
         return ErrorPart(text, candidates)
     return ErrorPart(text, tip=f"`{context.command_path} --help` lists the options")
 

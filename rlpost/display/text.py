@@ -20,12 +20,14 @@ def number(value: float | None, *, digits: int = _DIGITS) -> str:
 
     >>> number(0.12345), number(1234567), number(0), number(None), number(2 / 3, digits=2)
     ('0.1235', '1.235e+06', '0', '–', '0.67')
+    >>> number(999999.9), number(1000000.1), number(20000.0)
+    ('1.000e+06', '1.000e+06', '2e+04')
     """
     if value is None:
         return "–"
     if value == 0:
         return "0"
-    plain = _PLAIN[0] <= abs(value) < _PLAIN[1]
+    plain = _PLAIN[0] <= abs(value) < _PLAIN[1] * (1 - 0.5 * 10.0**-digits)  # else it rounds to it
     return f"{value:.{digits}g}" if plain else f"{value:.{digits - 1}e}"
 
 

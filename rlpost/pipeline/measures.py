@@ -251,7 +251,7 @@ def facts_of(slices: Mapping[str, Sets], resolved: ResolvedRecipe) -> dict[str, 
         words = POPULATIONS[measure.of].words.format(unit=unit)
         words = "kept responses" if measure.of == "tokens" and not known else words
         for name in measure.names(slices["all"].totals[0]):
-            if known or not name.startswith("length_"):
+            if known or not name.startswith(("length_", "policy_tokens")):
                 facts[name] = sliced(words, slices, partial(measure.entry, name))
     return facts
 

@@ -67,6 +67,9 @@ def test_inspect_shows_everything_that_needs_no_tokens(files):
     assert neither.tokens is None
     assert neither.lengths is None
     assert "policy_tokens" not in neither.facts
+    summary = rlpost.enrich(NEITHER.to_arrow())[1]
+    assert "policy_tokens" not in summary["facts"]
+    assert not any(name.startswith("length") for name in summary["facts"])
     column = pl.read_parquet(files["neither-out"])["response_advantage"].cast(pl.Float64)
     whole = neither.whole("advantage")
     assert (whole["count"], whole["min"], whole["max"]) == (512, column.min(), column.max())

@@ -131,6 +131,8 @@ verify | FILE... | rlpost verify FILE...
 verify in.parquet --gamma 1 | --gamma | rlpost advantages
 verify in.parquet --help-all | --help-all | rlpost verify --help
 verify in.parquet --no-such-thing | tip: | rlpost verify --help
+inspect in.parquet --json | no option --json tip: did you mean --format json?
+inspect in.parquet --row 3 --about groups | --about: has no effect on single responses
 help pipeline advantages | advantages | rlpost help
 inspct in.parquet | error: no command 'inspct' tip: did you mean inspect?
 zzz | error: no command 'zzz' tip: `rlpost --help` lists the commands

@@ -128,7 +128,7 @@ def inspect(
     }  # fmt: skip
     if prompt is not None or row is not None or top is not None or worst:
         _check_unset(
-            "apply to the whole input, not to single responses (--prompt, --row, --top, --worst)",
+            "has no effect on single responses (--prompt, --row, --top, --worst)",
             **screens,
             footer=footer,
             no_tokens=not tokens,
