@@ -50,6 +50,7 @@ FILLED = 0.01  # of the tokens, that have one value where the other column is an
 TYPICAL = 0.75  # of the median surprisal of uncertain tokens, that filled ones have
 UNCERTAIN = 0.1  # nats that a token and its difference have, which no fill value explains
 OUTLIERS = 0.4  # of the gap
+FEW = 0.1  # of the tokens
 OUTLIERS_OF_HEAT = 0.03  # of the gap: what a temperature makes is bounded
 LOCAL = 0.5  # of 2: how far outliers are from random tokens
 PLACES = 40  # tokens of a turn; later ones are one place
@@ -298,7 +299,7 @@ def few_tokens(case: Case) -> Case:
     chosen, share = evidence.heavy_tail(case.rest, tokens.infer, LEAST_GAP)
     least = OUTLIERS_OF_HEAT if case.has(*SAMPLING) else OUTLIERS
     count = int(np.count_nonzero(chosen))
-    if not count or share < least:
+    if not 0 < count <= FEW * total or share < least:
         return case
     labels = [np.minimum(tokens.since, PLACES), np.minimum(tokens.until, PLACES)]
     labels += [tokens.later.astype(np.int64), *(codes for codes, _ in tokens.labels.values())]

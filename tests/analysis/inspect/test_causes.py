@@ -224,6 +224,11 @@ def test_a_fill_value_of_a_step_is_no_failed_sync_and_the_rest_of_truncation_no_
     assert [*causes(rollouts(top_p=0.97)[0])] == ["truncated-sampling"]
 
 
+def test_most_tokens_of_a_small_input_are_not_few():
+    """No stratum has enough tokens for the scale of an outlier then."""
+    assert "few-tokens" not in causes(rollouts(responses=11, noise=0.1)[0])
+
+
 def test_a_cause_of_high_likelihood_is_a_finding_and_noise_is_none():
     for planted, finds in ((PLANTED["truncated-sampling"], True), ({"heat": 0.95}, True),
                            ({"noise": 0.025}, False)):  # fmt: skip

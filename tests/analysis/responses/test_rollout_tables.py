@@ -153,4 +153,5 @@ def test_rows_of_an_older_attempt_are_marked_and_are_no_rows_of_the_rollout(tmp_
     assert (listed.name, listed.values.tolist()) == ("tokens/rollout", [13.0, 19.0])
     table = about("steps", rlpost.inspect(path, attempts="newest")).parts[-1]
     cells = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
-    assert [(x["rows"], x["tokens/row"]) for x in cells] == [("4", "6.500"), ("2", "9.500")]
+    assert [(x["rows"], x["tokens"]) for x in cells] == [("4", "6.500"), ("2", "9.500")]
+    assert table.title == "By step, tokens of a row"

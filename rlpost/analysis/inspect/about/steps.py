@@ -68,7 +68,7 @@ def trends_of(facts: Facts, key: str, measures: Sequence[str] = tuple(NUMBERS)) 
 def _names(facts: Facts, measure: str) -> tuple[str, str]:
     """Return the names of NUMBERS; tokens are those of rows, not of rollouts."""
     of_row = measure == "policy_tokens" and facts.rollouts is not None
-    return ("tokens/row", "") if of_row else NUMBERS[measure]
+    return ("tokens/row", "tokens") if of_row else NUMBERS[measure]
 
 
 def trends(facts: Facts, measures: tuple[str, ...] = OVERVIEW) -> TextTable | None:
@@ -96,7 +96,8 @@ def _table(facts: Facts, key: str, role: str, order: Sequence[int]) -> TextTable
     rows = [
         (str(labels[at]), f"{counts[at]:,}", *(column[at] for column in columns)) for at in order
     ]
-    return TextTable(headings, elided(rows, MOST_ROWS), f"By {headings[0]}")
+    of_row = ", tokens of a row" if facts.rollouts is not None and "tokens" in headings else ""
+    return TextTable(headings, elided(rows, MOST_ROWS), f"By {headings[0]}{of_row}")
 
 
 def by_signal(facts: Facts) -> list[int]:
