@@ -174,7 +174,7 @@ def thresholds() -> Iterator[Mutant]:
     for path in sorted((ROOT / "rlpost" / THRESHOLDS).glob("*.py")):
         text = path.read_text(encoding="utf-8")
         for node in ast.parse(text).body:
-            name = node.targets[0].id if isinstance(node, ast.Assign) else ""
+            name = getattr(node.targets[0], "id", "") if isinstance(node, ast.Assign) else ""
             value = ast.get_source_segment(text, node.value) if name.isupper() else ""
             if value and isinstance(number := _number(value), int | float):
                 new = repr(number + 1 if isinstance(number, int) else number * 1.25)
