@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlpost.kernels.moments import Floats, Integers, Mask
+    from rlpost.pipeline.columns import Masked
     from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.groups import PromptGroups
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -95,7 +96,7 @@ class CountedTable:
 
 
 def counted_table(
-    columns: Mapping[str, Any], resolved: ResolvedRecipe, *, count: int, masked: bool
+    columns: Mapping[str, Any], resolved: ResolvedRecipe, *, count: int, masked: Masked
 ) -> CountedTable:
     """Return the table of responses of a recipe.
 
@@ -103,8 +104,13 @@ def counted_table(
         columns: [N] each, of COUNTED_KEYS, COUNTED_NUMBERS and components, as far as they exist.
         resolved: the recipe.
         count: N.
-        masked: the sample mask leaves responses out; else a run of rlpost computed it.
+        masked: the rows of the sample mask that are left out, of `masked_rows`.
     """
+    if masked == "rest":
+        whole = counted_table(columns, resolved, count=count, masked="none").rows.columns
+        others = [whole[name] for name in ("failed", "superseded") if name in whole]
+        kept = np.any([columns["kept"] != 0, *others], axis=0)
+        columns, masked = {**columns, "kept": kept}, "all"
     keys = {name: columns[name] for name in COUNTED_KEYS if name in columns}
 
     def present(*names: str) -> Mask:
@@ -119,7 +125,7 @@ def counted_table(
             keys[name] = keys[name].cast(pa.string()).fill_null("")
     collector = Collector()
     sizes = {name: _sizes(columns, name, count) for name in ("tokens", "length")}
-    collector.add(_numbers(columns, resolved, masked=masked) | keys, sizes)
+    collector.add(_numbers(columns, resolved, masked=masked == "all") | keys, sizes)
     table = collector.finish(resolved.recipe, resolved.unit if count else "row")
     table = table.with_(known=known, keyed=keyed)
     for stage in unit_stages(resolved) if count else ():

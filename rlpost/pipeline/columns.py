@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -15,8 +15,8 @@ from rlpost.io.parquet.inputs import COMBINED, COMPUTED, MISSING_ROLES, RECIPE_K
 from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.turns import turn_columns
 from rlpost.recipe.estimators import NAMES
-from rlpost.recipe.input_columns import is_enriched, resolve_input
-from rlpost.recipe.recipe import EXTRA, ROW_COLUMNS, WRITTEN, Recipe
+from rlpost.recipe.input_columns import is_enriched, parsed, resolve_input
+from rlpost.recipe.recipe import EXTRA, MASKS, ROW_COLUMNS, WRITTEN, Recipe
 from rlpost.recipe.roles import (
     LOG_PROBS,
     ROLES,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from rlpost.recipe.roles import ColumnMap
 
 
+Masked = Literal["all", "rest", "none"]
+"""Rows of a sample mask, of `masked_rows`."""
 # Read by every recipe if the input has them.
 ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask", "failure", "run_attempt")
 LENGTH = "response_length"
@@ -319,6 +321,22 @@ def lost_mask(source: Source, *, final: bool, sample: bool) -> str:
 def mask_is_result(source: Source | TableSource) -> bool:
     """Return whether runs of rlpost wrote the column `sample_mask` of all files."""
     return {*source.mask_origins} <= {COMPUTED.encode(), COMBINED.encode()}
+
+
+def masked_rows(source: Source | TableSource, columns: ColumnMap) -> Masked:
+    """Return which rows of the sample mask statistics leave out.
+
+    All, if the mask is the input's own or the user's choice; none if runs of rlpost computed it;
+    `rest` if a run without masks combined it with its input's: those that neither failed nor have a
+    later attempt, which are counted as such.
+    """
+    if "sample_mask" not in columns:
+        return "none"
+    if columns.is_mapped("sample_mask") or not mask_is_result(source):
+        return "all"
+    recipes = map(parsed, source.recipes)
+    dropped = any(recipe.get(name) for recipe in recipes for name in (*MASKS, "is_filter"))
+    return "none" if dropped or COMPUTED.encode() in source.mask_origins else "rest"
 
 
 def content_of(source: Source | TableSource, name: str) -> str:

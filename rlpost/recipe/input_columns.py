@@ -104,7 +104,7 @@ def stored_components(source: InputNames) -> StoredComponents | None:
 
     None if no run wrote it, if it had none, if the input lacks one, or if files differ.
     """
-    components = {_components(_parsed(text), source.columns) for text in source.recipes}
+    components = {_components(parsed(text), source.columns) for text in source.recipes}
     return components.pop() if len(components) == 1 else None
 
 
@@ -149,13 +149,14 @@ def is_enriched(source: InputNames) -> bool:
 
 def _columns_of(text: bytes) -> dict[str, str]:
     """Return the columns that a stored recipe chooses, by role."""
-    columns = _parsed(text).get("columns")
+    columns = parsed(text).get("columns")
     if not isinstance(columns, dict):
         return {}
     return {role: column for role, column in columns.items() if isinstance(column, str)}
 
 
-def _parsed(text: bytes) -> dict[str, Any]:
+def parsed(text: bytes) -> dict[str, Any]:
+    """Return a stored recipe as a dict; an empty one if it is none."""
     try:
         recipe = json.loads(text or b"{}")
     except (ValueError, RecursionError):

@@ -43,7 +43,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
 from rlpost.kernels.histogram import histogram
-from rlpost.pipeline.columns import LENGTH, absent, lacks_of, mask_is_result, without_effect
+from rlpost.pipeline.columns import LENGTH, absent, lacks_of, masked_rows, without_effect
 from rlpost.pipeline.recorded import verdict
 from rlpost.pipeline.resolved import outcome_roles, resolve_recipe
 from rlpost.recipe.input_columns import recorded_advantages, resolve_input
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
     from rlpost.kernels.moments import Mask
+    from rlpost.pipeline.columns import Masked
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Attempts, Failures, RolloutReward
     from rlpost.recipe.roles import ColumnMap, Unit
@@ -159,9 +160,7 @@ def inspect_source(
     columns = _with_lengths(columns, selection)
     segments = None if selection.ids is None else SegmentReader(selection.ids)
     resolved = resolve_recipe(recipe, selection.columns)
-    masked = selection.kept is not None and (
-        columns.is_mapped("sample_mask") or not mask_is_result(source)
-    )
+    masked = masked_rows(source, columns) if selection.kept is not None else "none"
     users = [*beside, *([segments] if segments else [])]
     counted = _counted(source, selection, resolved, masked=masked)
     reading = read(source, selection, users, reporter, counted)
@@ -220,8 +219,8 @@ def inspect_source(
         ),
         critic=critic_profile(reading),
         engine_gap=(places := reading.sums.by_position("compared")) and {"by_position": places},
-        left_out=int((~rows["kept"].to_numpy() & (table.counted | masked)).sum())
-        if "kept" in rows else 0,
+        left_out=0 if "kept" not in rows else table.left_out.get("sample_mask", 0)
+        if masked != "none" else int((~rows["kept"].to_numpy() & table.counted).sum()),
     )  # fmt: skip
     entropy = entropy_profile(reading, facts)
     if entropy is not None:
@@ -244,7 +243,7 @@ def inspect_source(
 
 
 def _counted(
-    source: Source, selection: ColumnSelection, resolved: ResolvedRecipe, *, masked: bool
+    source: Source, selection: ColumnSelection, resolved: ResolvedRecipe, *, masked: Masked
 ) -> Mask | None:
     """Return the rows that are not left out, [N]; None if all count, or if no tokens are read.
 
@@ -252,7 +251,7 @@ def _counted(
     """
     recipe = resolved.recipe
     failures = resolved.failures and recipe.failures == "drop"
-    chooses = masked or failures or (resolved.attempts and recipe.attempts == "newest")
+    chooses = masked != "none" or failures or (resolved.attempts and recipe.attempts == "newest")
     if not chooses or (not selection.tokens and selection.entropy is None):
         return None
     rows = read(source, selection.of_rows()).rows

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rlpost.analysis.counted import CountedTable
+    from rlpost.pipeline.columns import Masked
     from rlpost.pipeline.resolved import ResolvedRecipe
 
 MOVED = 1e-9
@@ -45,7 +46,7 @@ def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
 
 
 def failure_facts(
-    rows: pl.DataFrame, table: CountedTable, column: str | None, *, masked: bool
+    rows: pl.DataFrame, table: CountedTable, column: str | None, *, masked: Masked
 ) -> FailureFacts | None:
     """Return why responses failed, and the baselines with and without them; None without a role.
 

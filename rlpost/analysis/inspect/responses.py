@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rlpost.kernels.moments import Floats, Mask
 
     Codes = NDArray[np.int64]
+    from rlpost.pipeline.columns import Masked
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -58,7 +59,7 @@ WITHOUT_ADVANTAGES = "reward minus the mean of its group"
 """What the share is of in an input without advantages: the advantage of a group baseline."""
 
 
-def table_of(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: bool) -> CountedTable:
+def table_of(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: Masked) -> CountedTable:
     """Return `counted_table` of the rows of a PassResult."""
     names = [x for x in rows.columns if x in COUNTED_NUMBERS or is_component(x)]
     keys = {name: rows[name] for name in COUNTED_KEYS if name in rows}

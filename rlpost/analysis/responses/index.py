@@ -26,7 +26,7 @@ from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.io.threads import prefetch
 from rlpost.kernels.moments import group_moments, group_offsets
 from rlpost.kernels.rollouts import RolloutOrder
-from rlpost.pipeline.columns import LENGTH, TEXT, mask_is_result
+from rlpost.pipeline.columns import LENGTH, TEXT, masked_rows
 from rlpost.pipeline.data import ATTEMPT, FAILURE, LEFT_OUT, TRUNCATED
 from rlpost.pipeline.failures import failure_reasons
 from rlpost.pipeline.resolved import resolve_recipe
@@ -357,7 +357,8 @@ class IndexBuilder:
         self._numbers = {
             name: columns.column(role) for role, name in _NUMBERS.items() if role in columns
         }
-        if not columns.is_mapped("sample_mask") and mask_is_result(source):
+        self._masked = masked_rows(source, columns) if "kept" in self._numbers else "none"
+        if self._masked == "none":
             self._numbers.pop("kept", None)
         if self.sized_by is None and LENGTH in columns:
             self._numbers["length"] = columns.column(LENGTH)
@@ -418,9 +419,7 @@ class IndexBuilder:
             numbers.setdefault(name, np.full(self.source.rows, np.nan))
         sizes = {"tokens": numbers["length"], "length": numbers.get("tokens", numbers["length"])}
         resolved = resolve_recipe(Recipe(estimator="raw", **self._counting), self.columns)
-        table = counted_table(
-            arrays | sizes, resolved, count=self.source.rows, masked="kept" in arrays
-        )
+        table = counted_table(arrays | sizes, resolved, count=self.source.rows, masked=self._masked)
         return Index(self.source, self.columns, self.names, self.sized_by, table, keys, numbers)
 
 

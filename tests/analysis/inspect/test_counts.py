@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import rlpost
 from rlpost import Recipe
 from rlpost.analysis.inspect.facts import inspect
+from rlpost.analysis.responses.index import build_index
 from rlpost.cli.commands.inspect import app
 from rlpost.errors import DataError
 from rlpost.io.parquet.source import Source
@@ -235,15 +236,26 @@ def test_the_mask_of_a_run_leaves_nothing_out(tmp_path):
 
 
 def test_rows_that_a_run_left_out_are_said_once(tmp_path):
-    """Of its mask, those alone that failures and attempts do not leave out here, too."""
+    """Its mask has those of its input, of failures and of attempts: the same rows count again."""
     pq.write_table(pa.table(ROWS), tmp_path / "in.parquet")
     recipe = Recipe(attempts="newest", replace=True)
     rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
     before, after = (
         inspect(tmp_path / f"{name}.parquet", attempts="newest") for name in ("in", "out")
     )
-    counted = after.whole("counted")["total"] - before.whole("counted")["total"]
-    assert (after.left_out, before.left_out) == (counted, ROWS["sample_mask"].count(0))
+    for name in ("reward", "counted", "policy_tokens"):
+        assert after.whole(name) == before.whole(name)
+    assert (after.left_out, before.left_out) == (1, 1)
+    tables = [build_index([tmp_path / f"{x}.parquet"], {}, attempts="newest").table
+              for x in ("in", "out")]  # fmt: skip
+    assert np.array_equal(*(table.counted for table in tables))
+    # With a mask of its own, the two cannot be separated: what it dropped counts.
+    recipe = Recipe(attempts="newest", replace=True, drop_equal_rewards=True)
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "drop.parquet", recipe)
+    dropped = inspect(tmp_path / "drop.parquet", attempts="newest")
+    assert dropped.left_out == dropped.whole("counted")["total"] - sum(
+        pq.read_table(tmp_path / "drop.parquet")["sample_mask"].to_pylist()
+    )
     shown = screen(tmp_path)
     newer = sum(ROWS["run_attempt"])
     older = pq.read_table(tmp_path / "in.parquet", columns=["run_attempt"]).num_rows - newer
