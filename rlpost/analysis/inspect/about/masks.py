@@ -18,11 +18,11 @@ def masks(facts: Facts) -> Page:
     """Masks: observation tokens, and where in the responses they are."""
     if facts.masks is None:
         return page_of(facts, "masks", [], without_column("mask"))
-    lines = [*_lines(facts.masks), *left_out_lines(facts)]
+    lines = [*_lines(facts.masks, facts.row_noun), *left_out_lines(facts)]
     return page_of(facts, "masks", [TextTable(title="Masks", lines=lines)], "")
 
 
-def _lines(masks: MaskFacts) -> list[str]:
+def _lines(masks: MaskFacts, noun: str) -> list[str]:
     share = percent(masks.observation_share)
     if not masks.with_observations:
         return [f"{share} of tokens are observations"]
@@ -30,11 +30,11 @@ def _lines(masks: MaskFacts) -> list[str]:
     counts = ", ".join(f"{count:,} {place}" for place, count in places.items())
     several = sum(places.values()) > masks.with_observations
     lines = [
-        f"{share} of tokens are observations, in {counted(masks.with_observations, 'response')}",
-        f"responses with observations: {counts}{'; some in several places' if several else ''}",
+        f"{share} of tokens are observations, in {counted(masks.with_observations, noun)}",
+        f"{noun}s with observations: {counts}{'; some in several places' if several else ''}",
     ]
     if masks.empty:
-        lines.append(f"{counted(masks.empty, 'response')} without a policy token")
+        lines.append(f"{counted(masks.empty, noun)} without a policy token")
     return lines
 
 

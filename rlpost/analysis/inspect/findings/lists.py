@@ -418,6 +418,6 @@ def shared_prefixes(data: CheckInput) -> Result:
     if count < SHARED * tokens:
         return None
     text = f"{count:,} of {tokens:,} policy tokens ({share(count, tokens)}), in "
-    text += f"{counted(rows, 'response')}, are trained by another row of their "
+    text += f"{counted(rows, data.facts.row_noun)}, are trained by another row of their "
     text += f"`{data.column('rollout')}`, too: token ids are equal up to them"
     return Problem(text, pl.Series(repeated > 0), ["rollout"])

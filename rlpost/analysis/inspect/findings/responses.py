@@ -192,7 +192,7 @@ def length_follows_reward(data: CheckInput) -> Result:
         return None
     longer = "longer" if value > 0 else "shorter"
     tokens = data.reading.rows["tokens"].cast(pl.Float64).fill_nan(None)
-    text = f"{longer} responses score higher, correlation {value:+.2f}"
+    text = f"{longer} {data.facts.row_noun}s score higher, correlation {value:+.2f}"
     text += (
         f"{'' if within is None else ' within groups'}: the policy learns to write {longer} ones"
     )
@@ -384,7 +384,7 @@ def many_truncated(data: CheckInput) -> Result:
     if not many or not flags.any():
         return None
     count = int(flags.sum())
-    text = f"{count:,} of {counted(total, 'response')} ({share(count, total)}) {text}"
+    text = f"{count:,} of {counted(total, data.facts.row_noun)} ({share(count, total)}) {text}"
     return Problem(text, flags, ["truncated"] if "truncated" in rows else [], "--drop-truncated")
 
 
