@@ -40,6 +40,7 @@ LEAST_EFFECT = 1e-4
 The effective sample size of token weights is then over 99.98 %.
 """
 SURE_Z, LEAST_Z = 10.0, 5.0
+LEAST_WINDOWS = 8  # of a step alone: fewer have no standard error
 MISSING_MASS = 3e-3  # that a mean ratio is below 1
 BFLOAT16 = 2.0**-6  # of a log-prob: more than rounding to 8 bits changes
 ROUNDED = 0.95  # of the tokens, that differ by no more: top-p has up to 0.91, rounding over 0.98
@@ -213,6 +214,10 @@ def _plus(estimate: Estimate) -> str:
     return f"{estimate.value:.3f} ± {estimate.error:.1g}"
 
 
+def _first_of(labels: Sequence[Label]) -> str:
+    return ", ".join(map(str, labels[:4])) + " and more" * (len(labels) > 4)  # noqa: PLR2004
+
+
 def _rounded(value: Any) -> Any:
     """Return a number with 4 digits: more are noise."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
@@ -249,32 +254,26 @@ def filled(case: Case) -> Case:
 
 
 def shift(case: Case) -> Case:
-    """One column is a token ahead of the other, in all steps or in some: neighbours match better.
-
-    A step where that is not sure alone counts if it is sure of all together.
-    """
+    """One column is a token ahead of the other, in all steps or some: neighbours match better."""
     tokens = case.tokens
     codes, labels = tokens.labels.get("step", (np.zeros(len(tokens), np.int64), ["all"]))
-    parts = {code: _lag(case, codes == code) for code in np.unique(codes).tolist()}
+    first = np.unique(tokens.window, return_index=True)[1]
+    steps, windows = np.unique(codes[first], return_counts=True)
+    parts = {step: _lag(case, codes == step) for step in steps[windows >= LEAST_WINDOWS].tolist()}
     whole = _lag(case, np.ones(len(tokens), np.bool_))
-    lag, z, *means = max(whole, *parts.values(), key=lambda x: x[1])
+    lag, z, *means = max([whole, *parts.values()], key=lambda x: x[1])
     if z < LEAST_Z:
         return case
-    sure = [
-        code
-        for code, x in parts.items()
-        if x[0] == lag and (x[1] >= LEAST_Z or (whole[:1] == (lag,) and whole[1] >= LEAST_Z))
-    ]
-    shifted, inner = np.isin(codes, sure), np.zeros(len(tokens), np.bool_)
-    ends = slice(None, -1) if lag > 0 else slice(1, None)
+    all_but = whole[0] == lag and whole[1] >= LEAST_Z  # a step that is not sure alone counts then
+    sure = [step for step, x in parts.items() if x[0] == lag and (all_but or x[1] >= LEAST_Z)]
+    shifted = np.isin(codes, sure) | (all_but & ~np.isin(codes, [*parts]))
+    inner, ends = np.zeros(len(tokens), np.bool_), slice(None, -1) if lag > 0 else slice(1, None)
     inner[ends] = tokens.window[1:] == tokens.window[:-1]
     infer = np.where(shifted, np.roll(tokens.infer, -lag), tokens.infer)
     aligned = replace(tokens, infer=infer).chosen(inner | ~shifted)
     left = min((_size(aligned.d) / case.size) ** 2, 1.0)
-    where = ""
-    if len(sure) < len(parts):
-        where = f" in step {', '.join(str(labels[code]) for code in sure[:4])}"
-        where += " and more" * (len(sure) > 4)  # noqa: PLR2004
+    names = [labels[step] for step in sure if step >= 0]
+    where = "" if shifted.all() else f" in step {_first_of(names)}"
     text = f"engine log-probs are those of the token {'before' if lag > 0 else 'after'}{where}: "
     text += f"mean |Δ| {means[0]:.3g} nats moved by one, {means[1]:.3g} as stored"
     case = case.named("shift", case.share * (1 - left), z, text, lag=lag)
@@ -424,7 +423,7 @@ def failed_sync(case: Case) -> Case:
         larger = case.larger(chosen, others, alike, OTHER_WEIGHTS)
         if larger is not None and _size(case.rest[chosen]) ** 2 / 2 >= LEAST_EFFECT:
             names = [labels[code] for code in codes_of_larger]
-            text = f"{column} {', '.join(map(str, names[:4]))}{' and more' * (len(names) > 4)}: "  # noqa: PLR2004
+            text = f"{column} {_first_of(names)}: "
             text += f"tokens differ by {larger[0]:.3g} times as much as elsewhere (geometric mean)"
             return case.without(
                 others, "failed-sync", larger[1], text, change="engine",
