@@ -95,8 +95,6 @@ class LengthFacts:
     """The list column whose entries were counted; without one, the column of lengths."""
     quantiles: dict[str, float]
     histogram: Histogram | None
-    at_longest: int
-    """Responses of exactly the largest length."""
     reward_correlation: Json | None
     """With the reward: `pearson`, `spearman`, `within_groups` (after subtracting group means)."""
 

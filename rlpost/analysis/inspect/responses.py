@@ -248,7 +248,6 @@ def length_facts(rows: pl.DataFrame, table: CountedTable, column: str | None) ->
         column=column,
         quantiles=quantiles_of(known_lengths),
         histogram=length_histogram(known_lengths),
-        at_longest=int((known_lengths == known_lengths.max(initial=0)).sum()),
         reward_correlation=_with_reward(rows, lengths, table) if "reward" in rows else None,
     )
 
