@@ -167,16 +167,16 @@ def inspect_source(
     rows, counts = reading.rows, reading.counts
     table = table_of(rows, resolved, masked=masked)
     groups = group_table(rows, table)
-    view, cells, slices = view_of(rows, table, groups)
+    view, pairs, labels = view_of(rows, table, groups)
     noun = "rollout" if resolved.unit == "rollout" else "response"
     in_words = {"row": "row" if noun == "rollout" else noun, "unit": noun}
-    advantages, covariances = covariance(reading, table, slices.get("step", ()))
+    advantages, covariances = covariance(reading, table, labels.get("step", ()))
     measured, components = component_facts(
         rows, table, selection.components, selection.advantages,
         stored_shares(source, reward_components),
     )  # fmt: skip
     measured = {
-        **table_facts(view, cells, slices), **reading.sums.facts(slices), **measured,
+        **table_facts(view, pairs, labels), **reading.sums.facts(labels), **measured,
         **({"covariance": covariances} if covariances else {}),
         **(compared := recorded_facts(reading, table, recipe)),
     }  # fmt: skip

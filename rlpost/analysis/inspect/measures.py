@@ -7,18 +7,18 @@ depend on chunks, files or the order of rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from rlpost.analysis.segments import segment_counts, segment_sums
-from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.values import huber, value_loss
 from rlpost.pipeline.measures import Numbers
-from rlpost.pipeline.totals import ExactTotals, by_label
+from rlpost.pipeline.totals import ExactTotals, Sets, sliced
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -198,84 +198,52 @@ def entry(measure: Measured, totals: Totals) -> Json:
     return totals.yes(name, count) if kind == "share" else totals.average(f"{name}.total", count)
 
 
-@dataclass
-class SliceCodes:
-    """Codes of steps and domains, and numbers of the pairs that occur, which a pass extends.
-
-    The number of a pair is the key of sums.
-    """
-
-    steps: dict[Any, int] = field(default_factory=dict)
-    domains: dict[Any, int] = field(default_factory=dict)
-    pairs: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def keys(self, steps: Any | None, domains: Any | None, count: int) -> tuple[Integers, Integers]:
-        """Return the key of each row of a chunk, and the code of its step, [n] each.
-
-        Args:
-            steps: [n] a series of polars; None without the column.
-            domains: likewise.
-            count: n.
-        """
-        step, domain = (
-            np.zeros(count, np.int64) if series is None or not count else _codes_of(series, codes)
-            for codes, series in ((self.steps, steps), (self.domains, domains))
-        )
-        width = int(domain.max(initial=0)) + 1
-        joint = step * width + domain
-        present, index = dense_codes(joint, int(joint.max(initial=-1)) + 1)
-        pairs = [divmod(code, width) for code in present.tolist()]
-        numbers = [self.pairs.setdefault(pair, len(self.pairs)) for pair in pairs]
-        return np.array(numbers, np.int64)[index], step
+Labels = Mapping[str, Sequence[Label]]
+"""Of `step` and of `domain`, in order; without those that the input lacks."""
+Pair = tuple[Label | None, Label | None]
 
 
-def _codes_of(series: Any, codes: dict[Any, int]) -> Integers:
-    """Return the code of each label of a series of polars; `codes` gets those of new ones."""
-    return np.array([codes.setdefault(x, len(codes)) for x in series.to_list()], np.int64)
-
-
-Slices = Mapping[str, Sequence[Label]]
-"""Labels of `step` and of `domain`, in order; without those that the input lacks."""
-
-
-def described(
-    measures: Sequence[Measured], totals: ExactTotals, cells: SliceCodes, slices: Slices
-) -> dict[str, Json]:
-    """Return by measure its numbers of the whole input, `all`, and by step and domain.
+def slices_of(totals: ExactTotals, pairs: Iterable[Pair], labels: Labels) -> dict[str, Sets]:
+    """Return the totals of the whole input, and by step and domain.
 
     Args:
-        measures: of one population.
-        totals: its sums by cell.
-        cells: the codes of the keys.
-        slices: the labels of each key.
+        totals: by the number of a pair.
+        pairs: step and domain by number; files may have the same label as a number and a text.
+        labels: of the slices.
     """
-    keys, pairs = totals.keys, [*cells.pairs]
-    sets, begins = [keys], {}
-    for by, labels in slices.items():
-        codes, part = (cells.steps, 0) if by == "step" else (cells.domains, 1)
-        of_code: dict[int, list[int]] = {}
-        for key in keys:
-            of_code.setdefault(pairs[key][part], []).append(key)
-        begins[by] = len(sets)
-        sets += [of_code.get(codes.get(label, -1), []) for label in labels]
-    each = totals.over_each(sets)
-    table: dict[str, Json] = {}
-    for measure in measures:
-        table[measure.name] = {"all": entry(measure, each[0])}
-        for by, labels in slices.items():
-            rows = [entry(measure, x) for x in each[begins[by] : begins[by] + len(labels)]]
-            table[measure.name][by] = by_label(labels, rows)
-    return table
+    sets: dict[str, dict[str, list[int]]] = {x: {str(y): [] for y in labels[x]} for x in labels}
+    for number, pair in enumerate(pairs):
+        for by, label in zip(("step", "domain"), pair, strict=True):
+            if by in sets and label is not None:
+                sets[by][str(label)].append(number)
+    slices = {"all": Sets(None, totals.over_each([totals.keys]))}
+    return slices | {x: Sets(labels[x], totals.over_each([*sets[x].values()])) for x in sets}
 
 
 class TokenSums:
     """Sums of the populations of tokens over the chunks of a pass, by cell and by position."""
 
     def __init__(self) -> None:
-        self.cells = SliceCodes()
+        self.steps: dict[Any, int] = {}
+        """The code of each step so far."""
+        self._pairs: dict[Pair, int] = {}
         self._by_cell: dict[str, ExactTotals] = {}
         self._by_position: dict[str, ExactTotals] = {}
         self._measures: dict[str, list[Measured]] = {}
+
+    def keys(self, steps: Any | None, domains: Any | None, count: int) -> tuple[Integers, Integers]:
+        """Return the number of each row's step and domain, and the code of its step, [n] each.
+
+        Args:
+            steps: [n] a series of polars; None without the column.
+            domains: likewise.
+            count: n.
+        """
+        labels = [[None] * count if x is None else x.to_list() for x in (steps, domains)]
+        numbers, codes = self._pairs, self.steps
+        keys = [numbers.setdefault(pair, len(numbers)) for pair in zip(*labels, strict=True)]
+        step = [codes.setdefault(label, len(codes)) for label in labels[0]]
+        return np.array(keys, np.int64), np.array(step, np.int64)
 
     def add(self, of: str, tokens: PolicyTokens, keys: Integers, *, placed: bool = False) -> None:
         """Add tokens of a chunk.
@@ -322,16 +290,13 @@ class TokenSums:
                 buckets, positions, {}
             )
 
-    def facts(self, slices: Slices) -> dict[str, Json]:
+    def facts(self, labels: Labels) -> dict[str, Json]:
         """Return the measures of all populations that have tokens."""
         table: dict[str, Json] = {}
         for of, totals in self._by_cell.items():
-            table |= described(self._measures[of], totals, self.cells, slices)
-        return {
-            x.name: {"of": of, **table[x.name]}
-            for of, measures in self._measures.items()
-            for x in measures
-        }
+            slices = slices_of(totals, self._pairs, labels)
+            table |= {x.name: sliced(of, slices, partial(entry, x)) for x in self._measures[of]}
+        return table
 
     def by_position(self, of: str) -> Json | None:
         """Return means by position; the last row is of the last token of each response."""
@@ -443,18 +408,26 @@ def _of_name(name: str, reason: int | None = None) -> Measured:
     return Measured(f"{LEFT}{name}", "all", about, lambda v: v.rows["left_out"] == reason, "share")
 
 
-def table_facts(view: MeasuredTable, cells: SliceCodes, slices: Slices) -> dict[str, Json]:
-    """Return the measures of responses and of groups."""
+def table_facts(view: MeasuredTable, pairs: Sequence[Pair], labels: Labels) -> dict[str, Json]:
+    """Return the measures of responses and of groups.
+
+    Args:
+        view: what they read.
+        pairs: step and domain of each cell.
+        labels: of the slices.
+    """
     declared = [_of_name(name, code) for name, code in view.reasons.items()]
     declared += [*TABLE_MEASURES, *map(_of_name, view.components)]
     table: dict[str, Json] = {}
     for measure in declared:
         if all(name in view.table(measure.of) for name in measure.needs):
-            table[measure.name] = {"of": measure.of, **_described(measure, view, cells, slices)}
+            slices = slices_of(_totals(measure, view), pairs, labels)
+            table[measure.name] = sliced(measure.of, slices, partial(entry, measure))
     return table
 
 
-def _described(measure: Measured, view: MeasuredTable, codes: SliceCodes, slices: Slices) -> Json:
+def _totals(measure: Measured, view: MeasuredTable) -> ExactTotals:
+    """Return the sums of a measure by cell."""
     rows, values, counted = view.table(measure.of), measure.compute(view), view.counted(measure.of)
     totals = ExactTotals()
     for begin in range(0, len(values), BLOCK):
@@ -467,7 +440,7 @@ def _described(measure: Measured, view: MeasuredTable, codes: SliceCodes, slices
         else:
             numbers.add_numbers(measure.name, kept.astype(np.float64), np.ones(len(kept), np.bool_))
         totals += ExactTotals.of(rows["cell"][part][keep], numbers.sums, numbers.spans)
-    return described([measure], totals, codes, slices)[measure.name]
+    return totals
 
 
 BLOCK = 1 << 14

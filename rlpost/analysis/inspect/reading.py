@@ -79,7 +79,7 @@ class PassResult:
 
     def step_shifts(self, pair: tuple[str, str]) -> dict[Label, Shift]:
         """Return the best lag of two columns of log-probs in each step with such tokens."""
-        shifts, labels = self.totals.by_step(pair), self.sums.cells.steps
+        shifts, labels = self.totals.by_step(pair), self.sums.steps
         return {x: shifts[code] for x, code in labels.items() if code in shifts and x is not None}
 
     def add_advantages(self, tokens: PolicyTokens) -> None:
@@ -223,7 +223,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
         "row": np.arange(chunk.first_row, chunk.first_row + count, dtype=np.uint32),
     }
     rows |= _keys_and_numbers(column, selection)
-    keys, steps = sums.cells.keys(rows.get("batch"), rows.get("domain"), count)
+    keys, steps = sums.keys(rows.get("batch"), rows.get("domain"), count)
     lists: dict[str, ListColumn] = {}
     if selection.lists is not None:
         lists = {
@@ -330,7 +330,7 @@ def _tokens(
         lists: by role.
         reading: the pass.
         others: numbers and keys of the responses, [n] each.
-        cells: of `SliceCodes.keys`.
+        cells: of `TokenSums.keys`.
     """
     keys, steps = cells
     selection = reading.selection

@@ -11,8 +11,15 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.counted import COUNTED_KEYS, COUNTED_NUMBERS, counted_table
-from rlpost.analysis.inspect.measures import COMPONENT, MeasuredTable, SliceCodes
-from rlpost.analysis.inspect.model import LengthFacts, PassAtK, PassRates, PromptGroup, RewardFacts
+from rlpost.analysis.inspect.measures import COMPONENT, MeasuredTable
+from rlpost.analysis.inspect.model import (
+    Label,
+    LengthFacts,
+    PassAtK,
+    PassRates,
+    PromptGroup,
+    RewardFacts,
+)
 from rlpost.analysis.inspect.profiles import (
     histogram_of,
     length_histogram,
@@ -38,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import CountedTable
-    from rlpost.analysis.inspect.measures import Slices
+    from rlpost.analysis.inspect.measures import Labels, Pair
     from rlpost.analysis.inspect.model import Json
     from rlpost.analysis.inspect.selection import ColumnSelection
     from rlpost.kernels.moments import Floats, Mask
@@ -104,8 +111,8 @@ def group_table(rows: pl.DataFrame, table: CountedTable) -> pl.DataFrame | None:
 
 def view_of(
     rows: pl.DataFrame, table: CountedTable, groups: pl.DataFrame | None
-) -> tuple[MeasuredTable, SliceCodes, Slices]:
-    """Return what measures read, with the codes and the labels of steps and domains.
+) -> tuple[MeasuredTable, list[Pair], Labels]:
+    """Return what measures read, with step and domain of each cell, and their labels.
 
     Steps are in numerical order if they are whole numbers, otherwise as in the input; domains are
     sorted by name.
@@ -133,16 +140,13 @@ def view_of(
     reasons = {name: LEFT_OUT.index(name) + 1 for name in table.left_out}
     view = MeasuredTable(keys, of_units, of_groups, recipe.pass_threshold,
                 recipe.reward_components or (), reasons)  # fmt: skip
-    labels = {name: [*whole.labels[name]] for name in ("step", "domain")}
-    steps, domains = ({label: code for code, label in enumerate(x)} for x in labels.values())
-    cells = SliceCodes(steps, domains, {pair: cell for cell, pair in enumerate(whole.cells.pairs)})
-    slices = {}
-    for name, role in (("step", "batch"), ("domain", "domain")):
+    cells, labels = whole.cells, dict[str, list[Label]]()
+    for name, role, known in (("step", "batch", cells.steps), ("domain", "domain", cells.domains)):
         if role in rows:
-            named = [label for label in labels[name] if label is not None]
+            named = [label for label in known if label is not None]
             order = step_order(named) if name == "step" else np.argsort([*map(str, named)])
-            slices[name] = [named[place] for place in order]
-    return view, cells, slices
+            labels[name] = [named[place] for place in order]
+    return view, [(cells.steps[x], cells.domains[y]) for x, y in cells.pairs], labels
 
 
 def group_facts(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpost.analysis.inspect.measures import Measured, SliceCodes, described
+from rlpost.analysis.inspect.measures import Measured, entry, slices_of
 from rlpost.analysis.inspect.profiles import pearson
 from rlpost.analysis.inspect.responses import exact_total, pass_at_k
 from rlpost.pipeline.measures import Numbers
@@ -64,7 +64,7 @@ def spread_of(values, offsets=None):
         numbers.add_tokens("x", values, None, offsets)
     sums = {**numbers.sums, "count": numbers.sums["x.count"]}
     totals = ExactTotals.of(np.zeros(len(sums["count"]), np.int64), sums, numbers.spans)
-    return described([X], totals, SliceCodes(), {})["x"]["all"]
+    return entry(X, slices_of(totals, [], {})["all"].totals[0])
 
 
 def test_spread_of_one_number_and_of_no_number():
