@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
@@ -245,14 +246,20 @@ def unequal_groups(data: CheckInput) -> Result:
 
     Check whether the trainer dropped rollouts, or a restart wrote some again.
     """
-    rows = data.rows_of("batch", "group", "rollout").filter(~data.flags("superseded"))
+    rows, codes = data.reading.rows, data.table.rows
     unit = "rollout" if "rollout" in rows else "response"
     if unit == "response" and (data.turns > 0).any():
         return NotRun("rows are turns, and a rollout has any number of them")
-    by = [key for key in ("batch", "group") if key in rows]
-    size = (pl.n_unique("rollout") if unit == "rollout" else pl.len()).cast(pl.Int64)
-    keyed = rows.drop_nulls(by).group_by(by, maintain_order=True)
-    groups = keyed.agg(pl.first("index"), size=size)
+    chosen = np.flatnonzero(codes["keyed"] & ~data.flags("superseded").to_numpy())
+    group, count = codes["group"][chosen], codes.count("group")
+    first = np.zeros(count, np.int64)
+    first[group[::-1]] = chosen[::-1]
+    if unit == "rollout":
+        width = codes.count("rollout")
+        group = np.unique(group * width + codes["rollout"][chosen]) // width
+    sizes = pl.DataFrame({"index": first, "size": np.bincount(group, minlength=count)})
+    groups = sizes.filter(pl.col("size") > 0).sort("index")
+    groups = groups.with_columns(group=rows["group"].gather(groups["index"]))
     if not len(groups):
         return NotRun("no row has all keys")
     usual, most = groups["size"].value_counts(sort=True).row(0)

@@ -7,6 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.failures import signs_of_failures
@@ -164,14 +165,19 @@ def _rise(steps: list[tuple[Label, int, int]], last: int) -> tuple[float, float]
 
 def _nearly_equal(data: CheckInput) -> list[int]:
     """Return the first row of each group whose rewards are almost equal."""
-    rows, reward = data.rows_of("batch", "group", "reward"), pl.col("reward")
-    by = [key for key in ("batch", "group") if key in rows]
-    finite = rows.filter(reward.is_finite() & data.included)
-    groups = finite.group_by(by, maintain_order=True).agg(
-        pl.first("index"), spread=reward.max() - reward.min(), most=reward.abs().max()
-    )
-    near = groups.filter(pl.col("spread") > 0, pl.col("spread") < NEAR * pl.col("most"))
-    return near["index"].to_list()
+    rewards, rows = data.reading.rows["reward"].to_numpy(), data.table.rows
+    chosen = np.flatnonzero(np.isfinite(rewards) & data.table.counted)
+    values, codes, count = rewards[chosen], rows["group"][chosen], rows.count("group")
+    low, high, first = np.full(count, np.inf), np.full(count, -np.inf), np.zeros(count, np.int64)
+    np.minimum.at(low, codes, values)
+    np.maximum.at(high, codes, values)
+    first[codes[::-1]] = chosen[::-1]
+    with np.errstate(over="ignore"):
+        spread = high - low
+    near: list[int] = np.sort(
+        first[(spread > 0) & (spread < NEAR * np.maximum(high, -low))]
+    ).tolist()
+    return near
 
 
 @check("warning", "reward", "lengths")
