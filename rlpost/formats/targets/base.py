@@ -12,6 +12,7 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import common_type, is_list, is_number, is_string
+from rlpost.io.parquet.source import partition_types
 from rlpost.io.staged import StandardOutput
 from rlpost.io.uploads import OutputFile
 from rlpost.recipe.input_columns import resolve_input
@@ -200,20 +201,13 @@ def _kinds(source: Source) -> tuple[dict[str, pa.DataType], dict[str, str]]:
     for schema in source.schemas:
         for one in schema:
             found.setdefault(one.name, {})[one.type] = None
-    kinds, mixed = _partition_kinds(source), {}
+    kinds, mixed = partition_types(source.files), {}
     for name, (first, *others) in found.items():
         kind = common_type([first, *others]) if others else first
         kinds[name] = first if kind is None else kind
         if kind is None:
             mixed[name] = f"{' and '.join(map(_family, found[name]))} in different files"
     return kinds, mixed
-
-
-def _partition_kinds(source: Source) -> dict[str, pa.DataType]:
-    """Return the types of columns that are in the paths of files: `step=7/`."""
-    pairs = [pair for file in source.files for pair in file.partitions]
-    texts = {name for name, value in pairs if not value.lstrip("-").isdecimal()}
-    return {name: pa.string() if name in texts else pa.int64() for name, _ in pairs}
 
 
 def _found(source: Source, target: ExportTarget, columns_map: Mapping[str, str]) -> dict[str, str]:

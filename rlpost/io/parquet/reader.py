@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -181,17 +180,24 @@ def _memory_of_c_library() -> Iterator[None]:
         pa.set_memory_pool(default)
 
 
+def chunks_of(
+    group: pq.RowGroupMetaData, columns: Collection[str]
+) -> Iterator[pq.ColumnChunkMetaData]:
+    """Yield the column chunks of top-level columns in a row group."""
+    names = {*columns}
+    for chunk in map(group.column, range(group.num_columns)):
+        if chunk.path_in_schema.partition(".")[0] in names:
+            yield chunk
+
+
 def decoded_bytes(group: pq.RowGroupMetaData, columns: Collection[str]) -> int:
     """Return the bytes of top-level columns of a row group once decoded, by its footer.
 
     Those are 8 for each number; texts have those of the file.
     """
-    names = {*columns}
-    chunks = (group.column(index) for index in range(group.num_columns))
     return sum(
         8 * chunk.num_values if "BYTE" not in chunk.physical_type else chunk.total_uncompressed_size
-        for chunk in chunks
-        if chunk.path_in_schema.partition(".")[0] in names
+        for chunk in chunks_of(group, columns)
     )
 
 
@@ -199,24 +205,11 @@ def column_extents(
     footer: pq.FileMetaData, group: int, columns: Collection[str]
 ) -> Iterator[tuple[int, int]]:
     """Yield begin and end of the column chunks of top-level columns."""
-    names = {*columns}
-    row_group = footer.row_group(group)
-    for index in range(row_group.num_columns):
-        chunk = row_group.column(index)
-        if chunk.path_in_schema.partition(".")[0] in names:
-            begin = chunk.data_page_offset
-            if chunk.has_dictionary_page:
-                begin = min(begin, chunk.dictionary_page_offset)
-            yield begin, begin + chunk.total_compressed_size
-
-
-def column_bytes(footer: pq.FileMetaData) -> Counter[str]:
-    """Return the compressed bytes of each top-level column."""
-    sizes: Counter[str] = Counter()
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        for chunk in map(group.column, range(group.num_columns)):
-            sizes[chunk.path_in_schema.partition(".")[0]] += chunk.total_compressed_size
-    return sizes
+    for chunk in chunks_of(footer.row_group(group), columns):
+        begin = chunk.data_page_offset
+        if chunk.has_dictionary_page:
+            begin = min(begin, chunk.dictionary_page_offset)
+        yield begin, begin + chunk.total_compressed_size
 
 
 def damaged_columns(

@@ -29,7 +29,7 @@ from rlpost.io.parquet.inputs import (
     entry_origins,
     lacking_columns,
 )
-from rlpost.io.parquet.reader import ParquetReader, column_extents
+from rlpost.io.parquet.reader import ParquetReader, chunks_of
 from rlpost.io.paths import RemotePath
 from rlpost.io.threads import map_ordered
 
@@ -174,20 +174,19 @@ class Source:
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Return the compressed bytes of some columns in all files."""
         return sum(
-            end - begin
+            chunk.total_compressed_size
             for footer in self.footers
-            for group in range(footer.num_row_groups)
-            for begin, end in column_extents(footer, group, columns)
+            for group in map(footer.row_group, range(footer.num_row_groups))
+            for chunk in chunks_of(group, columns)
         )
 
     def values_of(self, column: str) -> int:
         """Return the number of values of a column in all files; an empty list counts as one."""
         return sum(
-            footer.row_group(group).column(index).num_values
+            chunk.num_values
             for footer in self.footers
-            for group in range(footer.num_row_groups)
-            for index in range(footer.num_columns)
-            if footer.row_group(group).column(index).path_in_schema.partition(".")[0] == column
+            for group in map(footer.row_group, range(footer.num_row_groups))
+            for chunk in chunks_of(group, [column])
         )
 
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
@@ -327,13 +326,11 @@ def _tokens_per_row(group: pq.RowGroupMetaData, sized_by: str) -> float:
 
     A text has one for every four bytes.
     """
-    chunks = (group.column(index) for index in range(group.num_columns))
     values = [
         chunk.total_uncompressed_size / 4
         if chunk.path_in_schema == sized_by and chunk.physical_type == "BYTE_ARRAY"
         else chunk.num_values
-        for chunk in chunks
-        if chunk.path_in_schema.partition(".")[0] == sized_by
+        for chunk in chunks_of(group, [sized_by])
     ]
     rows = max(group.num_rows, 1)
     return float(max(1.0, max(values, default=rows) / rows))
