@@ -24,7 +24,7 @@ from rlpost.io.locks import STAGING_PREFIX
 from rlpost.io.memory_limit import limited_memory, memory_limit
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.paths import RemotePath, remote_errors
-from rlpost.io.publish import CompleteFile, publish_files
+from rlpost.io.publish import publish_files
 from rlpost.io.staged import file_errors
 from rlpost.io.transfers import abort_leftover_uploads
 from rlpost.pipeline import run as local
@@ -302,14 +302,13 @@ class StagedOutputs:
 
     def _publish(self, rewritten: list[str]) -> list[str]:
         """Rename every file to its target; return the reasons of those that were not spliced."""
-        local_files: list[CompleteFile] = []
-        for path, target in zip(self.paths, self.targets, strict=True):
-            if isinstance(path, RemotePath) and isinstance(target, RemotePath):
+        pairs = [*zip(self.paths, self.targets, strict=True)]
+        for path, target in pairs:
+            if isinstance(target, RemotePath):
                 with remote_errors(target, "cannot be written"):
                     path.store.move(path.path, target.path)
-            elif isinstance(path, Path) and isinstance(target, Path):
-                local_files.append(CompleteFile(path, target))
-        publish_files(local_files)
+        renamed = [(path, target) for path, target in pairs if isinstance(target, Path)]
+        publish_files([], partial(_rename, renamed), [target.parent for _, target in renamed])
         return rewritten
 
     def _discard(self) -> None:
@@ -336,6 +335,12 @@ class StagedOutputs:
                         if path.rpartition("/")[2] in of_files:
                             prefix.store.remove(path)
                 prefix.forget()
+
+
+def _rename(pairs: Sequence[tuple[Path, Path]]) -> None:
+    for path, target in pairs:
+        with file_errors(target, "cannot be written"):
+            path.replace(target)
 
 
 def _parent(target: AnyPath) -> Any:

@@ -35,6 +35,7 @@ from rlpost.io.paths import (
     relative_to_glob,
     remote_errors,
 )
+from rlpost.io.publish import publish_files
 from rlpost.io.staged import StagedFile
 from rlpost.io.stores import HTTP_SCHEMES
 from rlpost.recipe.roles import kind_of
@@ -194,7 +195,7 @@ def convert_dumps(dumps: Sequence[Dump], target: Path, where: Where | None = Non
         write_dumps(file, dumps, options, SilentReporter(), batches)
         if file.rows:
             file.complete(dumps[0].format)
-            staged.publish()
+            publish_files([staged])
     return file
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
@@ -29,24 +29,8 @@ _REQUESTS = 8  # objects that are published at a time
 _OTHER_FILES = 256  # that are open beside the outputs
 
 
-class CompleteFile(NamedTuple):
-    """A complete local file under its temporary name, which another process may have written."""
-
-    path: Path
-    """The temporary name."""
-    target: Path
-
-    def rename(self) -> None:
-        """Rename it to its target; the caller syncs the folder."""
-        with file_errors(self.target, "cannot be written"):
-            self.path.replace(self.target)
-
-
-Publishable = OutputFile | CompleteFile
-
-
 def publish_files(
-    files: Iterable[Publishable],
+    files: Iterable[OutputFile],
     before: Callable[[], None] | None = None,
     folders: Iterable[Path] = (),
 ) -> None:
@@ -55,7 +39,7 @@ def publish_files(
     Args:
         files: in the order in which local ones are renamed; objects follow.
         before: is called before the first.
-        folders: that are synced beside those of the files, since other folders are new in them.
+        folders: that are synced beside those of the files, since there are new names in them.
 
     Raises:
         ReadWriteError: a file cannot be renamed; those before it are published, and perhaps some

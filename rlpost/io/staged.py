@@ -12,7 +12,7 @@ from rlpost.cleanups import unregister_cleanup
 from rlpost.errors import ReadWriteError
 from rlpost.io.locks import open_locked
 from rlpost.io.ranges import close_file, read_at
-from rlpost.io.system import RENAMES_OPEN_FILES, copy_range, sync_data, sync_folder, write_all
+from rlpost.io.system import RENAMES_OPEN_FILES, copy_range, sync_data, write_all
 from rlpost.io.threads import map_ordered
 
 if TYPE_CHECKING:
@@ -159,12 +159,6 @@ class StagedFile:
         with self._errors():
             os.fsync(self._file)
         self._close_source()
-
-    def publish(self) -> None:
-        """Rename the completed file to the target, and sync the folder."""
-        self.rename()
-        with self._errors():
-            sync_folder(self.target.parent)
 
     def rename(self) -> None:
         """Rename the completed file to the target; the caller must sync the folder."""

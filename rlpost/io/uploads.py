@@ -40,7 +40,7 @@ def stage_file(target: AnyPath) -> OutputFile:
 
 
 class Upload:
-    """The counterpart of `StagedFile`, with the same methods, for a remote target.
+    """The counterpart of `StagedFile`, for a remote target; it has `publish` in place of `rename`.
 
     A thread sends the file from its first byte on: first the copied bytes, then the written ones,
     which are in a temporary file until then.

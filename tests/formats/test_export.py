@@ -160,14 +160,18 @@ def test_files_do_not_depend_on_chunks(target, source, tmp_path, monkeypatch):
 
 
 def test_the_step_can_be_in_the_paths_of_files(tmp_path):
-    table = rollouts().drop_columns(["step"])
+    """And a number that is too long for an integer, which is a text."""
+    table, run = rollouts().drop_columns(["step"]), "1" * 20
     for step in (5, 6):
-        (tmp_path / "in" / f"step={step}").mkdir(parents=True)
-        pq.write_table(table, tmp_path / "in" / f"step={step}" / "a.parquet")
+        folder = tmp_path / "in" / f"step={step}" / f"run={run}"
+        folder.mkdir(parents=True)
+        pq.write_table(table, folder / "a.parquet")
     found = rlpost.export(tmp_path / "in", tmp_path / "o", "slime")
     assert [path.rpartition("/")[2] for path in found.outputs[:2]] == ["5.pt", "6.pt"]
     rlpost.export(tmp_path / "in", tmp_path / "p" / "o.jsonl", "jsonl")
     for folder in "op":
         rlpost.convert(tmp_path / folder, tmp_path / f"{folder}.parquet")
-        back = pq.read_table(tmp_path / f"{folder}.parquet")["step"]
-        assert (back.type, back.to_pylist()) == (pa.int64(), [5] * 7 + [6] * 7)
+        back = pq.read_table(tmp_path / f"{folder}.parquet")
+        steps = back["step"]
+        assert (steps.type, steps.to_pylist()) == (pa.int64(), [5] * 7 + [6] * 7)
+        assert {*back["run"].to_pylist()} == {run}

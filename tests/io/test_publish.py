@@ -5,9 +5,8 @@ import sys
 
 import pytest
 
-from rlpost.errors import ReadWriteError
 from rlpost.io.locks import BusyError, temporary_name
-from rlpost.io.publish import CompleteFile, StagedFiles, publish_files, write_file
+from rlpost.io.publish import StagedFiles, write_file
 
 
 def below(top):
@@ -46,16 +45,6 @@ def test_an_output_that_cannot_be_locked_leaves_no_folders(tmp_path):
             StagedFiles([tmp_path / "new" / "a", tmp_path / "b"]).__enter__()
         assert not (tmp_path / "new").exists()
     assert below(tmp_path) == set()
-
-
-def test_files_that_another_process_completed_are_published(tmp_path):
-    complete = CompleteFile(tmp_path / temporary_name("a", "0" * 8), tmp_path / "a")
-    complete.path.write_text("whole")
-    publish_files([complete])
-    assert below(tmp_path) == {"a"}
-    complete.path.write_text("whole")
-    with pytest.raises(ReadWriteError, match="cannot be written"):
-        publish_files([CompleteFile(complete.path, tmp_path / "absent" / "a")])
 
 
 def test_a_whole_file_is_written_or_the_old_one_stays(tmp_path):

@@ -34,6 +34,7 @@ from rlpost.io.parquet.footer import (
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.schemas import add_entries, join_file_metadata, key_values, put_key_values
 from rlpost.io.parquet.splice import merge_chunks, splice
+from rlpost.io.publish import publish_files
 from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.staged import READ_BYTES, file_errors
 from rlpost.io.system import write_all
@@ -197,8 +198,8 @@ class Sink:
         self.output.complete()
 
     def publish(self) -> None:
-        """Rename the completed file to the target."""
-        self.output.publish()
+        """Publish the completed file."""
+        publish_files([self.output])
 
     def close(self, metadata: Mapping[str, str]) -> None:
         """Complete the file and publish it."""
