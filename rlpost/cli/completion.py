@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, get_args
 
 import typer  # noqa: TC002 - typer reads annotations
 
 from rlpost import manual
 from rlpost.recipe import presets as framework_presets
+from rlpost.recipe.base import choices_in
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import EXTRA, LOSS_EXTRA, TABLES, WRITTEN, Recipe
@@ -163,9 +164,8 @@ def fields(incomplete: str) -> Offers:
 def _values(model: type[BaseModel], name: str) -> Offers:
     """Return the words of a field's type, else its default if that is a number."""
     info = model.model_fields[name]
-    parts = (info.annotation, *get_args(info.annotation))
-    words = [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
-    if bool in parts:
+    words = [str(word) for word in choices_in(info.annotation)]
+    if bool in (info.annotation, *get_args(info.annotation)):
         words += ["true", "false"]
     about = " ".join((info.description or "").split())
     if words or not isinstance(info.default, float):

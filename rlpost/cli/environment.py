@@ -6,9 +6,10 @@ import os
 import re
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, ErrorPart, RlpostError, closest
+from rlpost.recipe.base import choices_in
 from rlpost.recipe.flags import PREFIX, SET, field_of, variable_of
 from rlpost.recipe.recipe import TABLES, Recipe
 
@@ -91,13 +92,6 @@ def assigning(flag: str) -> str:
     return f"{SET} {field}{'.NAME' * (field in TABLES)}=VALUE sets it"
 
 
-def _choices(field: str) -> set[str]:
-    """Return the words that a field takes."""
-    annotation = Recipe.model_fields[field].annotation
-    kinds = (kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal)
-    return {word for kind in kinds for word in get_args(kind)}
-
-
 def with_set(text: str, flags: Collection[str]) -> str:
     """Return a text with `--set FIELD=VALUE` in place of flags of fields that are none of these.
 
@@ -114,7 +108,8 @@ def with_set(text: str, flags: Collection[str]) -> str:
         if f"--{off or ''}{typed[2]}" in flags or field not in Recipe.model_fields:
             return typed[0]
         is_word = value is not None and value.isalpha() and typed.string[typed.end() :][:1] != ":"
-        if off or value is None or (is_word and value not in _choices(field)):
+        choices = choices_in(Recipe.model_fields[field].annotation)
+        if off or value is None or (is_word and value not in choices):
             return f"{SET} {field}{'=false' * bool(off)}{f' {value}' if value else ''}"
         return f"{SET} {field}{'.' if field in TABLES else '='}{value}"
 

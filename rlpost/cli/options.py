@@ -29,7 +29,7 @@ from rlpost.cli.help_screen import (
 )
 from rlpost.cli.output import silence_warnings
 from rlpost.errors import UsageError
-from rlpost.recipe.base import InHelp
+from rlpost.recipe.base import InHelp, choices_in
 from rlpost.recipe.flags import OF_RUNS, field_of, flag_of, variable_of
 from rlpost.recipe.loss import LossOptions, word
 from rlpost.recipe.recipe import Recipe
@@ -162,9 +162,7 @@ def _metavar(kinds: list[Any]) -> str:
     declared = next(filter(None, (getattr(kind, "metavar", "") for kind in kinds)), None)
     if declared:
         return str(declared)
-    words = "|".join(
-        str(x) for kind in kinds if get_origin(kind) is Literal for x in get_args(kind)
-    )
+    words = "|".join(str(word) for kind in kinds for word in choices_in(kind))
     if words:
         return words if len(words) <= WIDEST_CHOICES else "NAME"
     types_ = [get_origin(kind) or kind for kind in kinds]

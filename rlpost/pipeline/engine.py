@@ -189,7 +189,7 @@ class Engine(Passes):
         step = self.passes[-1]
         tokens = self.plan.needs_tokens(step, names)
 
-        def make(chunks: Chunks) -> tuple[ComputedChunk, int]:
+        def make(chunks: Chunks) -> ComputedChunk:
             with self.clock.busy("compute"):
                 batch = self._applied(step, chunks, responses, tokens=tokens)
                 counted = self.plan.count(batch)
@@ -203,16 +203,14 @@ class Engine(Passes):
                 parts = [
                     (group, encode(part)) for group, part in split_by_row_group(chunks, columns)
                 ]
-                return ComputedChunk(parts, totals), count_rows(chunks)
+                return ComputedChunk(parts, totals)
 
         columns = self._columns(step, responses) if tokens else ()
         chunks = self.plan.source.read_file(file, columns, self.chunk_tokens, self.plan.sized_by)
-        joined = join_chunks(chunks)
-        if self.plan.whole_files:
-            joined = iter([whole] if (whole := tuple(chunks)) else [])
-        for new, rows in self._worked(make, joined):
-            yield new
-            self.reporter.advance(rows)
+        whole = self.plan.whole_files
+        yield from self._worked(
+            make, filter(None, [tuple(chunks)]) if whole else join_chunks(chunks)
+        )
 
     def _columns(self, step: Pass, responses: Responses) -> tuple[str, ...]:
         """Return the columns that a later pass reads; the mask only if there are observations."""
@@ -237,21 +235,22 @@ class Engine(Passes):
         return batch
 
     def _over_all(self, step: Pass, work: Callable[[Chunks], R]) -> Iterator[R]:
-        """Yield the result for every chunk of the input, in order, and report progress."""
+        """Yield the result for every chunk of the input, in order."""
         self.reporter.start(step.purpose, self.plan.source.rows)
         chunks = self.plan.source.read(step.columns, self.chunk_tokens, self.plan.sized_by)
         with self.clock.wall(step.purpose):
-            for result, rows in self._worked(
-                lambda chunks: (work(chunks), count_rows(chunks)), join_chunks(chunks)
-            ):
-                yield result
-                self.reporter.advance(rows)
+            yield from self._worked(work, join_chunks(chunks))
 
     def _worked(self, work: Callable[[Chunks], R], joined: Iterator[Chunks]) -> Iterator[R]:
-        """Yield the results for joined chunks, in order."""
-        yield from self.clock.waited("results", self._results(work, joined))
+        """Yield the results for joined chunks, in order, and report progress."""
+        for result, rows in self.clock.waited("results", self._results(work, joined)):
+            yield result
+            self.reporter.advance(rows)
 
-    def _results(self, work: Callable[[Chunks], R], joined: Iterator[Chunks]) -> Iterator[R]:
+    def _results(
+        self, work: Callable[[Chunks], R], joined: Iterator[Chunks]
+    ) -> Iterator[tuple[R, int]]:
+        """Yield the results for joined chunks, in order, each with the number of its rows."""
         timed = self.clock.timed("read", self._counted(joined))
         first = list(islice(self.clock.waited("read", timed), 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would gain nothing
@@ -265,9 +264,9 @@ class Engine(Passes):
             self.clock.count_bytes(decoded=sum(chunk.table.nbytes for chunk in joined))
             yield joined
 
-    def _computed(self, work: Callable[[Chunks], R], chunks: Chunks) -> R:
+    def _computed(self, work: Callable[[Chunks], R], chunks: Chunks) -> tuple[R, int]:
         with self.device.computing(partial(self._row_name, chunks[0], 0)):
-            return work(chunks)
+            return work(chunks), count_rows(chunks)
 
     def _row_name(self, chunk: RowChunk, row: int) -> str:
         """Return the name of a row in errors; `row` is counted from the start of a chunk."""

@@ -225,7 +225,7 @@ def summary_of(plan: Plan, part: SummaryPart, by: Sequence[Slice] = SLICES) -> J
     """
     resolved, (cells, facts, totals) = plan.resolved, part
     labels = {key: cells.by_label(key, totals.keys) for key in by}
-    parts = iter(totals.over_each([totals.keys, *(x for by in labels.values() for _, x in by)]))
+    parts = iter(totals.over_each([totals.keys, *(x for rows in labels.values() for _, x in rows)]))
     slices = {"all": Sets(None, [next(parts)])}
     slices |= {
         key: Sets([x for x, _ in rows], [next(parts) for _ in rows])

@@ -151,8 +151,8 @@ class TorchDevice(Device):
         self, arrays: Mapping[str, NDArray[Any]], more: Layout
     ) -> tuple[Tensor, Layout, dict[str, NDArray[Any]]]:
         """Return a block of the host with arrays, its layout, and its parts to be filled."""
-        own = {name: (getattr(torch, x.dtype.name), x.shape) for name, x in arrays.items()}
-        layout = _widest_first(own | {**more})
+        kinds = {name: (getattr(torch, x.dtype.name), x.shape) for name, x in arrays.items()}
+        layout = _widest_first(kinds | {**more})
         block = self._memory(sum(_size(*item) for item in layout.values()))
         parts = {name: values.numpy() for name, values in _views(block, layout).items()}
         for name, array in arrays.items():

@@ -379,6 +379,16 @@ def _takes(annotation: Any, *kinds: Any) -> bool:
     return any(_takes(part, *kinds) for part in get_args(annotation))
 
 
+def choices_in(annotation: Any) -> tuple[Any, ...]:
+    """Return the words that a type takes, beside other values.
+
+    >>> choices_in(Literal["k1", "k2"]), choices_in(float | Literal["auto"] | None), choices_in(int)
+    (('k1', 'k2'), ('auto',), ())
+    """
+    parts = (annotation, *get_args(annotation))
+    return tuple(x for part in parts if get_origin(part) is Literal for x in get_args(part))
+
+
 def as_typed(value: Any, joint: str = " ") -> str:
     """Return a value as one types it after a flag; a list with a joint, which is a comma in --set.
 
