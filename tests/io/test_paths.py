@@ -75,11 +75,11 @@ def test_a_rewrite_on_s3_equals_one_on_disk(s3, tmp_path, monkeypatch):
     url = s3.put("in.parquet", source.read_bytes())
     new = pa.record_batch({"score": pa.array(range(60), pa.int64())})
     written = []
-    for one, target in (
+    for path, target in (
         (source, tmp_path / "o.parquet"),
         (RemotePath(url), RemotePath("s3://lab/o")),
     ):
-        opened = open_sink(one, target, new.schema)
+        opened = open_sink(path, target, new.schema)
         for group, first in enumerate(range(0, 60, 17)):
             opened.write(group, new.slice(first, 17))
         opened.close({"by": "test"})

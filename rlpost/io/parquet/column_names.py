@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import glob
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlpost.io.parquet.footer import FooterError, SchemaElement, Struct, read_schema_elements
+from rlpost.io.parquet.footer import FooterError, read_schema_elements, top_level
 from rlpost.io.ranges import close_file, open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from rlpost.io.paths import AnyPath
 
@@ -49,26 +50,10 @@ def column_names_of(path: AnyPath) -> list[str]:
     Raises:
         ReadWriteError: it is remote and cannot be read.
     """
-    names: list[str] = []
-    try:
+    with suppress(OSError, FooterError):
         file, size = open_file(path)
         try:
-            elements = read_schema_elements(file, size)
+            return [column.name for column in top_level(read_schema_elements(file, size))]
         finally:
             close_file(file)
-        index = 1
-        for _ in range(elements[0].integer(SchemaElement.CHILDREN, 0)):
-            names.append(elements[index].binary(SchemaElement.NAME).decode("utf-8", "replace"))
-            index = _next_sibling(elements, index)
-    except (OSError, FooterError, IndexError):
-        return []
-    return names
-
-
-def _next_sibling(elements: Sequence[Struct], index: int) -> int:
-    """Return the index of the next element on the same level, in depth-first order."""
-    left = 1
-    while left:
-        left += elements[index].integer(SchemaElement.CHILDREN, 0) - 1
-        index += 1
-    return index
+    return []

@@ -8,7 +8,7 @@ counts and integers are bounded, and every violation raises `FooterError`.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from rlpost.io.ranges import read_at
 
@@ -322,6 +322,39 @@ def _list_start(kind: int, count: int) -> bytes:
     if count < _LONG:
         return bytes([count << 4 | kind])
     return bytes([_LONG << 4 | kind]) + _as_varint(count)
+
+
+class TopLevelColumn(NamedTuple):
+    """A top-level column of a schema."""
+
+    name: str
+    elements: list[Struct]
+    leaves: range
+    """The numbers of its leaf columns."""
+
+
+def top_level(elements: list[Struct]) -> list[TopLevelColumn]:
+    """Group a flattened schema by top-level column; FooterError if it is inconsistent."""
+    columns: list[TopLevelColumn] = []
+    at, leaf = 1, 0
+    while at < len(elements):
+        begin, first, pending = at, leaf, 1
+        while pending > 0:
+            if at == len(elements):
+                raise FooterError("its schema ends too early")
+            pending += max(elements[at].integer(SchemaElement.CHILDREN, 0), 0) - 1
+            leaf += SchemaElement.TYPE in elements[at]
+            at += 1
+        name = elements[begin].binary(SchemaElement.NAME)
+        try:
+            columns.append(TopLevelColumn(name.decode(), elements[begin:at], range(first, leaf)))
+        except UnicodeDecodeError:
+            raise FooterError(f"the column name {name!r} is not UTF-8") from None
+    if not elements or elements[0].integer(SchemaElement.CHILDREN, 0) != len(columns):
+        raise FooterError(
+            f"its schema has {len(columns)} columns, which is not their stated number"
+        )
+    return columns
 
 
 def column_metas(group: Struct) -> list[Struct]:

@@ -25,6 +25,7 @@ from rlpost.io.parquet.footer import (
     chunk_extent,
     column_metas,
     shift_chunk,
+    top_level,
 )
 from rlpost.io.parquet.schemas import join_file_metadata, key_values, put_key_values
 from rlpost.io.staged import ByteRange
@@ -72,7 +73,7 @@ def splice(
         FooterError: the file cannot be spliced, but may be readable.
     """
     elements = footer.structs(FileMeta.SCHEMA)
-    columns = _top_level(elements)
+    columns = top_level(elements)
     kept = [c for c in columns if (keep is None or c.name in keep) and c.name not in drop]
     names = [column.name for column in kept]
     leaves = [leaf for column in kept for leaf in column.leaves]
@@ -96,36 +97,6 @@ def splice(
     if len(kept) == len(columns):
         return Splice(names, [ByteRange(len(MAGIC), end - len(MAGIC), len(MAGIC))])
     return Splice(names, _compact(groups))
-
-
-class _Column(NamedTuple):
-    name: str
-    elements: list[Struct]
-    leaves: range
-
-
-def _top_level(elements: list[Struct]) -> list[_Column]:
-    """Group the flattened schema tree by top-level column."""
-    columns: list[_Column] = []
-    at, leaf = 1, 0
-    while at < len(elements):
-        begin, first, pending = at, leaf, 1
-        while pending > 0:
-            if at == len(elements):
-                raise FooterError("its schema ends too early")
-            pending += max(elements[at].integer(SchemaElement.CHILDREN, 0), 0) - 1
-            leaf += SchemaElement.TYPE in elements[at]
-            at += 1
-        name = elements[begin].binary(SchemaElement.NAME)
-        try:
-            columns.append(_Column(name.decode(), elements[begin:at], range(first, leaf)))
-        except UnicodeDecodeError:
-            raise FooterError(f"the column name {name!r} is not UTF-8") from None
-    if not elements or elements[0].integer(SchemaElement.CHILDREN, 0) != len(columns):
-        raise FooterError(
-            f"its schema has {len(columns)} columns, which is not their stated number"
-        )
-    return columns
 
 
 def _extents(group: Struct, leaves: int, end: int) -> list[tuple[int, int]]:

@@ -138,7 +138,7 @@ def test_aliases_are_encoded_once_and_stored_twice(tmp_path):
 def test_scalars_have_statistics_and_tokens_have_none(tmp_path):
     group = pq.read_metadata(written(tmp_path, [new_columns(30)])).row_group(0)
     statistics = [group.column(place).statistics for place in range(1, 5)]
-    assert [one is not None and one.has_min_max for one in statistics] == [False, False, True, True]
+    assert [x is not None and x.has_min_max for x in statistics] == [False, False, True, True]
 
 
 def test_encoding_is_thread_safe():

@@ -36,27 +36,27 @@ FIELDS = st.integers(-(2**15), 2**15 - 1)
 @st.composite
 def structs(draw, depth=3):
     """Return a struct with values of any type."""
-    made = Struct()
+    fields = Struct()
     for field in draw(st.lists(FIELDS, max_size=5, unique=True)):
         how = draw(st.integers(0, 6 if depth else 4))
         if how == 0:
-            made.put(field, draw(INTEGERS), draw(NUMBERS))
+            fields.put(field, draw(INTEGERS), draw(NUMBERS))
         elif how == 1:
-            made.put(field, Wire.BINARY, draw(st.binary()))
+            fields.put(field, Wire.BINARY, draw(st.binary()))
         elif how == 2:
             kind, size = draw(st.sampled_from([(Wire.BYTE, 1), (Wire.DOUBLE, 8), (Wire.TRUE, 0)]))
-            made.put(field, kind, draw(st.binary(min_size=size, max_size=size)))
+            fields.put(field, kind, draw(st.binary(min_size=size, max_size=size)))
         elif how == 3:
             numbers = draw(st.lists(NUMBERS, max_size=40))
-            made.put_parts(field, Wire.I64, [encoded(Wire.I64, one) for one in numbers])
+            fields.put_parts(field, Wire.I64, [encoded(Wire.I64, number) for number in numbers])
         elif how == 4:
             flags = draw(st.lists(st.sampled_from([b"\1", b"\2"]), max_size=20))
-            made.put_parts(field, Wire.TRUE, flags)
+            fields.put_parts(field, Wire.TRUE, flags)
         elif how == 5:
-            made.put(field, Wire.STRUCT, draw(structs(depth - 1)))
+            fields.put(field, Wire.STRUCT, draw(structs(depth - 1)))
         else:
-            made.put_structs(field, draw(st.lists(structs(depth - 1), max_size=3)))
-    return made
+            fields.put_structs(field, draw(st.lists(structs(depth - 1), max_size=3)))
+    return fields
 
 
 @given(structs())

@@ -48,14 +48,14 @@ def grouped(path, rows):
 
 def runs(path, tokens):
     """The row groups that are worked on together."""
-    found = Source(find_inputs([str(path)])).read(COLUMNS, tokens, "response_mask")
-    return [[piece.row_group for piece in run] for run in join_chunks(found)]
+    chunks = Source(find_inputs([str(path)])).read(COLUMNS, tokens, "response_mask")
+    return [[piece.row_group for piece in run] for run in join_chunks(chunks)]
 
 
 def test_all_row_groups_that_a_chunk_may_have_are_worked_on_together(tmp_path):
-    found = runs(grouped(tmp_path / "in.parquet", 20), 1 << 20)
+    joined = runs(grouped(tmp_path / "in.parquet", 20), 1 << 20)
     groups = math.ceil(pq.read_metadata(SAMPLE).num_rows / 20)
-    assert found == [[*range(groups)]]
+    assert joined == [[*range(groups)]]
 
 
 def test_chunks_of_two_files_are_not_joined(tmp_path):
