@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from rlpost.analysis.inspect.responses import row_advantages
 from rlpost.analysis.inspect.tokens import LAMBDAS, policy_role
 from rlpost.kernels.moments import exact_sums, group_moments, group_offsets
 from rlpost.pipeline.recorded import row_facts
 from rlpost.pipeline.resolved import resolve_recipe
-from rlpost.pipeline.stages.rewards import group_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 DECILES = 10
 TOP = 0.2
 """Share of tokens, those of the highest entropy (arXiv 2506.01939)."""
-_COVARIANCE = ("entropy:l_tokens", "entropy:l", "entropy:a", "entropy:la")
 
 
 def critic_profile(reading: PassResult) -> Json | None:
@@ -132,29 +131,28 @@ def covariance(
     rows, column = reading.rows, reading.selection.advantages
     if "entropy:l" not in rows:
         return None, {}
+    tokens, log = (rows[f"entropy:{name}"].to_numpy() for name in ("l_tokens", "l"))
+    advantages: str | None = column
     if "entropy:a" in rows and rows["entropy:a"].is_finite().any():
-        advantages: str | None = column
-    elif column is not None and "advantage" in rows:
-        advantages, rows = column, _per_row(rows, pl.col("advantage"))
-    elif {"reward", "group"} <= {*rows.columns}:
-        advantages = "reward minus the mean of its group"
-        units, grouped = table.units, table.scored & table.units["keyed"]
-        means = group_statistics(units, units["reward"], rows=grouped)[0].mean
-        credit = np.where(grouped, units["reward"] - means, np.nan)[table.unit]
-        rows = _per_row(rows, pl.Series(credit))
+        credit, product = (rows[f"entropy:{name}"].to_numpy() for name in ("a", "la"))
+    elif (column is not None and "advantage" in rows) or {"reward", "group"} <= {*rows.columns}:
+        of_row, advantages = row_advantages(rows, table, column)
+        credit, product = of_row * tokens, of_row * log
     else:
         return None, {}
-    tokens, kept = pl.col("entropy:l_tokens"), pl.col("kept") if "kept" in rows else True
-    rows = rows.filter(pl.Series(table.counted))
-    rows = rows.filter((tokens.fill_nan(0) > 0) & pl.col("entropy:a").is_finite() & kept)
+    known = table.counted & (tokens > 0) & np.isfinite(credit)
+    if "kept" in rows:
+        known &= rows["kept"].to_numpy()
     codes = np.zeros(len(rows), np.int64)
     if "batch" in rows:
-        rows = rows.drop_nulls("batch")
-        places = pl.Series(np.arange(len(steps)))
-        codes = rows["batch"].replace_strict(pl.Series([*steps]), places).to_numpy()
-    if not len(rows):
+        places = {label: place for place, label in enumerate(steps)}
+        of_labels = [places.get(label, -1) for label in table.rows.labels["step"]]
+        codes = np.array(of_labels, np.int64)[table.rows["step"]]
+        known &= codes >= 0
+    if not known.any():
         return None, {}
-    sums = (exact_sums(rows[name].to_numpy(), codes, max(len(steps), 1)) for name in _COVARIANCE)
+    columns, codes = (tokens, log, credit, product), codes[known]
+    sums = (exact_sums(values[known], codes, max(len(steps), 1)) for values in columns)
     counts, log, advantage, product = sums
     number = counts.clip(1)
     values = product / number - (log / number) * (advantage / number)
@@ -183,12 +181,3 @@ def recorded_facts(reading: PassResult, table: CountedTable, recipe: Recipe) -> 
     values = np.where(known, rows["advantage"].to_numpy(), np.nan)
     tokens = np.nan_to_num(rows["tokens"].to_numpy()) if "tokens" in rows else np.ones(len(rows))
     return row_facts(table.rows, values, tokens, resolved)
-
-
-def _per_row(rows: pl.DataFrame, advantage: pl.Expr | pl.Series) -> pl.DataFrame:
-    """Return the rows with the sums of tokens that have the advantage of their response."""
-    rows = rows.with_columns(advantage.alias("own"))
-    return rows.with_columns(
-        (pl.col("own") * pl.col("entropy:l_tokens")).alias("entropy:a"),
-        (pl.col("own") * pl.col("entropy:l")).alias("entropy:la"),
-    )

@@ -398,11 +398,10 @@ def _shares(
     rows: pl.DataFrame, table: CountedTable, weights: Mapping[str, float], advantages: str | None
 ) -> tuple[dict[str, float | None], str]:
     """Return the share of each component, and what it is a share of."""
-    if advantages is not None and "advantage" in rows:
-        total, of = rows["advantage"].to_numpy(), advantages
-    else:
-        total, of = _centred(table, grouped="group" in rows), WITHOUT_ADVANTAGES
+    total, of = row_advantages(rows, table, advantages)
     there = np.isfinite(total)
+    if of == WITHOUT_ADVANTAGES:
+        there &= table.rows["valid"]
     total = np.where(there, total, 0.0)
     parts = {}
     for name, weight in weights.items():
@@ -412,13 +411,19 @@ def _shares(
     return advantage_shares(parts, int(there.sum()), exact_total(total)), of
 
 
-def _centred(table: CountedTable, *, grouped: bool) -> Floats:
-    """Return the reward minus the mean of its group, [N]; NaN without a finite reward or a key."""
-    rewards, rows = table.units["reward"], table.scored
-    if not grouped:
-        centred = rewards - float(exact_total(rewards[rows]) / max(int(rows.sum()), 1))
+def row_advantages(
+    rows: pl.DataFrame, table: CountedTable, column: str | None
+) -> tuple[Floats, str]:
+    """Return the advantage of each row, [N], and what it is; NaN where it is unknown.
+
+    Without numbers of the column, it is the reward minus the mean of its group.
+    """
+    if column is not None and "advantage" in rows:
+        return rows["advantage"].to_numpy(), column
+    rewards, scored = table.units["reward"], table.scored
+    if "group" not in rows:
+        centred = rewards - float(exact_total(rewards[scored]) / max(int(scored.sum()), 1))
     else:
-        rows = rows & table.units["keyed"]
-        centred = rewards - group_statistics(table.units, rewards, rows=rows)[0].mean
-    there: Mask = table.rows["valid"] & rows[table.unit]
-    return np.where(there, centred[table.unit], np.nan)
+        scored = scored & table.units["keyed"]
+        centred = rewards - group_statistics(table.units, rewards, rows=scored)[0].mean
+    return np.where(scored, centred, np.nan)[table.unit], WITHOUT_ADVANTAGES
