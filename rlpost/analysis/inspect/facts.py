@@ -33,9 +33,9 @@ from rlpost.analysis.inspect.responses import (
     group_facts,
     group_table,
     length_facts,
+    populations_of,
     reward_facts,
     table_of,
-    view_of,
 )
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, select_columns
 from rlpost.errors import UsageError, no_such
@@ -167,7 +167,7 @@ def inspect_source(
     rows, counts = reading.rows, reading.counts
     table = table_of(rows, resolved, masked=masked)
     groups = group_table(rows, table)
-    view, pairs, labels = view_of(rows, table, groups)
+    populations, pairs, labels = populations_of(rows, table, groups)
     noun = "rollout" if resolved.unit == "rollout" else "response"
     in_words = {"row": "row" if noun == "rollout" else noun, "unit": noun}
     advantages, covariances = covariance(reading, table, labels.get("step", ()))
@@ -176,7 +176,7 @@ def inspect_source(
         stored_shares(source, reward_components),
     )  # fmt: skip
     measured = {
-        **table_facts(view, pairs, labels), **reading.sums.facts(labels), **measured,
+        **table_facts(populations, pairs, labels), **reading.sums.facts(labels), **measured,
         **({"covariance": covariances} if covariances else {}),
         **(compared := recorded_facts(reading, table, recipe)),
     }  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from rlpost.analysis.inspect.model import Baselines, FailureFacts
 from rlpost.analysis.inspect.responses import group_table, table_of
@@ -13,11 +14,8 @@ from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.pipeline.failures import failure_counts
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from rlpost.analysis.counted import CountedTable
     from rlpost.pipeline.columns import Masked
-    from rlpost.pipeline.resolved import ResolvedRecipe
 
 MOVED = 1e-9
 """The least difference of two means of rewards that is no rounding error."""
@@ -58,22 +56,18 @@ def failure_facts(
     """
     if column is None:
         return None
-    resolved = table.resolved
-    treated = {resolved.recipe.failures: table}
+    resolved, groups = table.resolved, list[pl.DataFrame | None]()
     for how in ("keep", "drop"):
-        if how not in treated:
-            treated[how] = table_of(rows, _treating(resolved, how), masked=masked)
+        recipe = resolved.recipe.model_copy(update={"failures": how})
+        same = how == resolved.recipe.failures
+        treated = table if same else table_of(rows, replace(resolved, recipe=recipe), masked=masked)
+        groups.append(group_table(rows, treated))
     return FailureFacts(
         column=column,
         treatment=resolved.recipe.failures,
         reasons=dict(failure_counts(table.rows).reasons.most_common()),
-        baselines=_baselines(*(group_table(rows, treated[how]) for how in ("keep", "drop"))),
+        baselines=_baselines(*groups),
     )
-
-
-def _treating(resolved: ResolvedRecipe, how: str) -> ResolvedRecipe:
-    """Return a recipe with another treatment of failures."""
-    return replace(resolved, recipe=resolved.recipe.model_copy(update={"failures": how}))
 
 
 def _baselines(groups: pl.DataFrame | None, answers: pl.DataFrame | None) -> Baselines | None:

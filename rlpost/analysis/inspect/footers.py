@@ -48,7 +48,7 @@ def input_facts(source: Source, columns: ColumnMap) -> InputFacts:
 
 def role_facts(source: Source, columns: ColumnMap) -> dict[str, RoleFacts]:
     """Return the column of each role, how it was found, and its type in the first file."""
-    types = {name: counts.most_common(1)[0][0] for name, counts in _types(source).items()}
+    types = {name: next(x for x in files if x != MISSING) for name, files in _types(source).items()}
     return {
         role: RoleFacts(column, columns.how[role], types[column], columns.ignored.get(role, []))
         for role, column in columns.columns.items()
@@ -108,32 +108,18 @@ def stored_shares(
         return None  # it is damaged
 
 
-def _types(source: Source) -> dict[str, Counter[str]]:
-    """Return the types of each column, and in how many files; hive partitions are in no file."""
-    types: dict[str, Counter[str]] = {}
-    for schema, file in zip(source.schemas, source.files, strict=True):
-        for field in schema:
-            types.setdefault(field.name, Counter())[str(field.type)] += 1
-        for key, _ in file.partitions:
-            if key not in schema.names:
-                types.setdefault(key, Counter())["hive partition"] += 1
-    for counts in types.values():
-        without = len(source.files) - sum(counts.values())
-        if without:
-            counts[MISSING] = without
+def _types(source: Source) -> dict[str, dict[str, list[str]]]:
+    """Return the files by type of each column; those without it are those of `MISSING`."""
+    kinds_of = [
+        {field.name: str(field.type) for field in schema}
+        | {key: "hive partition" for key, _ in file.partitions if key not in schema.names}
+        for schema, file in zip(source.schemas, source.files, strict=True)
+    ]
+    types: dict[str, dict[str, list[str]]] = {x: {} for kinds in kinds_of for x in kinds}
+    for kinds, file in zip(kinds_of, source.files, strict=True):
+        for name, files in types.items():
+            files.setdefault(kinds.get(name, MISSING), []).append(str(file.path))
     return types
-
-
-def _files_by_type(source: Source, name: str) -> dict[str, list[str]]:
-    """Return the first files with each type of a column, or without the column."""
-    files: dict[str, list[str]] = {}
-    for schema, file in zip(source.schemas, source.files, strict=True):
-        partitioned = any(key == name for key, _ in file.partitions)
-        kind = "hive partition" if partitioned else MISSING
-        kind = str(schema.field(name).type) if name in schema.names else kind
-        if len(files.setdefault(kind, [])) < MOST_FILES:
-            files[kind].append(str(file.path))
-    return files
 
 
 def _columns(source: Source, columns: ColumnMap) -> list[ColumnFacts]:
@@ -152,13 +138,13 @@ def _columns(source: Source, columns: ColumnMap) -> list[ColumnFacts]:
     return [
         ColumnFacts(
             name=name,
-            type=(kinds := [kind for kind in counts if kind != MISSING])[0],
+            type=(kinds := sorted(files, key=lambda kind: kind == MISSING))[0],
             bytes=stored[name],
             uncompressed=plain[name],
             codecs=sorted(codecs.get(name, ())),
             role=roles.get(name),
-            other_types={kind: times for kind, times in counts.items() if kind != kinds[0]},
-            files=_files_by_type(source, name) if len(counts) > 1 else {},
+            other_types={kind: len(files[kind]) for kind in kinds[1:]},
+            files={x: files[x][:MOST_FILES] for x in files} if len(files) > 1 else {},
         )
-        for name, counts in _types(source).items()
+        for name, files in _types(source).items()
     ]

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rlpost.analysis.segments import segment_counts, segment_sums
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.values import huber, value_loss
-from rlpost.pipeline.measures import Numbers
-from rlpost.pipeline.totals import ExactTotals, Sets, sliced
+from rlpost.pipeline.measures import Kind, Numbers
+from rlpost.pipeline.totals import ExactTotals, Json, Label, Sets, sliced
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from rlpost.kernels.moments import Floats, Integers, Mask
     from rlpost.pipeline.totals import Totals
 
-Json = dict[str, Any]
-Label = str | int
-Kind = Literal["numbers", "share", "mean", "value"]
 
 POPULATIONS = {
     "all": "{row}s",
@@ -81,12 +78,13 @@ class Measured(NamedTuple):
     """A number of each response, group or token of a population."""
 
     name: str
+    """If it ends with a colon, there is one for each component or reason."""
     of: str
     """A key of POPULATIONS; of tokens of a column, `column ROLE`."""
     about: str
     """One sentence."""
-    compute: Callable[[Any], Any]
-    """Returns the numbers: of `PolicyTokens`, [T]; of a table, [n]. A value is of `Totals`."""
+    compute: Any = None
+    """Returns numbers of `PolicyTokens`, [T], or a value of `Totals`; None: a column of rows."""
     kind: Kind = "numbers"
     """Numbers have a spread; a share is how many of the population are so; a mean has no spread."""
     needs: tuple[str, ...] = ()
@@ -340,106 +338,74 @@ def span_text(first: int, end: int) -> str:
 # ---- of the table of responses, and of groups ----
 
 
-@dataclass(frozen=True)
-class MeasuredTable:
-    """The responses of an input as measures read them: arrays of numpy."""
+class CountedRows(NamedTuple):
+    """The rows, responses, rollouts or groups, of which a population counts some."""
 
-    rows: Mapping[str, NDArray[Any]]
-    """[N] `cell`, `counted`, `left_out`, and `tokens`, `length`, `kl` if they are known."""
-    units: Mapping[str, NDArray[Any]]
-    """[U] of responses or rollouts: `cell`, `scored`, `counted`, `tried`, `failed`, `reward`,
-    `truncated`, components."""
-    groups: Mapping[str, NDArray[Any]]
-    """[G] `cell`, `rows`; with rewards `passed`, `equal` and `passing`."""
-    pass_threshold: float = 1.0
-    components: Sequence[str] = ()
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    """By reason why a row may be left out: its code in `left_out`."""
-
-    def table(self, of: str) -> Mapping[str, NDArray[Any]]:
-        """Return the table of a population."""
-        of_groups = of in ("groups", "several")
-        return self.rows if of in ("all", "counted") else self.groups if of_groups else self.units
-
-    def counted(self, of: str) -> Mask:
-        """Return which rows of its table a population has."""
-        if of in ("all", "groups"):
-            return np.ones(len(self.table(of)["cell"]), np.bool_)
-        if of == "several":
-            return self.groups["rows"] > 1
-        return self.table(of)["counted" if of == "units" else of]
+    cell: Integers
+    """[n]"""
+    counted: Mask
+    """[n]"""
+    columns: Mapping[str, NDArray[Any]]
+    """[n] by measure; without those that the input lacks."""
 
 
-TABLE_MEASURES = (
-    Measured("counted", "all", "Rows that no mask, failure or later attempt leaves out.",
-            lambda v: v.rows["counted"], "share"),
-    Measured("policy_tokens", "counted", "Policy tokens.", lambda v: v.rows["tokens"],
-            needs=("tokens",)),
-    Measured("tokens", "counted", "All tokens.", lambda v: v.rows["length"], needs=("length",)),
-    Measured("kl", "counted", "Mean of old - ref over policy tokens (k1), clamped to ±40.",
-            lambda v: v.rows["kl"], needs=("kl",)),
-    Measured("reward", "scored", "Raw reward.", lambda v: v.units["reward"], needs=("reward",)),
-    Measured("passed", "scored", "Raw rewards of at least --pass-threshold.",
-            lambda v: v.units["reward"] >= v.pass_threshold, "share", ("reward",)),
-    Measured("truncated", "units", "Responses that a limit cut off.",
-            lambda v: v.units["truncated"], "share", ("truncated",)),
-    Measured("failed", "tried", "Responses that are no answers.", lambda v: v.units["failed"],
-            "share", ("failed",)),
-    Measured("group_size", "groups", "Responses, or rollouts, of a prompt group.",
-            lambda v: v.groups["rows"], needs=("rows",)),
-    Measured("single", "groups", "Groups of one.", lambda v: v.groups["rows"] == 1, "share",
-            ("rows",)),
-    Measured("pass_rate", "groups", "Share of a group that passes.",
-            lambda v: v.groups["passed"] / v.groups["rows"], needs=("passed",)),
-    Measured("equal_rewards", "several", "Groups whose rewards are equal: no signal.",
-            lambda v: v.groups["equal"], "share", ("equal",)),
-    Measured("all_pass", "several", "Groups of equal rewards that pass.",
-            lambda v: v.groups["equal"] & v.groups["passing"], "share", ("passing",)),
-)  # fmt: skip
 COMPONENT, LEFT = "component:", "left_out:"
 """What names of measures begin with of which there is one for each component or reason."""
+TABLE_MEASURES = (
+    Measured(LEFT, "all", "Rows that no statistic counts, by reason.", kind="share"),
+    Measured("counted", "all", "Rows that no mask, failure or later attempt leaves out.",
+            kind="share"),
+    Measured("policy_tokens", "counted", "Policy tokens."),
+    Measured("tokens", "counted", "All tokens."),
+    Measured("kl", "counted", "Mean of old - ref over policy tokens (k1), clamped to ±40."),
+    Measured("reward", "scored", "Raw reward."),
+    Measured("passed", "scored", "Raw rewards of at least --pass-threshold.", kind="share"),
+    Measured("truncated", "units", "Responses that a limit cut off.", kind="share"),
+    Measured("failed", "tried", "Responses that are no answers.", kind="share"),
+    Measured("group_size", "groups", "Responses, or rollouts, of a prompt group."),
+    Measured("single", "groups", "Groups of one.", kind="share"),
+    Measured("pass_rate", "groups", "Share of a group that passes."),
+    Measured("equal_rewards", "several", "Groups whose rewards are equal: no signal.",
+            kind="share"),
+    Measured("all_pass", "several", "Groups of equal rewards that pass.", kind="share"),
+    Measured(COMPONENT, "scored", "A reward component."),
+)  # fmt: skip
 
 
-def _of_name(name: str, reason: int | None = None) -> Measured:
-    if reason is None:
-        key = f"{COMPONENT}{name}"
-        return Measured(key, "scored", "A reward component.", lambda v: v.units[key])
-    about = "Rows that no statistic counts, by reason."
-    return Measured(f"{LEFT}{name}", "all", about, lambda v: v.rows["left_out"] == reason, "share")
-
-
-def table_facts(view: MeasuredTable, pairs: Sequence[Pair], labels: Labels) -> dict[str, Json]:
+def table_facts(
+    populations: Mapping[str, CountedRows], pairs: Sequence[Pair], labels: Labels
+) -> dict[str, Json]:
     """Return the measures of responses and of groups.
 
     Args:
-        view: what they read.
+        populations: by name; without those that the input lacks.
         pairs: step and domain of each cell.
         labels: of the slices.
     """
-    declared = [_of_name(name, code) for name, code in view.reasons.items()]
-    declared += [*TABLE_MEASURES, *map(_of_name, view.components)]
     table: dict[str, Json] = {}
-    for measure in declared:
-        if all(name in view.table(measure.of) for name in measure.needs):
-            slices = slices_of(_totals(measure, view), pairs, labels)
-            table[measure.name] = sliced(measure.of, slices, partial(entry, measure))
+    for measure in (x for x in TABLE_MEASURES if x.of in populations):
+        rows = populations[measure.of]
+        for name in rows.columns:
+            if (name[: name.find(":") + 1] or name) == measure.name:
+                named = measure._replace(name=name)
+                slices = slices_of(_totals(named, rows), pairs, labels)
+                table[name] = sliced(measure.of, slices, partial(entry, named))
     return table
 
 
-def _totals(measure: Measured, view: MeasuredTable) -> ExactTotals:
+def _totals(measure: Measured, rows: CountedRows) -> ExactTotals:
     """Return the sums of a measure by cell."""
-    rows, values, counted = view.table(measure.of), measure.compute(view), view.counted(measure.of)
-    totals = ExactTotals()
+    values, totals = rows.columns[measure.name], ExactTotals()
     for begin in range(0, len(values), BLOCK):
         part = slice(begin, begin + BLOCK)
-        keep = counted[part] & np.isfinite(values[part])
+        keep = rows.counted[part] & np.isfinite(values[part])
         kept = values[part][keep]
         numbers = Numbers({"count": np.ones(len(kept))})
         if measure.kind == "share":
             numbers.sums[measure.name] = kept
         else:
             numbers.add_numbers(measure.name, kept.astype(np.float64), np.ones(len(kept), np.bool_))
-        totals += ExactTotals.of(rows["cell"][part][keep], numbers.sums, numbers.spans)
+        totals += ExactTotals.of(rows.cell[part][keep], numbers.sums, numbers.spans)
     return totals
 
 

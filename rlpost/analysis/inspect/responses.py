@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.counted import COUNTED_KEYS, COUNTED_NUMBERS, counted_table
-from rlpost.analysis.inspect.measures import COMPONENT, MeasuredTable
+from rlpost.analysis.inspect.measures import COMPONENT, LEFT, CountedRows
 from rlpost.analysis.inspect.model import (
     Label,
     LengthFacts,
@@ -109,10 +109,10 @@ def group_table(rows: pl.DataFrame, table: CountedTable) -> pl.DataFrame | None:
     return keys.with_columns(pl.Series(name, x[order]) for name, x in columns.items())
 
 
-def view_of(
+def populations_of(
     rows: pl.DataFrame, table: CountedTable, groups: pl.DataFrame | None
-) -> tuple[MeasuredTable, list[Pair], Labels]:
-    """Return what measures read, with step and domain of each cell, and their labels.
+) -> tuple[dict[str, CountedRows], list[Pair], Labels]:
+    """Return the populations of measures, with step and domain of each cell, and their labels.
 
     Steps are in numerical order if they are whole numbers, otherwise as in the input; domains are
     sorted by name.
@@ -123,30 +123,42 @@ def view_of(
         groups: of the table.
     """
     whole, units, recipe = table.rows, table.units, table.resolved.recipe
-    keys = {name: whole[name] for name in ("cell", "left_out")} | {"counted": table.counted}
-    keys |= {name: rows[name].to_numpy() for name in ("tokens", "length", "kl") if name in rows}
-    names = [f"{COMPONENT}{name}" for name in recipe.reward_components or ()]
-    names += ["cell", *(["truncated"] if "truncated" in units else [])]
-    of_units = {name: units[name] for name in names + ["reward"] * ("reward" in rows)}
-    of_units |= {"scored": table.scored, "counted": table.counted_units}
+    names = {"tokens": "policy_tokens", "length": "tokens", "kl": "kl"}
+    numbers = {names[x]: rows[x].to_numpy() for x in names if x in rows}
+    of_all = {f"{LEFT}{x}": whole["left_out"] == LEFT_OUT.index(x) + 1 for x in table.left_out}
+    scored = {x: units[x] for x in (f"{COMPONENT}{y}" for y in recipe.reward_components or ())}
+    if "reward" in rows:
+        rewards = units["reward"]
+        scored |= {"reward": rewards, "passed": rewards >= recipe.pass_threshold}
+    cut = {x: units[x] for x in ("truncated",) if x in units}
+    cell, all_rows = whole["cell"], np.ones(len(whole), np.bool_)
+    populations = {
+        "all": CountedRows(cell, all_rows, of_all | {"counted": table.counted}),
+        "counted": CountedRows(cell, table.counted, numbers),
+        "units": CountedRows(units["cell"], table.counted_units, cut),
+        "scored": CountedRows(units["cell"], table.scored, scored),
+    }
     if "failure:end" in whole:
         tried = whole["known"] & np.isin(whole["left_out"], (0, LEFT_OUT.index("failure") + 1))
-        for name, flags in (("tried", tried), ("failed", tried & whole["failure:end"])):
-            of_units[name] = np.bincount(table.unit[flags], minlength=len(units)) > 0
-    of_groups: dict[str, Any] = {}
+        parts = (table.unit[x] for x in (tried, tried & whole["failure:end"]))
+        tried, failed = (np.bincount(x, minlength=len(units)) > 0 for x in parts)
+        populations["tried"] = CountedRows(units["cell"], tried, {"failed": failed})
     if groups is not None:
-        of_groups = {x: groups[x].to_numpy() for x in groups.columns
-                     if x not in ("batch", "group", "first")}  # fmt: skip
-    reasons = {name: LEFT_OUT.index(name) + 1 for name in table.left_out}
-    view = MeasuredTable(keys, of_units, of_groups, recipe.pass_threshold,
-                recipe.reward_components or (), reasons)  # fmt: skip
+        columns = {x: groups[x].to_numpy() for x in groups.columns if x not in ("batch", "group")}
+        cell, size = columns["cell"], columns["rows"]
+        of_groups = {"group_size": size, "single": size == 1}
+        if "passed" in columns:
+            of_groups["pass_rate"], equal = columns["passed"] / size, columns["equal"]
+            equals = {"equal_rewards": equal, "all_pass": equal & columns["passing"]}
+            populations["several"] = CountedRows(cell, size > 1, equals)
+        populations["groups"] = CountedRows(cell, size > 0, of_groups)
     cells, labels = whole.cells, dict[str, list[Label]]()
     for name, role, known in (("step", "batch", cells.steps), ("domain", "domain", cells.domains)):
         if role in rows:
             named = [label for label in known if label is not None]
             order = step_order(named) if name == "step" else np.argsort([*map(str, named)])
             labels[name] = [named[place] for place in order]
-    return view, [(cells.steps[x], cells.domains[y]) for x, y in cells.pairs], labels
+    return populations, [(cells.steps[x], cells.domains[y]) for x, y in cells.pairs], labels
 
 
 def group_facts(

@@ -135,19 +135,14 @@ class ColumnSelection:
     def contents(self) -> frozenset[str]:
         """What is read: roles, and the names of `COMBINED` contents. Checks need these."""
         read = {role for role in (*ROWS, *NO_ANSWERS) if role in self.columns} | {*self.tokens}
-        read |= {"reward"} if self.components else set()
-        read |= {"mask"} if self.lists == "mask" else set()
-        read |= {"token lists"} if self.lists is not None else set()
-        read |= {"lengths"} if self.lengths_column is not None else set()
-        read |= {"prompts"} if self.prompt is not None else set()
-        read |= {"response texts"} if self.text is not None else set()
-        read |= {"rollout ids"} if self.rollout is not None else set()
-        read |= {"turns"} if self.turn is not None else set()
-        read |= {"sample ids"} if self.sample is not None else set()
-        read |= {"token ids"} if self.ids is not None else set()
-        read |= {"recorded advantages"} if self.recorded else set()
-        policies = [role for role in LOG_PROBS if role in self.tokens]
-        read |= {"log-probs of two policies"} if len(set(policies) - {"log_probs"}) > 1 else set()
+        columns = {
+            "reward": self.components, "mask": self.lists == "mask", "token lists": self.lists,
+            "lengths": self.lengths_column, "prompts": self.prompt, "response texts": self.text,
+            "rollout ids": self.rollout, "turns": self.turn, "sample ids": self.sample,
+            "token ids": self.ids, "recorded advantages": self.recorded,
+            "log-probs of two policies": len({*LOG_PROBS[:3]} & {*self.tokens}) > 1,
+        }  # fmt: skip
+        read |= {name for name, column in columns.items() if column}
         either = {name for name, any_of in COMBINED.items() if not read.isdisjoint(any_of)}
         return frozenset(read | either)
 

@@ -73,9 +73,13 @@ def about(name: str, facts: Facts | None) -> Page:
     """
     if name in FINDINGS:
         return check_page(name, facts)
-    if name in NEEDED and facts is not None:
-        _check_columns(name, facts)
-    return list_page() if facts is None else TOPICS[name].run(facts)
+    if facts is None:
+        return list_page()
+    if missing := _missing(name, facts):
+        text = f"{facts.inputs[0]}: no column for {' and '.join(missing)}, which {name} needs"
+        flags = " ".join(f"--map {role.split(' or ')[0]}=COLUMN" for role in missing)
+        raise DataError(text, tip=f"name the columns: {flags}")
+    return TOPICS[name].run(facts)
 
 
 def topics_of(facts: Facts) -> list[str]:
@@ -91,12 +95,4 @@ def topics_of(facts: Facts) -> list[str]:
 def _missing(name: str, facts: Facts) -> list[str]:
     """Return the roles that a topic needs and that have no column."""
     roles = {*facts.roles} | ({"reward"} if facts.components else set())
-    return [role for role in NEEDED[name] if roles.isdisjoint(role.split(" or "))]
-
-
-def _check_columns(name: str, facts: Facts) -> None:
-    """Raise DataError if a role that the topic needs has no column."""
-    if missing := _missing(name, facts):
-        text = f"{facts.inputs[0]}: no column for {' and '.join(missing)}, which {name} needs"
-        flags = " ".join(f"--map {role.split(' or ')[0]}=COLUMN" for role in missing)
-        raise DataError(text, tip=f"name the columns: {flags}")
+    return [role for role in NEEDED.get(name, ()) if roles.isdisjoint(role.split(" or "))]

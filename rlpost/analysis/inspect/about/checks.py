@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlpost.analysis.findings import Finding, Place
-    from rlpost.analysis.inspect.findings.base import InputCheck
     from rlpost.analysis.inspect.model import CheckRun, Facts
 
 
@@ -52,19 +51,13 @@ def checks_json(facts: Facts | None) -> list[dict[str, Any]]:
     return [check_json(name, facts) for name in FINDINGS]
 
 
-def _check_json(check: InputCheck) -> dict[str, Any]:
-    return {
-        "finding": check.name,
-        "severity": check.severity,
-        "needs": ", ".join(check.needs),
-        "meaning": check.meaning,
-    }
-
-
 def check_json(name: str, facts: Facts | None) -> dict[str, Any]:
     """Return a check as plain data; of an input, with `not_run` and `found`: its finding."""
     check = FINDINGS[name]
-    entry = {**_check_json(check), "why": check.advice or None}
+    entry = {
+        "finding": name, "severity": check.severity, "needs": ", ".join(check.needs),
+        "meaning": check.meaning, "why": check.advice or None,
+    }  # fmt: skip
     if facts is None:
         return entry
     run, finding = _run_of(name, facts)
