@@ -15,10 +15,13 @@ from rlpost.analysis.segments import segment_sums
 from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import polars as pl
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.columns import Block
+    from rlpost.analysis.inspect.model import Label
     from rlpost.kernels.moments import Floats, Integers
 
     Rows = dict[str, NDArray[Any]]
@@ -190,10 +193,16 @@ class ShiftSums:
         sums = np.array([jumps.shape[1], *jumps.sum(1), *(jumps**2).sum(1)], np.float64)
         self.jumps[role] = self.jumps.get(role, _NONE) + sums
 
-    def by_step(self, pair: tuple[str, str]) -> dict[int, Shift]:
-        """Return the best lag of two columns by the code of the step."""
-        shifts = {step: _best_lag(pair, sums) for step, sums in self.lags.get(pair, {}).items()}
-        return {step: shift for step, shift in shifts.items() if step >= 0 and shift is not None}
+    def by_step(self, pair: tuple[str, str], steps: Mapping[Any, int]) -> dict[Label, Shift]:
+        """Return the best lag of two columns in each step that has such tokens.
+
+        Args:
+            pair: their roles.
+            steps: the code of each step.
+        """
+        sums = self.lags.get(pair, {})
+        shifts = {x: _best_lag(pair, sums[code]) for x, code in steps.items() if code in sums}
+        return {x: shift for x, shift in shifts.items() if x is not None and shift is not None}
 
     def shifts(self) -> list[Shift]:
         """Return the best lag of each pair of columns, and of the mask against log-probs.

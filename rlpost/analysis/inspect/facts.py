@@ -23,7 +23,7 @@ from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
 from rlpost.analysis.inspect.measures import table_facts, words_of
-from rlpost.analysis.inspect.model import Facts, Mismatch, TokenColumn, TokenFacts
+from rlpost.analysis.inspect.model import Facts, Histogram, Mismatch, TokenColumn, TokenFacts
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.profiles import quantiles_of
 from rlpost.analysis.inspect.reading import read
@@ -211,7 +211,7 @@ def inspect_source(
                 source, selection.columns.with_recorded({"advantages": credit}), compared,
                 "recorded advantages and those of grpo",
             ) if compared else None,
-            "histogram": histogram(reading.tallies[0])._asdict(),
+            "histogram": Histogram(*histogram(reading.tally)),
         },
         components=components,
         failures=failure_facts(
@@ -293,8 +293,8 @@ def _check_names(ignore: Sequence[str]) -> None:
     """Raise UsageError if there is no check of a name."""
     for name in ignore:
         if name not in FINDINGS:
-            every = "`rlpost inspect --about checks` lists the checks"
-            raise UsageError(no_such(f"--ignore {name}: no check {name!r}", name, FINDINGS, every))
+            text, tip = f"--ignore {name}: no check {name!r}", "rlpost inspect --about checks"
+            raise UsageError(no_such(text, name, FINDINGS, f"`{tip}` lists the checks"))
 
 
 def _columns(

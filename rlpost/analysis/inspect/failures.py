@@ -40,7 +40,7 @@ def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
         for mean in computed:
             none &= (mean == 0).fill_null(value=False)
         signs["without log-probs"] = none
-    return {name: flags.alias(name) for name, flags in signs.items()}
+    return signs
 
 
 def failure_facts(

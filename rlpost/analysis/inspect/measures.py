@@ -7,6 +7,7 @@ depend on chunks, files or the order of rows.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -225,8 +226,8 @@ class TokenSums:
         self.steps: dict[Any, int] = {}
         """The code of each step so far."""
         self._pairs: dict[Pair, int] = {}
-        self._by_cell: dict[str, ExactTotals] = {}
-        self._by_position: dict[str, ExactTotals] = {}
+        self._by_cell: dict[str, ExactTotals] = defaultdict(ExactTotals)
+        self._by_position: dict[str, ExactTotals] = defaultdict(ExactTotals)
         self._measures: dict[str, list[Measured]] = {}
 
     def keys(self, steps: Any | None, domains: Any | None, count: int) -> tuple[Integers, Integers]:
@@ -277,16 +278,12 @@ class TokenSums:
             if places is not None and measure.placed:
                 ends = np.append(segment_sums(values, places[1]), values[offsets[1:] - 1])
                 positions[total] = ends
-        self._by_cell[of] = self._by_cell.get(of, ExactTotals()) + ExactTotals.of(
-            keys[tokens.rows], numbers.sums, numbers.spans
-        )
+        self._by_cell[of] += ExactTotals.of(keys[tokens.rows], numbers.sums, numbers.spans)
         if places is not None:
             last = np.ones(len(tokens.rows), np.int64)
             positions["count"] = np.append(positions["count"], last)
             buckets = np.append(places[0], LAST * last)
-            self._by_position[of] = self._by_position.get(of, ExactTotals()) + ExactTotals.of(
-                buckets, positions, {}
-            )
+            self._by_position[of] += ExactTotals.of(buckets, positions, {})
 
     def facts(self, labels: Labels) -> dict[str, Json]:
         """Return the measures of all populations that have tokens."""

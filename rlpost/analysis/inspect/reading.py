@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.columns import ListColumn
-    from rlpost.analysis.inspect.measures import PolicyTokens
-    from rlpost.analysis.inspect.model import Label, Shift
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import Source
     from rlpost.kernels.moments import Mask
@@ -66,7 +64,7 @@ class PassResult:
     """Of columns of tokens."""
     totals: ShiftSums = field(default_factory=ShiftSums)
     """Of offsets between columns."""
-    tallies: list[NDArray[np.int64]] = field(default_factory=list)
+    tally: NDArray[np.int64] = field(default_factory=lambda: tally(np.zeros(0)))
     """Of advantages, of `rlpost.kernels.histogram`."""
     bins: dict[str, BinnedSums] = field(
         default_factory=lambda: {"entropy": BinnedSums(), "value": BinnedSums()}
@@ -76,16 +74,6 @@ class PassResult:
     """Paths of the files, by `file` of `rows`."""
     counted: Mask | None = None
     """The rows whose tokens statistics of policies count, [N]; None: all."""
-
-    def step_shifts(self, pair: tuple[str, str]) -> dict[Label, Shift]:
-        """Return the best lag of two columns of log-probs in each step with such tokens."""
-        shifts, labels = self.totals.by_step(pair), self.sums.steps
-        return {x: shifts[code] for x, code in labels.items() if code in shifts and x is not None}
-
-    def add_advantages(self, tokens: PolicyTokens) -> None:
-        """Add advantages to their histogram."""
-        counts = tally(tokens["advantage"])
-        self.tallies[:] = [counts + self.tallies[0] if self.tallies else counts]
 
 
 class ChunkUser(Protocol):
@@ -250,7 +238,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
             array, location, lists.get("mask"), rows.get("kept")
         )
         reading.counts["advantages.nonfinite"] += nonfinite
-        reading.add_advantages(credit)
+        reading.tally[:] += tally(credit["advantage"])
         of_tokens = is_list(array.type)
         sums.add("trained" if of_tokens else "trained rows", credit, keys)
         if selection.components or selection.recorded or not of_tokens:

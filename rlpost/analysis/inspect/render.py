@@ -17,7 +17,6 @@ from rlpost.analysis.inspect.about.lengths import without_tokens_lines
 from rlpost.analysis.inspect.about.masks import left_out_lines
 from rlpost.analysis.inspect.about.steps import domain_lines, trends
 from rlpost.analysis.inspect.about.storage import storage_table
-from rlpost.analysis.inspect.model import Histogram
 from rlpost.display.charts import spark
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Page, show_page
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from rlpost.analysis.inspect.model import Facts, InputFacts, Json, RoleFacts
+    from rlpost.analysis.inspect.model import Facts, Histogram, InputFacts, Json, RoleFacts
 
     Row = tuple[str, ...]
 
@@ -145,16 +144,16 @@ def _distributions(facts: Facts) -> TextTable:
         "advantage": ("advantage", None),
     }
     if credit := facts.advantages:
-        edges, counts = credit["histogram"].values()
         name = "recorded advantage" if credit["recorded"] else "advantage"
-        histograms["advantage"] = (name, Histogram(edges, counts) if counts else None)
-    for measure, (name, bins) in histograms.items():
+        bins = credit["histogram"]
+        histograms["advantage"] = (name, bins if bins.counts else None)
+    for measure, named in histograms.items():
         if measure in facts.facts:
-            rows.append(_row(name, facts.whole(measure), bins))
+            rows.append(_row(*named, facts.whole(measure)))
     return TextTable(("", "", "", "", "mean", "std"), rows, text=(0, 2, 3))
 
 
-def _row(name: str, spread: Json, histogram: Histogram | None) -> Row:
+def _row(name: str, histogram: Histogram | None, spread: Json) -> Row:
     """Return a row of the histogram between its ends, or of the ends alone."""
     ends: Sequence[float | None] = (spread["min"], spread["max"])
     if histogram is not None:

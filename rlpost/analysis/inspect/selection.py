@@ -265,17 +265,10 @@ def select_columns(
     if {"old_log_probs", "infer_log_probs"} <= {*roles}:
         rows |= _of_mismatch(source, columns)
     return ColumnSelection(
-        columns,
-        lists,
-        roles,
-        next(iter(texts), None),
-        unusable,
-        prompt=_prompt(source, columns),
-        advantages=advantages,
-        recorded=advantages is not None and advantages == recorded,
-        ids=ids,
+        columns, lists, roles, next(iter(texts), None), unusable, prompt=_prompt(source, columns),
+        advantages=advantages, recorded=advantages is not None and advantages == recorded, ids=ids,
         **rows,
-    )
+    )  # fmt: skip
 
 
 def _token_ids(source: Source, columns: ColumnMap, rows: Mapping[str, Any]) -> TokenIds | None:
@@ -306,11 +299,8 @@ def _advantages(source: Source, columns: ColumnMap, recorded: str | None) -> str
     """Return the column of advantages if it has numbers or lists of numbers."""
     dumped = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else recorded
     name = columns.columns.get("advantages", dumped)
-    if name is None or not all(
-        is_number(kind) or _is_numbers(kind) for kind in _types(source, name)
-    ):
-        return None
-    return name
+    fits_all = name and all(is_number(kind) or _is_numbers(kind) for kind in _types(source, name))
+    return name if fits_all else None
 
 
 def _of_mismatch(source: Source, columns: ColumnMap) -> dict[str, Any]:

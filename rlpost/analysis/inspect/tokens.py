@@ -159,9 +159,7 @@ def entropy_tokens(
     numbers.setdefault("h", -numbers.get("l", np.zeros(0)))
     sums: dict[str, Floats] = {}
     if "l" in numbers:
-        products: dict[str, Floats] = {
-            name: numbers[name] for name in ("l", "a") if name in numbers
-        }
+        products: dict[str, Floats] = {x: numbers[x] for x in ("l", "a") if x in numbers}
         if "a" in numbers:
             products["la"] = numbers["l"] * numbers["a"]
         sums = {f"entropy:{n}": segment_sums(x, offsets) for n, x in products.items()}

@@ -70,13 +70,11 @@ def build(
     returns the statistics with the names of inputs in place of temporary files. `partial` is as in
     `inspect_source`.
     """
-    every_name = columns_map or {}
-    columns_map = {
-        name: column for name, column in every_name.items() if name not in {*STAGES} - {*ROLES}
-    }
+    mapped = columns_map or {}
+    columns_map = {x: column for x, column in mapped.items() if x not in {*STAGES} - {*ROLES}}
     source = Source(find_inputs(inputs))
     compared = recorded(
-        source, every_name, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
+        source, mapped, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
     )
     builder = IndexBuilder(
         source, columns_map, unit=unit, rollout_reward=rollout_reward, failures=failures,

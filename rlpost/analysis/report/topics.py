@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about import TOPICS
 from rlpost.analysis.inspect.about.steps import trends_of
-from rlpost.analysis.inspect.model import Histogram
 from rlpost.analysis.inspect.render import page
 from rlpost.analysis.report.charts import (
     bars,
@@ -104,9 +103,8 @@ def _lengths(facts: Facts) -> Iterator[Chart]:
 
 
 def _advantages(facts: Facts) -> Iterator[Chart]:
-    if facts.advantages is None or not facts.advantages["histogram"]["counts"]:
+    if facts.advantages is None or not (bins := facts.advantages["histogram"]).counts:
         return
-    bins = Histogram(*facts.advantages["histogram"].values())
     zeros, of = facts.whole("advantage")["count"] - sum(bins.counts), facts.facts["advantage"]["of"]
     yield histogram_beside_zeros("Advantages", bins, zeros, of, "advantage")
 

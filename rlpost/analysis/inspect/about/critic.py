@@ -37,8 +37,7 @@ def critic(facts: Facts) -> Page:
     errors = [math.sqrt(square) for square in places["squared_value_error"]]
     tables = [
         _losses(facts),
-        _wide("by decile", deciles, mean_value=parts["value"],
-              mean_return=parts["return"]),
+        _wide("by decile", deciles, mean_value=parts["value"], mean_return=parts["return"]),
         _wide("by position", labels, mean_value=places["value"], mean_return=places["reward_to_go"],
               error=errors),
         _lambdas(profile["lambdas"]),
@@ -49,9 +48,8 @@ def critic(facts: Facts) -> Page:
 
 def summary_lines(facts: Facts) -> list[str]:
     """Return the numbers of all tokens, and what the returns leave out."""
-    value, returns, square = (
-        facts.whole(x) for x in ("value", "reward_to_go", "squared_value_error")
-    )
+    names = ("value", "reward_to_go", "squared_value_error")
+    value, returns, square = map(facts.whole, names)
     means = f"mean value {number(value['mean'])}, mean return {number(returns['mean'])}"
     error = f"error {number(math.sqrt(square['mean']))} (root mean square)"
     lines = [f"{value['count']:,} policy tokens: {means}, {error}"]

@@ -71,9 +71,8 @@ def correlation(facts: Facts) -> list[str]:
         return [f"reward and length{of} hardly correlate ({numbers})"]
     if abs(pearson) < CORRELATED:
         return [f"reward and length{of} correlate within groups ({numbers})"]
-    text = (
-        f"{'longer' if pearson > 0 else 'shorter'} {facts.row_noun}s score higher ({pearson:+.2f})"
-    )
+    longer = "longer" if pearson > 0 else "shorter"
+    text = f"{longer} {facts.row_noun}s score higher ({pearson:+.2f})"
     if within is not None and (abs(within) < CORRELATED or within * pearson < 0):
         return [f"{text}, but not within a group ({within:+.2f})"]
     return [text if within is None else f"{text}, also within a group ({within:+.2f})"]

@@ -49,12 +49,10 @@ def shifted_lists(data: CheckInput) -> Result:
     offset against the mask, or the last token has no log-prob.
     """
     assert data.facts.token_facts is not None
-    rows, shifts = data.reading.rows, data.facts.token_facts.shifts
+    rows, shifts, reading = data.reading.rows, data.facts.token_facts.shifts, data.reading
     pairs = [shift.columns for shift in shifts if shift.columns[0] != "mask"]
-    by_step = {
-        pair: {x: y for x, y in data.reading.step_shifts(pair).items() if _is_shifted(y)}
-        for pair in pairs
-    }
+    of_steps = {pair: reading.totals.by_step(pair, reading.sums.steps) for pair in pairs}
+    by_step = {pair: {x: y for x, y in of_steps[pair].items() if _is_shifted(y)} for pair in pairs}
     shifted = [shift for shift in shifts if _is_shifted(shift)]
     shifted += [shift for steps in by_step.values() for shift in steps.values()]
     if not shifted:

@@ -48,10 +48,8 @@ def recorded_advantages(data: CheckInput) -> Result:
     text = f"have other means than 0 in groups by `{data.column('group')}`"
     if broken:
         text = f"contradict `{data.column('reward')}` in {broken:,} of {several:,} groups by "
-        text += (
-            f"`{data.column('group')}` ({share(broken, several)}): equal rewards have different "
-        )
-        text += "ones, or a higher reward a lower one"
+        text += f"`{data.column('group')}` ({share(broken, several)}): equal rewards have "
+        text += "different ones, or a higher reward a lower one"
     for words, option, by, reward in _others(data, flat, keys, order=broken > 0):
         if _contradictions(flat.head(MOST_ROWS), by, reward)[-1]:
             text = f"the recorded advantages (`{of}`) {text}; {words} fit"

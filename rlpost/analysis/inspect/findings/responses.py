@@ -198,10 +198,9 @@ def length_follows_reward(data: CheckInput) -> Result:
         return None
     longer = "longer" if value > 0 else "shorter"
     tokens = data.reading.rows["tokens"].cast(pl.Float64).fill_nan(None)
-    text = f"{longer} {data.facts.row_noun}s score higher, correlation {value:+.2f}"
-    text += (
-        f"{'' if within is None else ' within groups'}: the policy learns to write {longer} ones"
-    )
+    where = "" if within is None else " within groups"
+    text = f"{longer} {data.facts.row_noun}s score higher, correlation {value:+.2f}{where}: the "
+    text += f"policy learns to write {longer} ones"
     rows = tokens.arg_sort(descending=True, nulls_last=True).to_list()
     return Problem(text, rows, ["reward"], "--overlong-penalty")
 
@@ -346,10 +345,8 @@ def copied_responses(data: CheckInput) -> Result:
 
     Check whether rows were written twice or sampling collapsed (temperature, seed); drop copies.
     """
-    duplicates, rows = (
-        data.facts.token_facts.duplicates if data.facts.token_facts else None,
-        data.reading.rows,
-    )
+    rows, tokens = data.reading.rows, data.facts.token_facts
+    duplicates = tokens.duplicates if tokens else None
     assert duplicates is not None
     # Short responses are equal by chance, but not all of them.
     nearly_all = duplicates["unique"] <= WITHOUT_COPY * data.count
