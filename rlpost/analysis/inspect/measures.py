@@ -1,7 +1,8 @@
 """The measures of an input: each number that `inspect` prints, declared once, with its population.
 
-A new number is one `Measured`. Sums of its population by step and domain are exact, so they do not
-depend on chunks, files or the order of rows.
+A new number is one `Measured`; of responses or groups, its column is in `populations_of`, too. Sums
+of its population by step and domain are exact, so they do not depend on chunks, files or the order
+of rows.
 """
 
 from __future__ import annotations
