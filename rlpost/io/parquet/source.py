@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
 
 CHUNK_TOKENS = 1 << 19
-"""Approximate list elements of a chunk: half as many cost more calls, twice as many do not fit the
-cache."""
+"""Approximate list elements of a chunk. Measured with 16 M tokens and 2 threads, for 2^18, 2^19 and
+2^20: gae with KL takes 2.3, 2.3 and 2.8 s of CPU time and 0.30, 0.39 and 0.61 GB; grpo takes 1.9,
+1.8 and 1.8 s, and 0.24, 0.30 and 0.43 GB."""
 _FOOTERS = 8  # remote footers to fetch at a time
 
 
