@@ -133,8 +133,9 @@ def _splice(source: Path, target: Path) -> None:
             rows = footer.row_group(group).num_rows
             lists = pa.array([[0.5] * (row % 3) for row in range(rows)], FIELDS[0].type)
             kept = pa.array([row % 2 == 0 for row in range(rows)])
-            sink.write(group, pa.record_batch([lists, kept], schema=FIELDS))
-        sink.close({"rlpost.version": "0"})
+            sink.append(group, sink.encode(pa.record_batch([lists, kept], schema=FIELDS)))
+        sink.complete({"rlpost.version": "0"})
+        sink.publish()
     finally:
         sink.abort()
     found = pq.ParquetFile(target).read(["advantages", "kept"], use_threads=False)

@@ -81,8 +81,9 @@ def test_a_rewrite_on_s3_equals_one_on_disk(s3, tmp_path, monkeypatch):
     ):
         opened = open_sink(path, target, new.schema)
         for group, first in enumerate(range(0, 60, 17)):
-            opened.write(group, new.slice(first, 17))
-        opened.close({"by": "test"})
+            opened.append(group, opened.encode(new.slice(first, 17)))
+        opened.complete({"by": "test"})
+        opened.publish()
         written.append(s3.get("o") if isinstance(target, RemotePath) else target.read_bytes())
     assert written[0] == written[1]
 

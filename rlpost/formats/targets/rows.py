@@ -35,7 +35,7 @@ class Rows:
     numbers: NDArray[np.int64]
     """[n] row numbers in the whole input."""
     columns: Mapping[str, str]
-    """As `Held.columns`."""
+    """As `ExportColumns.columns`."""
 
     @classmethod
     def of(cls, chunk: RowChunk, path: str, before: int, columns: Mapping[str, str]) -> Rows:

@@ -135,8 +135,8 @@ class PageSpool:
 class Sink:
     """Appends the chunks of new columns to copied ones, row group by row group, in any batches.
 
-    `write` is `append` of `encode`. `encode` is the expensive part and thread-safe. The other
-    methods are for one thread, and `append` needs the batches in the order of their rows.
+    `encode` is the expensive part and thread-safe. The other methods are for one thread, and
+    `append` needs what `encode` returned, in the order of the rows.
 
     Args:
         footer: the footer from `splice`, with kept chunks at their offsets in the output.
@@ -182,10 +182,6 @@ class Sink:
         if not self._missing():
             self._finish_group()
 
-    def write(self, row_group: int, columns: pa.RecordBatch) -> None:
-        """Encode and add the next rows of a row group of the source."""
-        self.append(row_group, self.encode(columns))
-
     def complete(self, metadata: Mapping[str, str]) -> None:
         """Write the footer with additional key-value entries, and sync the file."""
         while self._current < len(self._groups):
@@ -201,13 +197,8 @@ class Sink:
         """Publish the completed file."""
         publish_files([self.output])
 
-    def close(self, metadata: Mapping[str, str]) -> None:
-        """Complete the file and publish it."""
-        self.complete(metadata)
-        self.publish()
-
     def abort(self) -> None:
-        """Remove the unfinished file; never raises, and does nothing after `close`."""
+        """Remove the unfinished file; never raises, and does nothing after `publish`."""
         self._spool.clear()
         self.output.discard()
 
@@ -376,7 +367,7 @@ def open_sink(
         keep: the only columns of the source to keep; None for all.
         constant: new columns with few distinct values, such as advantages that are equal for all
             tokens of a response; see `Encoder`.
-        aliases: new column -> new column with the same values; encoded once, and `write` needs
+        aliases: new column -> new column with the same values; encoded once, and `encode` needs
             only the latter.
 
     Raises:

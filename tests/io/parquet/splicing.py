@@ -72,9 +72,10 @@ def feed(sink, source, new, sub_rows=13):
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
         for at in range(0, rows, sub_rows):
-            sink.write(group, new.slice(row + at, min(sub_rows, rows - at)))
+            sink.append(group, sink.encode(new.slice(row + at, min(sub_rows, rows - at))))
         row += rows
-    sink.close({"rlpost.version": "0"})
+    sink.complete({"rlpost.version": "0"})
+    sink.publish()
 
 
 def enrich(source, target, *, sub_rows=13, new=None, fields=FIELDS, **options):

@@ -30,8 +30,9 @@ def written(folder, batches, **options):
     pq.write_table(pa.table({"row": range(sum(b.num_rows for b in batches))}), source)
     sink = open_sink(source, target, batches[0].schema, **options)
     for batch in batches:
-        sink.write(0, batch)
-    sink.close({})
+        sink.append(0, sink.encode(batch))
+    sink.complete({})
+    sink.publish()
     return target
 
 

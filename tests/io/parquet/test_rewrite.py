@@ -44,7 +44,7 @@ def test_a_rewrite_reports_damaged_pages_as_data_error(tmp_path):
     source.write_bytes(data)
     sink = rewriting_sink(source, target, FIELDS)
     with pytest.raises(DataError, match=r"source\.parquet: cannot be read as Parquet"):
-        sink.write(0, new_columns(60))
+        sink.append(0, sink.encode(new_columns(60)))
     sink.abort()
     assert list(tmp_path.iterdir()) == [source]
 
@@ -55,7 +55,7 @@ def test_a_rewrite_reports_missing_rows_as_data_error(tmp_path, monkeypatch):
     sink = rewriting_sink(source, target, FIELDS)
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
     with pytest.raises(DataError, match="row group 0 has 0 rows, its footer has 60"):
-        sink.write(0, new_columns(60))
+        sink.append(0, sink.encode(new_columns(60)))
     sink.abort()
 
 

@@ -71,7 +71,7 @@ def first_meta(footer):
 @pytest.mark.parametrize("opened", [open_sink, rewriting_sink])
 def test_the_target_appears_when_it_is_complete(source, target, opened):
     sink = opened(source, target, FIELDS)
-    sink.write(0, new_columns(25))
+    sink.append(0, sink.encode(new_columns(25)))
     hidden = [path.name for path in target.parent.iterdir() if path != source]
     assert len(hidden) == 1
     assert hidden[0].startswith(f".target.parquet.rlpost-{os.getpid()}-")
@@ -122,13 +122,13 @@ def test_an_existing_column_name_is_a_usage_error(source, target):
 
 def test_row_counts_that_do_not_fit_raise_value_error(source, target):
     sink = open_sink(source, target, FIELDS)
-    sink.write(0, new_columns(20))
+    sink.append(0, sink.encode(new_columns(20)))
     with pytest.raises(ValueError, match="row group 0 lacks 5 rows"):
-        sink.write(1, new_columns(1))
+        sink.append(1, sink.encode(new_columns(1)))
     with pytest.raises(ValueError, match="row group 0 gets more rows"):
-        sink.write(0, new_columns(6))
+        sink.append(0, sink.encode(new_columns(6)))
     with pytest.raises(ValueError, match="row group 0 "):
-        sink.close({})
+        sink.complete({})
     sink.abort()
     assert list(target.parent.iterdir()) == [source]
 
@@ -136,11 +136,11 @@ def test_row_counts_that_do_not_fit_raise_value_error(source, target):
 def test_rows_of_a_missing_row_group_raise_value_error(source, target):
     sink = open_sink(source, target, FIELDS)
     for group, rows in enumerate([25, 25, 10]):
-        sink.write(group, new_columns(rows))
-    sink.write(2, new_columns(0))
+        sink.append(group, sink.encode(new_columns(rows)))
+    sink.append(2, sink.encode(new_columns(0)))
     for group in (1, 2, 3):
         with pytest.raises(ValueError, match=f"row group {group} "):
-            sink.write(group, new_columns(1))
+            sink.append(group, sink.encode(new_columns(1)))
     sink.abort()
 
 
@@ -153,7 +153,8 @@ def test_encoding_may_run_in_other_threads(source, target):
     worker.join()
     for group, part in enumerate(encoded):
         sink.append(group, part)
-    sink.close({})
+    sink.complete({})
+    sink.publish()
     expected = pa.Table.from_batches(batches)
     assert pq.read_table(target, columns=FIELDS.names).equals(expected)
 
@@ -348,8 +349,9 @@ def survive(source, target):
         return
     try:
         for group, at in enumerate(range(0, 60, 25)):
-            sink.write(group, new[at : at + 25])
-        sink.close({})
+            sink.append(group, sink.encode(new[at : at + 25]))
+        sink.complete({})
+        sink.publish()
     except (RlpostError, ValueError):
         sink.abort()
     target.unlink(missing_ok=True)
