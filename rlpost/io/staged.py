@@ -83,7 +83,6 @@ class StagedFile:
         """What `copy` copies."""
         self._source: OpenFile | None = None
         self._copying: Future[None] | None = None
-        self._copied = False
         if target.exists() and not target.is_file():
             raise ReadWriteError(f"{target}: cannot be written: not a regular file")
         self._file: int | None = None
@@ -108,7 +107,7 @@ class StagedFile:
         """Copy ranges of an open file, in a thread unless they are small; call it at most once.
 
         The source is closed by this object. The thread syncs the copied bytes, so that `complete`
-        has little left to sync. Small ranges of a local file are copied by `wait_for_copy`.
+        has little left to sync. Small ranges of a local file are copied by `complete`.
         """
         self._source, self.ranges = source, ranges
         if isinstance(source, int) and sum(span.size for span in ranges) <= SMALL_BYTES:
@@ -144,18 +143,13 @@ class StagedFile:
             if not self._stopped:
                 self.write(span.at, data)
 
-    def wait_for_copy(self) -> None:
-        """Wait until everything is copied; what is small is copied now."""
-        if self._copying is not None:
-            self._copying.result()
-        elif self._source is not None and not self._copied:
-            self._copy(self._source, self.ranges, sync=False)
-            self._copied = True
-
     def complete(self) -> None:
         """Wait for the copy, then sync the file; it has its temporary name and its lock."""
         assert self._file is not None
-        self.wait_for_copy()
+        if self._copying is not None:
+            self._copying.result()
+        elif self._source is not None:
+            self._copy(self._source, self.ranges, sync=False)
         with self._errors():
             os.fsync(self._file)
         self._close_source()

@@ -69,7 +69,7 @@ class Upload:
         self._head = b""
         self._base: int | None = None  # offset in the target of the temporary file's first byte
         self._written = 0
-        self._all_copied = self._ended = self._stopped = False
+        self._ended = self._stopped = False
         self._changed = threading.Condition()
         self._sending: Future[None] | None = None
 
@@ -97,16 +97,6 @@ class Upload:
         """
         self._source, self.ranges = source, ranges
         self._start()
-
-    def wait_for_copy(self) -> None:
-        """Wait until all ranges of `copy` are read."""
-        if self._source is None:
-            return
-        sending = self._start()
-        with self._changed:
-            self._changed.wait_for(lambda: self._all_copied or self._stopped or sending.done())
-        if sending.done():
-            sending.result()  # raises: the thread only ends before `complete` if it fails
 
     def complete(self) -> None:
         """Wait until everything is sent; the object does not exist yet."""
@@ -146,21 +136,13 @@ class Upload:
             expected = sum(span.size for span in self.ranges)
             self._sending = pool.submit(self._transfer.send, self._blocks(), expected)
             pool.shutdown(wait=False)
-            self._sending.add_done_callback(lambda _: self._notify())
         return self._sending
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield all bytes, in order, as soon as they are available."""
         yield self._head
         if self._source is not None:
             yield from map_ordered(self._fetch, split_ranges(self.ranges), _REQUESTS)
-        with self._changed:
-            self._all_copied = True
-            self._changed.notify_all()
         assert self._file is not None
         sent, ended = 0, False
         while not ended:

@@ -96,12 +96,6 @@ class Outputs:
         finally:
             self._files.__exit__(*error)
 
-    @property
-    def folder(self) -> Path | None:
-        """The directory of the first file; None if it is remote, or if nothing is written."""
-        local = [target for target in self.targets[:1] if isinstance(target, Path)]
-        return local[0].parent if local else None
-
     def open(self, index: int, make: Callable[[OutputFile], Sink]) -> Sink:
         """Return the sink of one file, made of it.
 
