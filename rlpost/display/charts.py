@@ -34,16 +34,13 @@ def bar(value: float, largest: float, width: int) -> str:
     return "█" * whole + _WIDTHS[rest].strip()
 
 
-def spark(
-    values: Sequence[float], bounds: tuple[float, float] | None = None, *, wide: int = 1
-) -> str:
+def spark(values: Sequence[float], bounds: tuple[float, float] | None = None) -> str:
     """Return a line of blocks, one for each value, whose heights are the values.
 
     Args:
         values: more than 60 are reduced to 60 means.
         bounds: the values of the lowest and of the highest block. None: 0, whose block is blank,
             and the largest value.
-        wide: characters for each value.
 
     >>> spark([0, 1, 4, 2]), spark([0, 0.1, 1], (-0.1, 1)), spark([3, 3], (3, 3))
     (' ▂█▄', '▂▂█', '▁▁')
@@ -55,7 +52,7 @@ def spark(
     else:
         low, high = bounds
         heights = [1 + round(7 * _share(value - low, high - low)) for value in values]
-    return "".join(_HEIGHTS[height] * wide for height in heights)
+    return "".join(_HEIGHTS[height] for height in heights)
 
 
 def is_chart(text: str) -> bool:

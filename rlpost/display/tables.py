@@ -100,18 +100,13 @@ class TextTable:
         for note in self.row_notes.values():
             yield from note.split("\n")
 
-    def markdown(self, *, level: int = 2, prose: str | None = None) -> str:
-        """Return the table as Markdown: title, lines as a list, table, notes.
-
-        Args:
-            level: of the title's heading.
-            prose: as in `markdown_table`.
-        """
+    def markdown(self) -> str:
+        """Return the table as Markdown: title, lines as a list, table, notes."""
         headings = self.headings or ("",) * (len(self.rows[0]) if self.rows else 0)
         parts = [
-            f"{'#' * level} {escaped(self.title)}\n" if self.title else "",
+            f"## {escaped(self.title)}\n" if self.title else "",
             "".join(f"- {escaped(line)}\n" for line in self.lines),
-            markdown_table(headings, self.rows, prose=prose, text=self.text) if self.rows else "",
+            markdown_table(headings, self.rows, text=self.text) if self.rows else "",
             "".join(f"- {escaped(note)}\n" for note in self._row_notes()),
             "\n".join(f"{escaped(note)}\n" for text in self.notes for note in text.split("\n")),
         ]

@@ -105,16 +105,16 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural(noun)}"
 
 
-def value_list(counts: Mapping[str, int], most: int = 3) -> str:
-    """Return the most frequent values, with how often each occurs.
+def value_list(counts: Mapping[str, int]) -> str:
+    """Return the three most frequent values, with how often each occurs.
 
     >>> value_list({"'abort'": 2000, "null": 2})
     "'abort' 2,000, null 2"
-    >>> value_list({"a": 1, "b": 3, "c": 2}, most=2)
-    'b 3, c 2 and 1 more'
+    >>> value_list({"a": 1, "b": 3, "c": 2, "d": 4})
+    'd 4, b 3, c 2 and 1 more'
     """
-    more = f" and {len(counts) - most} more" if len(counts) > most else ""
-    named = most_frequent(counts, most).items()
+    named = most_frequent(counts, 3).items()
+    more = f" and {len(counts) - len(named)} more" if len(counts) > len(named) else ""
     return ", ".join(f"{value} {count:,}" for value, count in named) + more
 
 
@@ -127,14 +127,14 @@ def most_frequent(counts: Mapping[str, int], most: int) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most])
 
 
-def first_two(texts: Sequence[str], joint: str = ", ") -> str:
+def first_two(texts: Sequence[str]) -> str:
     """Return the first two of several texts, and the number of the others.
 
     >>> first_two(["a", "b", "c", "d"]), first_two(["a"])
     ('a, b and 2 more', 'a')
     """
     more = f" and {len(texts) - 2} more" if len(texts) > 2 else ""  # noqa: PLR2004
-    return joint.join(texts[:2]) + more
+    return ", ".join(texts[:2]) + more
 
 
 def shortened_middle(text: str, most: int) -> str:

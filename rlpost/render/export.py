@@ -18,8 +18,6 @@ from rlpost.formats.targets.base import lost_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
-
     from rlpost.formats.targets.base import ExportTarget
 
 Json = dict[str, Any]
@@ -83,9 +81,9 @@ def show_export(summary: Json, how: str, *, quiet: bool) -> None:
         show_exported(summary)
 
 
-def show_exported(summary: Json, out: Console | None = None) -> None:
-    """Print the page of an export on stderr or another console."""
-    show_page(page(summary), "table", out or console(sys.stderr))
+def show_exported(summary: Json) -> None:
+    """Print the page of an export on stderr."""
+    show_page(page(summary), "table", console(sys.stderr))
 
 
 def page(summary: Json) -> Page:

@@ -46,8 +46,6 @@ from rlpost.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
-
 
 Json = dict[str, Any]
 _BAR = 20  # characters of the longest bar
@@ -66,9 +64,9 @@ _ROLLOUT_REWARD = {
 }
 
 
-def show_summary(summary: Json, out: Console | None = None, *, verbose: bool = False) -> None:
-    """Print the summary of a run on stderr, or on another console."""
-    summary_page(summary, verbose=verbose).show(out or console(sys.stderr))
+def show_summary(summary: Json, *, verbose: bool = False) -> None:
+    """Print the summary of a run on stderr."""
+    summary_page(summary, verbose=verbose).show(console(sys.stderr))
 
 
 def summary_page(summary: Json, *, verbose: bool = False) -> Page:

@@ -33,7 +33,7 @@ def test_bars_and_sparklines():
     ]  # fmt: skip
     assert bar(0, 0, 4) == ""
     assert spark([0, 1, 2, 4]) == " ▂▄█"
-    assert spark([0, 1, 1000], wide=2) == "  ▁▁██"
+    assert spark([0, 1, 1000]) == " ▁█"
     assert spark([0, 0]) == "  "
     assert spark([5, 5], (5, 5)) == "▁▁"
     assert spark([-0.1, 0, 0.1, 1], (-0.1, 1)) == "▁▂▂█"

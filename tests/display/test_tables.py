@@ -154,8 +154,8 @@ def test_control_characters_become_signs():
 
 
 def test_markdown_aligns_numbers_right():
-    assert METRICS.markdown(level=3) == (
-        "### Rewards\n\n"
+    assert METRICS.markdown() == (
+        "## Rewards\n\n"
         "- 2 responses\n\n"
         "| metric | mean | max |\n"
         "| --- | ---: | ---: |\n"

@@ -90,11 +90,11 @@ def test_numbers_and_summary_are_those_of_one_run_over_all_files(top, words):
     for name, flags in (("one", []), ("each", ["--skip-existing"])):
         command = ["advantages", top / "in", top / name, *flags, *words, "-q"]
         assert run(*command, "--summary-json", paths[name]).code == 0
-    one, each = (loads(path.read_text()) for path in paths.values())
+    joint, each = (loads(path.read_text()) for path in paths.values())
     assert each.pop("skip_existing") == {
         "written": 3, "up_to_date": [], "waiting": [], "failed": []
     }  # fmt: skip
-    differing = {name for name in {**one, **each} if one.get(name) != each.get(name)}
+    differing = {name for name in {**joint, **each} if joint.get(name) != each.get(name)}
     assert differing == {"outputs", "bytes", "seconds"}
     assert each["facts"]["kept"]["step"]["label"] == [3, 5, 7]
     for name in ("0.parquet", "1.parquet", "2.parquet"):

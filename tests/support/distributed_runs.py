@@ -107,8 +107,8 @@ def in_tasks(source, output, recipe=None, options=LOCAL):
     """The summary of a run on Ray whose tasks run in this process, as if it had 64 CPUs."""
     from rlpost.distributed import ray  # noqa: PLC0415 - a second to import
 
-    own = {"connected": nullcontext, "run_tasks": run_tasks, "slots": lambda *_: 64}
-    with mock.patch.multiple(ray, **own):
+    replaced = {"connected": nullcontext, "run_tasks": run_tasks, "slots": lambda *_: 64}
+    with mock.patch.multiple(ray, **replaced):
         return rlpost.advantages(source, output, recipe, replace(options, engine="ray"))
 
 
