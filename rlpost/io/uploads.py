@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 _REQUESTS = 3  # to a remote source, at a time
 
 
-def stage_file(target: AnyPath) -> OutputFile:
-    """Open a file that appears under its target's name when it is complete."""
+def stage_file(target: AnyPath | OutputFile) -> OutputFile:
+    """Open a file that appears under its target's name when it is complete, if it is not open."""
+    if isinstance(target, OutputFile):
+        return target
     return StagedFile(target) if isinstance(target, Path) else Upload(target)
 
 

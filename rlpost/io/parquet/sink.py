@@ -386,7 +386,7 @@ def open_sink(
     reader = SourceReader(source, keep, drop)
     _check_names(source, reader.fields.names, fields)
     joined = encoder(pa.schema([*reader.fields, *fields]))
-    return RewriteSink(reader, joined, _staged(target), sink)
+    return RewriteSink(reader, joined, stage_file(target), sink)
 
 
 def _spliced(
@@ -410,16 +410,12 @@ def _spliced(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
-        output = _staged(target)
+        output = stage_file(target)
         kept = max((span.at + span.size for span in ranges), default=len(MAGIC))
         sink = Sink(footer, encoder, output, kept)
         opened.pop_all()
         output.copy(file, ranges)
         return sink
-
-
-def _staged(target: AnyPath | OutputFile) -> OutputFile:
-    return target if isinstance(target, OutputFile) else stage_file(target)
 
 
 def _check_names(source: AnyPath, names: Collection[str], fields: pa.Schema) -> None:
