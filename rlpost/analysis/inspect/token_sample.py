@@ -148,11 +148,12 @@ class TokenSample:
         version = rows["version"].to_numpy()[row] if "version" in rows else None
         version = part.get("version", version)
         version = None if version is None else version.astype(np.float64)
-        values: dict[str, Any] = {
-            name: numbers.astype(np.float64) if numbers.dtype.kind == "f" else numbers
-            for name, numbers in part.items()
-            if name not in (*_OF_WINDOWS, "version")
-        }
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            values: dict[str, Any] = {
+                name: numbers.astype(np.float64) if numbers.dtype.kind == "f" else numbers
+                for name, numbers in part.items()
+                if name not in (*_OF_WINDOWS, "version")
+            }
         tokens = ComparedTokens(
             **values,
             window=window,

@@ -41,6 +41,16 @@ def test_token_facts_equal_a_plain_computation(sample, facts):
     assert facts.whole("engine_k3")["mean"] == pytest.approx(want, rel=1e-6)
 
 
+def test_a_signalling_nan_is_nan(tmp_path):
+    """numpy warns when it casts one: a damaged file may have it, and a warning is an error here."""
+    log_probs = np.full((8, 64), -0.5, np.float32)
+    log_probs.view(np.uint32)[3, 5] = 0x7FA00000
+    columns = {"prompt_id": ["a"] * 8, "reward": [0.0, 1.0] * 4}
+    table = pa.table({**columns, "old_log_probs": [*log_probs], "infer_log_probs": [*log_probs]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert inspect([tmp_path / "a.parquet"]).token_facts.columns["old_log_probs"].nan == 1
+
+
 def test_long_responses_are_split_by_position(tmp_path):
     rng = np.random.default_rng(0)
     lengths = [1, 3, 4, 17, 64, 65, 1000, 0]
