@@ -151,6 +151,8 @@ class ReadOptions:
     """Rows of a step that several attempts of a run wrote: those of the newest, or all."""
     where: Where | None = None
     """Which rows are kept; None: all."""
+    rows: str | None = None
+    """Dotted path of the list in a record whose items are the responses; None: a record is one."""
     stats: ReadStats = field(default_factory=ReadStats, compare=False, repr=False)
     """Filled in by the readers; `formats.convert.convert` creates one for each conversion."""
     beside: dict[Path, Any] = field(default_factory=dict, compare=False, repr=False)

@@ -51,7 +51,7 @@ DumpBatches: TypeAlias = Iterator[pa.RecordBatch | None]
 GENERIC = ("jsonl", "parquet")
 
 
-_FLAGS = {"layout": "--layout", "group_size": "--group-size", "map": "--map"}
+_FLAGS = {"rows": "--rows", "layout": "--layout", "group_size": "--group-size", "map": "--map"}
 
 
 @dataclass(frozen=True)

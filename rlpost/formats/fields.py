@@ -12,13 +12,13 @@ import pyarrow as pa
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.base import CANONICAL, LENGTH
 from rlpost.formats.layout import as_vector
-from rlpost.formats.records import as_float, rounded_sum
+from rlpost.formats.records import Record, as_float, rounded_sum
 from rlpost.recipe.roles import ON_DEMAND, ROLES, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.formats.records import Record, Row
+    from rlpost.formats.records import Row
 
 
 def column_of(role: str) -> str:
@@ -35,21 +35,9 @@ def column_of(role: str) -> str:
     return role
 
 
-def lookup(record: Record, path: str) -> Any:
-    """Return the field of that name, or the nested one of a dotted path.
-
-    Raises:
-        DataError: there is no such field, or an outer field is not an object.
-    """
-    if path in record or "." not in path:
-        return record.get(path)
-    outer, _, inner = path.partition(".")
-    return lookup(record.nested(outer), inner)
-
-
 def read_number(record: Record, path: str) -> float | None:
     """Return a field as one number: a list (of tokens or components) is summed, null is None."""
-    value = lookup(record, path)
+    value = record.lookup(path)
     if isinstance(value, list):
         return rounded_sum(as_vector(record.where, path, value).astype(np.float64).tolist())
     if value is not None and not isinstance(value, (int, float)):
@@ -59,7 +47,7 @@ def read_number(record: Record, path: str) -> float | None:
 
 def read_key(record: Record, path: str) -> str:
     """Return a key as text: 3, 3.0 and "3" are the same key."""
-    value = lookup(record, path)
+    value = record.lookup(path)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, (str, int)):
@@ -69,7 +57,7 @@ def read_key(record: Record, path: str) -> str:
 
 def read_step(record: Record, path: str) -> int:
     """Return a field that is the number of a training step."""
-    value = lookup(record, path)
+    value = record.lookup(path)
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
     if isinstance(value, bool) or not text.strip().removeprefix("-").isdecimal():
         raise record.error(path, value, "an integer")
@@ -85,7 +73,7 @@ def as_count(value: object) -> int | None:
 
 def read_flag(record: Record, path: str) -> tuple[str, str | bool | None]:
     """Return whether a response was truncated: (`truncated`, bool) or (`finish_reason`, text)."""
-    value = lookup(record, path)
+    value = record.lookup(path)
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         value = value["type"]  # as SGLang returns it
     if isinstance(value, str):
@@ -109,9 +97,9 @@ def read_role(role: str, record: Record, path: str) -> tuple[str, Any]:
     if role in ROLES and role != LENGTH and kind not in ON_DEMAND:
         if kind == "flag":
             return read_flag(record, path)
-        of_kind = {"key": read_key, "number": read_number, "tokens": lookup}[kind]
+        of_kind = {"key": read_key, "number": read_number, "tokens": Record.lookup}[kind]
         return column, of_kind(record, path)
-    value = lookup(record, path)
+    value = record.lookup(path)
     if pa.types.is_string(CANONICAL[column]) and isinstance(value, (list, dict)):
         value = json.dumps(value, ensure_ascii=False)  # a chat's messages
     return column, value

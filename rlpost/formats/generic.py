@@ -28,7 +28,13 @@ from rlpost.formats.layout import (
     response_start,
 )
 from rlpost.formats.records import Record, Row, first_names
-from rlpost.formats.rows import OtherFields, check_finite, record_batches
+from rlpost.formats.rows import (
+    EarlierRows,
+    OtherFields,
+    check_finite,
+    infer_other_fields,
+    record_batches,
+)
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import plain_reasons, truncations
@@ -44,7 +50,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.layout import Ragged
-    from rlpost.formats.rows import BatchReader, EarlierRows
+    from rlpost.formats.rows import BatchReader
     from rlpost.io.parquet.source import RowChunk
 
 
@@ -118,7 +124,8 @@ def bind(names: Collection[str], options: ReadOptions, where: str) -> Binding:
     mapped = {role: path for role, path in options.map.items() if path != "none"}
     for role, path in mapped.items():
         column_of(role)
-        if path not in names and path.partition(".")[0] not in names:
+        known = options.rows is not None and "." in path  # of what contains the rows
+        if path not in names and path.partition(".")[0] not in names and not known:
             raise DataError(
                 f"{where}: --map {role}={path}: no field {path!r}; fields: "
                 f"{first_names(sorted(names))}",
@@ -170,10 +177,11 @@ def has_mask(fields: Mapping[str, Any]) -> bool:
     return isinstance(fields.get("response_mask"), list)
 
 
-def _records(path: Path) -> Iterator[Record]:
+def _records(path: Path, options: ReadOptions) -> Iterator[Record]:
     container = container_of(path)
     assert container is not None
-    return container.records(path, EVERYTHING)
+    for record in container.records(path, EVERYTHING):
+        yield from (record,) if options.rows is None else record.rows(options.rows)
 
 
 def bind_jsonl(
@@ -191,7 +199,7 @@ def bind_jsonl(
     options.stats.sources |= binding.sources(options)
     skip = {*CANONICAL, *binding.bound_fields, *options.omitted_columns}
     others = OtherFields({name: kind for name, kind in fields.types.items() if name not in skip})
-    text_batch = _batches_are_text(path, binding, fields)
+    text_batch = _batches_are_text(path, options, binding, fields)
     return partial(_jsonl_batches, path, binding, others, text_batch)
 
 
@@ -228,12 +236,14 @@ def _jsonl_types(binding: Binding) -> dict[str, pa.DataType]:
     }
 
 
-def _batches_are_text(path: Path, binding: Binding, fields: OtherFields) -> bool:
+def _batches_are_text(
+    path: Path, options: ReadOptions, binding: Binding, fields: OtherFields
+) -> bool:
     """Return whether any batch is not an integer; a nested field is read to find out."""
     field = binding.fields.get("batch")
     if field is None or fields.types.get(field, pa.string()) != pa.string():
         return False
-    keys = (read_key(record, field) for record in _records(path))
+    keys = (read_key(record, field) for record in _records(path, options))
     return not all(key.strip().removeprefix("-").isdecimal() for key in keys)
 
 
@@ -254,14 +264,14 @@ def _jsonl_rows(
         for role, field in binding.fields.items():
             if role == "batch" and text_batch:
                 values[TEXT_BATCH] = read_key(record, field)
-            elif role in options.map or role in _ALWAYS or field in record:
+            elif role in options.map or role in _ALWAYS or field in record.columns:
                 column, value = read_role(role, record, field)
                 values[column] = value
         if options.group_size is not None:
             values["prompt_id"] = blocks.next()
         elif by_prompt and values.get("prompt") is not None:
             values["prompt_id"] = text_key(str(values["prompt"]))
-        values |= others.values(_without_paths(record.fields, nested))
+        values |= others.values(_without_paths(record.columns, nested))
         yield Row(record.position, _apply_layout(record, values, options))
     blocks.close()
 
@@ -317,6 +327,11 @@ def _without_inner(fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 def read_parquet(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Yield the rows as canonical columns; columns without a role keep their names."""
+    if options.rows is not None:
+        fields = infer_other_fields((one.columns for one in _records(path, options)), ())
+        reader = bind_jsonl(path, options, lambda: fields)
+        yield from reader(_records(path, options), options, EarlierRows())
+        return
     source = Source([InputFile(path, Path(path.name))])
     binding = bind(source.columns, options, source.name)
     options.stats.sources |= binding.sources(options)
@@ -445,7 +460,7 @@ JSONL = Format(
     bind=bind_jsonl,
     by_record=True,
     source="any writer; fields are found by role name, by alias or by --map",
-    options=("map", "layout", "group_size"),
+    options=("map", "rows", "layout", "group_size"),
     note="--map ROLE=FIELD sets the field of a role; a.b is field b inside a. A list is summed if "
     "the role is one number. Fields without a role are kept.",
 )
@@ -460,7 +475,7 @@ PARQUET = Format(
     sniff=lambda _: False,  # a Parquet file that needs no conversion looks the same
     read=read_parquet,
     source="any writer; columns are found by role name, by alias or by --map",
-    options=("map", "layout", "group_size"),
+    options=("map", "rows", "layout", "group_size"),
     note="--map ROLE=COLUMN sets the column of a role; a.b is field b of struct a. A list is "
     "summed if the role is one number. Columns without a role are kept.",
 )

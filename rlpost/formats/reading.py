@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from rlpost.formats.matching import DumpFilter
     from rlpost.formats.records import Record, Row
     from rlpost.formats.rows import BatchReader
-    from rlpost.formats.where import Where
 
 
 MapItems: TypeAlias = Callable[
@@ -111,7 +110,7 @@ def _batches(
     lines = lines_of(path, layout, options)
     reader, earlier = _reader(path, layout, options, map_items, kept), EarlierRows()
     if lines is None:
-        yield from reader(records_of(path, layout, options.where), options, earlier)
+        yield from reader(records_of(path, layout, options), options, earlier)
     else:
         for part in map_items(_read_lines, (layout, reader, options), lines):
             numbers = options.stats.attempt_numbers(part.stats)
@@ -148,7 +147,7 @@ def _read_lines(
     options, earlier = replace(options, stats=ReadStats()), EarlierRows()
     batches, raised = list[pa.RecordBatch](), None
     try:
-        batches += reader(_of_layout(lines.records(), layout), options, earlier)
+        batches += reader(_of_layout(lines.records(), layout, options.rows), options, earlier)
     except (DataError, UsageError) as error:
         raised = error
     yield Part(batches, options.stats, earlier.where, earlier.tokens, raised)
@@ -198,23 +197,26 @@ def check_container(path: Path, layout: Format) -> None:
         raise UsageError(f"{path}: is {what}; {layout.name} dumps are {needed}")
 
 
-def records_of(path: Path, layout: Format, where: Where | None = None) -> Iterator[Record]:
-    """Yield the records of a dump, after a layout split them.
+def records_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[Record]:
+    """Yield the records of a dump: the rows inside them, or what a layout splits them into.
 
     Those of which an index excludes that a row matches may be left out.
     """
     container = container_of(path)
     assert container is not None
-    records = container.records(path, layout.contents)
+    records, where = container.records(path, layout.contents), options.where
     if where is not None and layout.index is not None and container is STREAM:
         from rlpost.formats.stream_index import indexed_records  # noqa: PLC0415 - imports polars
 
         records = indexed_records(path, layout.index, where) or records
-    return _of_layout(records, layout)
+    return _of_layout(records, layout, options.rows)
 
 
-def _of_layout(records: Iterator[Record], layout: Format) -> Iterator[Record]:
+def _of_layout(records: Iterator[Record], layout: Format, rows: str | None) -> Iterator[Record]:
     for record in records:
+        if rows is not None:
+            yield from record.rows(rows)
+            continue
         if layout.version is not None:
             check_version(record, layout)
         if layout.split is None:
@@ -258,23 +260,23 @@ def _all_fields(
     """Return the fields of all records, with types of the whole dump."""
     lines = lines_of(path, layout, options)
     if lines is not None:
-        return OtherFields.of_parts(map_items(_types_of_lines, (layout, skip), lines))
+        return OtherFields.of_parts(map_items(_types_of_lines, (layout, skip, options.rows), lines))
     fields = (
         json_fields(path)
-        if container_of(path) is JSON and layout.split is None
-        else (record.fields for record in records_of(path, layout))
+        if container_of(path) is JSON and layout.split is None and options.rows is None
+        else (record.columns for record in records_of(path, layout, replace(options, where=None)))
     )
     return infer_other_fields(fields, skip, integers=layout.integers)
 
 
 def _types_of_lines(
-    shared: tuple[Format, Collection[str]], lines: LineBlock
+    shared: tuple[Format, Collection[str], str | None], lines: LineBlock
 ) -> Iterator[dict[str, pa.DataType]]:
-    layout, skip = shared
+    layout, skip, rows = shared
     fields = (
         lines.fields()
-        if layout.split is None
-        else (record.fields for record in _of_layout(lines.records(), layout))
+        if layout.split is None and rows is None
+        else (record.columns for record in _of_layout(lines.records(), layout, rows))
     )
     yield field_types(fields, skip, integers=layout.integers)
 
@@ -290,7 +292,7 @@ def layout_rows(
     assert layout.rows is not None
     for row in layout.rows(records, options):
         if others is not None:
-            row.values |= others.values(row.record.fields)
+            row.values |= others.values(row.record.columns)
         apply_map(row, options.map)
         if kept is not None:
             kept.add_fields(row)

@@ -14,7 +14,7 @@ import msgspec
 from rlpost.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 
 _SHOWN = 60
@@ -35,6 +35,8 @@ class Record:
     fields: Mapping[str, Any]
     file: PurePath = _NO_FILE
     """The file that contains it; of an archive, the archive's path and the member's."""
+    outer: Record | None = None
+    """The record that contains it, if it is an item of a list of that record."""
     scalars: Mapping[str, Any] = field(default_factory=dict)
     """What an index has about it, if that is not in its fields."""
 
@@ -50,6 +52,61 @@ class Record:
         if name not in self.fields:
             raise DataError(f"{self.where}: no field `{name}`; fields: {first_names(self.fields)}")
         return self.fields[name]
+
+    def lookup(self, path: str) -> Any:
+        """Return the field of that name or dotted path, of the record or of what contains it.
+
+        A field whose name has dots comes before a nested one. A null on the path is null.
+
+        Raises:
+            DataError: no record has it, or a field on the path is not an object.
+        """
+        record: Record | None = self
+        while record is not None:
+            if path in record.fields:
+                return record.fields[path]
+            name, dot, rest = path.partition(".")
+            if dot and name in record.fields:
+                return None if record.fields[name] is None else record.nested(name).lookup(rest)
+            record = record.outer
+        return self.get(path)
+
+    def rows(self, path: str) -> Iterator[Record]:
+        """Yield the items of a list of this record as records with this one as their outer one.
+
+        Args:
+            path: dotted; a list on the way is walked, too. If the items are not objects, the lists
+                of the same length beside it are the columns of the rows.
+
+        Raises:
+            DataError: there is no such list, or its items are neither all objects nor all values.
+        """
+        name, _, rest = (path, "", "") if path in self.fields else path.partition(".")
+        value = self.get(name)
+        if isinstance(value, dict) and rest:
+            inner = Record(f"{self.where}, `{name}`", value, self.file, self)
+            yield from inner.rows(rest)
+            return
+        if value is None:
+            return
+        if not isinstance(value, list):
+            raise self.error(name, value, "a list of the rows")
+        columns = {key: x for key, x in self.fields.items()
+                   if isinstance(x, list) and len(x) == len(value)}  # fmt: skip
+        objects = sum(isinstance(item, dict) for item in value)
+        if 0 < objects < len(value) or (rest and objects < len(value)):
+            raise self.error(name, value, "a list of objects")
+        for i, item in enumerate(value):
+            fields = item if objects else {key: column[i] for key, column in columns.items()}
+            row = Record(f"{self.where}, {name} {i}", fields, self.file, self)
+            yield from row.rows(rest) if rest else (row,)
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """The fields, and those of what contains the record that are neither list nor object."""
+        outer = {} if self.outer is None else self.outer.columns
+        plain = {key: x for key, x in outer.items() if not isinstance(x, (list, dict))}
+        return {**plain, **self.fields} if plain else self.fields
 
     def number(self, name: str) -> float:
         """Return a field that is a number (a bool counts as 0 or 1, null as NaN)."""

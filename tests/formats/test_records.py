@@ -20,6 +20,7 @@ from rlpost.formats.containers.json_text import (
     json_records,
 )
 from rlpost.formats.convert import convert
+from rlpost.formats.records import Record
 from rlpost.formats.rows import infer_other_fields
 
 
@@ -136,3 +137,36 @@ def test_the_error_for_records_without_fields_says_none(tmp_path):
         convert(path, tmp_path / "out.parquet", "jsonl")
     with pytest.raises(DataError, match=r"no field 'x'; fields: none$"):
         convert(path, tmp_path / "out.parquet", "jsonl", ReadOptions({"reward": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields", "read"),
+    [
+        ("s", {"n": 7, "s": [{"x": 1}, {"x": 2}]}, [{"n": 7, "x": 1}, {"n": 7, "x": 2}]),
+        ("a.b", {"a": [{"k": 1, "b": [{"x": 1}]}, {"b": []}, {"b": None}]}, [{"k": 1, "x": 1}]),
+        ("a.b", {"a": {"b": [{"a": 5}]}}, [{"a": 5}]),
+        ("scores", {"seed": 0, "scores": [1, 0], "ids": [[1], [2]], "other": [3]},
+         [{"seed": 0, "scores": 1, "ids": [1]}, {"seed": 0, "scores": 0, "ids": [2]}]),
+    ],
+)  # fmt: skip
+def test_rows_are_the_items_of_a_list_with_the_scalars_around_them(rows, fields, read):
+    made = [*Record("line 1", fields).rows(rows)]
+    assert [dict(row.columns) for row in made] == read
+    assert made[0].where.startswith("line 1, ")
+    assert made[0].lookup(rows.split(".")[0]) is not None
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields"),
+    [("x", {}), ("x", {"x": {}}), ("x", {"x": [{}, 1]}), ("x.y", {"x": [1]}), ("x", {"x": 3})],
+)  # fmt: skip
+def test_what_is_no_list_of_rows_is_named(rows, fields):
+    with pytest.raises(DataError, match=r"line 1: (no field )?`x`"):
+        [*Record("line 1", fields).rows(rows)]
+
+
+def test_a_path_is_looked_up_in_the_record_and_then_in_what_contains_it():
+    (row,) = Record("line 1", {"m": {"id": 7}, "n": None, "s": [{"m": {"x": 1}}]}).rows("s")
+    assert [row.lookup(path) for path in ("m.x", "n", "n.x")] == [1, None, None]
+    with pytest.raises(DataError, match="line 1, s 0"):
+        row.lookup("q.x")
