@@ -43,8 +43,8 @@ LENGTH = "response_length"
 """The role with the number of policy tokens of a response, for inputs without tokens."""
 FINAL_MASK = "final_response_mask"
 """The role with the tokens that a run left to training."""
-TEXT = "response"
-"""The role with the text of a response, whose tokens `--tokenizer` counts."""
+TEXT, IDS = "response", "response_token_ids"
+"""The roles of the text of a response, whose tokens `--tokenizer` counts, and of its token ids."""
 
 
 def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = False) -> ColumnMap:
@@ -219,13 +219,21 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
         columns = columns.without([TEXT])  # only a tokenizer reads it
     _check_lengths(recipe, columns, rows_only=rows_only)
     by_texts = rows_only and recipe.tokenizer is not None
-    if by_texts and TEXT not in columns:
-        text = next((name for name in ROLES[TEXT].aliases if name in source.columns), None)
-        found = {} if text is None else {TEXT: text}
-        how = {role: "name" if name == role else "alias" for role, name in found.items()}
-        columns = replace(columns, columns=columns.columns | found, how=columns.how | how)
+    if by_texts:
+        columns = _with_role(source, columns, TEXT)
+    elif not rows_only and not tokens:
+        columns = _with_role(source, columns, IDS)
     unused = (tokens if rows_only else {LENGTH}) | ({LENGTH} if by_texts else set())
     return replace(columns.without(unused), rows_only=rows_only)
+
+
+def _with_role(source: Source | TableSource, columns: ColumnMap, role: str) -> ColumnMap:
+    """Return the columns with one of a role that has a column only on demand, if there is one."""
+    name = next((name for name in ROLES[role].aliases if name in source.columns), None)
+    if role in columns or name is None:
+        return columns
+    how = {role: "name" if name == role else "alias"}
+    return replace(columns, columns={**columns.columns, role: name}, how=columns.how | how)
 
 
 def without_effect(option: str) -> UsageError:

@@ -11,7 +11,7 @@ from rlpost.display.reporter import Work
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.finish_reasons import is_readable
 from rlpost.io.tokenizer import load_tokenizer
-from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, absent, check_log_probs, lacks_of
+from rlpost.pipeline.columns import IDS, LENGTH, ROW_ROLES, TEXT, absent, check_log_probs, lacks_of
 from rlpost.pipeline.coupling import group_reasons
 from rlpost.pipeline.data import NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.measures import COUNTED, count_advantages, observed
@@ -195,8 +195,8 @@ def plan_of(
     length_role = next(
         (
             role
-            for role in ("mask", *sorted(token_roles(resolved)), *_TOKEN_ROLES)
-            if role in columns and kind_of(role) == "tokens"
+            for role in ("mask", *sorted(token_roles(resolved)), *_TOKEN_ROLES, IDS)
+            if role in columns and kind_of(role) in ("tokens", "ids")
         ),
         None,
     )

@@ -100,6 +100,15 @@ def test_without_a_mask_every_token_counts_and_that_is_said(tmp_path):
     assert "no mask column: every token counts as a policy token" in " ".join(ran.err.split())
 
 
+def test_token_ids_alone_set_the_lengths(process):
+    lists = [field.name for field in rollout().schema if pa.types.is_list(field.type)]
+    ids = pa.array([[7] * len(mask) for mask in rollout()["response_mask"].to_pylist()])
+    table = rollout().drop_columns(lists).append_column("completion_ids", ids)
+    ones = pa.array([[1] * len(x) for x in ids.to_pylist()])
+    masked = rollout().drop_columns(lists).append_column("response_mask", ones)
+    assert process(table).select(USUAL).equals(process(masked).select(USUAL))
+
+
 def test_responses_with_numbers_that_are_not_finite_can_be_left_out(process):
     rewards, old = rollout()["reward"].to_pylist(), rollout()["old_log_probs"].to_pylist()
     rewards[9], old[2][0] = math.nan, None
