@@ -104,12 +104,11 @@ def s3(server, aws):
 @pytest.fixture
 def small_steps(monkeypatch):
     """Small parts and ranges, so that each loop has several iterations with little data."""
-    from rlpost.io import ranges, staged, transfers, uploads  # noqa: PLC0415
+    from rlpost.io import outputs, ranges, transfers  # noqa: PLC0415
 
     monkeypatch.setattr(ranges, "REQUEST_BYTES", 9000)
     monkeypatch.setattr(transfers, "PART_BYTES", 20_000)
-    monkeypatch.setattr(staged, "READ_BYTES", 7000)
-    monkeypatch.setattr(uploads, "READ_BYTES", 7000)
+    monkeypatch.setattr(outputs, "READ_BYTES", 7000)
 
 
 @pytest.fixture

@@ -71,8 +71,7 @@ def write_text(text: str, target: Path) -> None:
     Raises:
         ReadWriteError: the file can't be written.
     """
-    from rlpost.io.publish import write_file  # noqa: PLC0415
-    from rlpost.io.staged import file_errors  # noqa: PLC0415
+    from rlpost.io.outputs import file_errors, write_file  # noqa: PLC0415
 
     if target.exists() and not target.is_file():  # a pipe, or /dev/stderr
         with file_errors(target, "cannot be written"):

@@ -22,10 +22,9 @@ from rlpost.io.clock import Clock
 from rlpost.io.keys import encode_keys
 from rlpost.io.locks import STAGING_PREFIX
 from rlpost.io.memory_limit import limited_memory, memory_limit
+from rlpost.io.outputs import file_errors, publish_files
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.paths import RemotePath, remote_errors
-from rlpost.io.publish import publish_files
-from rlpost.io.staged import file_errors
 from rlpost.io.transfers import abort_leftover_uploads
 from rlpost.pipeline import run as local
 from rlpost.pipeline.device import AUTO, CPU, Device, single_threaded

@@ -26,8 +26,8 @@ from rlpost.formats.exported import is_exported
 from rlpost.formats.inputs import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.input_paths import without_paths
+from rlpost.io.outputs import OutputFiles
 from rlpost.io.paths import PathText, check_target, parse_path
-from rlpost.io.publish import StagedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,7 +221,7 @@ def write_all(
     reporter.start("convert", None)
     files: list[CanonicalFile] = []
     every = [*chain.from_iterable(plan.values())]
-    with StagedFiles(plan) as staged, dump_reader(every, options, workers) as batches:
+    with OutputFiles(plan) as staged, dump_reader(every, options, workers) as batches:
         for target, dumps in plan.items():
             files.append(CanonicalFile(staged.stage(target)))
             write_dumps(files[-1], dumps, options, reporter, batches)

@@ -22,11 +22,10 @@ from rlpost.formats.targets.base import STDOUT, held_columns
 from rlpost.formats.targets.parts import CHUNK_TOKENS, steps_of
 from rlpost.formats.targets.rows import Rows
 from rlpost.io.arrow import is_list
+from rlpost.io.outputs import OutputFiles, StandardOutput, file_errors
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target, parse_path
-from rlpost.io.publish import StagedFiles
-from rlpost.io.staged import StandardOutput, file_errors
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -325,7 +324,7 @@ class _Files:
         self._held, self._target = held, target
         paths = [*chain.from_iterable(plan.values()), *texts]
         self._stdout = StandardOutput()
-        self._staged = StagedFiles(path for path in paths if path != STDOUT)
+        self._staged = OutputFiles(path for path in paths if path != STDOUT)
         self.outputs: list[AnyPath] = paths
         self._sinks: dict[int, ExportSink] = {}
         self.warnings: list[str] = []

@@ -25,6 +25,7 @@ from rlpost.formats.exported import SUFFIX
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
+from rlpost.io.outputs import OutputFile, publish_files
 from rlpost.io.parquet.canonical import first_table
 from rlpost.io.paths import (
     RemotePath,
@@ -35,8 +36,6 @@ from rlpost.io.paths import (
     relative_to_glob,
     remote_errors,
 )
-from rlpost.io.publish import publish_files
-from rlpost.io.staged import StagedFile
 from rlpost.io.stores import HTTP_SCHEMES
 from rlpost.recipe.roles import kind_of
 
@@ -190,7 +189,7 @@ def convert_dumps(dumps: Sequence[Dump], target: Path, where: Where | None = Non
     except OSError as error:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
     options = ReadOptions(where=where)
-    with StagedFile(target) as staged, dump_reader(dumps, options, None) as batches:
+    with OutputFile(target) as staged, dump_reader(dumps, options, None) as batches:
         file = CanonicalFile(staged)
         write_dumps(file, dumps, options, SilentReporter(), batches)
         if file.rows:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.formats.base import Format
-    from rlpost.io.uploads import OutputFile
+    from rlpost.io.outputs import OutputFile
 
 
 ROW_GROUP_BYTES = 64 << 20

@@ -30,7 +30,7 @@ from rlpost.interface.results import (
 )
 from rlpost.io.input_paths import without_paths
 from rlpost.io.memory_limit import limited_memory
-from rlpost.io.publish import write_file
+from rlpost.io.outputs import write_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions

@@ -57,7 +57,7 @@ class Report(Inspection):
             ReadWriteError: writing failed. No output is left behind.
         """
         from rlpost.analysis.report import run  # noqa: PLC0415 - polars is slow to import
-        from rlpost.io.publish import write_file  # noqa: PLC0415
+        from rlpost.io.outputs import write_file  # noqa: PLC0415
 
         run.check_output(Path(output), self.files, overwrite=overwrite)
         write_file(Path(output), self.html.encode())

@@ -18,6 +18,7 @@ import stat
 import tempfile
 import time
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 LOCK_NAME = ".rlpost-lock"  # in a scratch folder
 SCRATCH_PREFIX = ".rlpost-dump-"
 STAGING_PREFIX = ".rlpost-run-"  # folders of completed files that a run has not published yet
+UPLOAD = "upload"  # the target's name of a temporary file whose bytes go to a store
 _ATTEMPTS, _PAUSE = 10, 0.02  # seconds; another run that starts now gives up
 
 
@@ -47,12 +49,12 @@ def temporary_name(name: str, token: str) -> str:
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.rlpost-\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
-def open_locked(target: Path) -> tuple[Path, int]:
+def open_locked(target: Path, mode: int = 0o666) -> tuple[Path, int]:
     """Create and lock a temporary file beside a target; its path is a cleanup. Raises OSError."""
     while True:
         path = target.with_name(temporary_name(target.name, secrets.token_hex(4)))
         register_cleanup(path, path.unlink)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW | BINARY, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW | BINARY, mode)
         if _try_lock(file) is not False and is_same_file(path, file):
             return path, file
         os.close(file)  # another run took it for a leftover before it was locked
@@ -87,6 +89,15 @@ def claim(files: Mapping[Path, Path]) -> None:
                 name = _target_name(entry.name)
                 if name in paths and entry.name != paths[name].name:
                     _settle(folder / entry.name, paths[name], folder / name)
+
+
+@cache
+def remove_uploads(folder: Path) -> None:
+    """Remove what killed runs left of uploads in the system's temporary folder; once a process."""
+    with suppress(OSError):
+        for entry in [*os.scandir(folder)]:
+            if _target_name(entry.name) == UPLOAD:
+                _is_locked(Path(entry.path))
 
 
 def _target_name(temporary: str) -> str:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import ReadWriteError
-from rlpost.io.staged import file_errors
+from rlpost.io.outputs import file_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

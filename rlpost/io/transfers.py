@@ -1,25 +1,27 @@
 """Transfers: how the bytes of one remote object are sent, so that it appears whole or not at all.
 
-`Multipart` is for S3, `Streamed` for Google Cloud Storage and Azure, `Put` for all other stores.
+`Multipart` is for S3, `Streamed` for Google Cloud Storage and Azure, `Transfer` for other stores.
 """
 
 from __future__ import annotations
 
-import os
+import secrets
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlpost.io.cloud import encryption
+from rlpost.io.locks import temporary_name
 from rlpost.io.paths import SLOW_READ, SLOW_UPLOAD, remote_errors, warn_if_slow
 from rlpost.io.stores import HTTP_SCHEMES, OBJECT_SCHEMES, S3_SCHEMES, ObjectStore, S3Objects
 from rlpost.io.threads import map_ordered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from pathlib import Path
 
     from rlpost.io.cloud import S3
     from rlpost.io.paths import RemotePath
@@ -33,73 +35,109 @@ IN_FLIGHT = 3  # parts that are sent at a time
 _ABORT_SECONDS = 5.0  # to wait for obstore to abort an upload
 _CANNOT = "cannot be written"
 _RENAME = ("sftp", "ssh", "smb", "hdfs", "webhdfs", "ftp")  # stores that show incomplete files
+Read = Callable[[int, int], bytes]
+"""Returns bytes from an offset on when they are written; fewer at the end of the file."""
 
 
-class Transfer(Protocol):
-    """Sends the bytes of one object; the object appears on `finish`, or never after `abort`.
-
-    Raises:
-        ReadWriteError: from `send` and `finish`, after the client's retries.
-    """
-
-    def send(self, blocks: Iterator[bytes], expected: int) -> None:
-        """Send all bytes, about `expected` of them."""
-
-    def finish(self) -> None:
-        """Make the object appear."""
-
-    def abort(self) -> None:
-        """Remove what was sent; never raises."""
-
-
-def transfer_to(target: RemotePath) -> Transfer:
-    """Start a transfer to a URL, by the protocol of its store.
+def transfer_to(target: RemotePath, path: Path) -> Transfer:
+    """Start a transfer of a local file to a URL, by the protocol of its store.
 
     Raises:
         ReadWriteError: access is denied, or the store cannot be reached.
     """
     if target.scheme in S3_SCHEMES:
-        return Multipart(target)
+        return Multipart(target, path)
     if target.scheme in OBJECT_SCHEMES and target.scheme not in HTTP_SCHEMES:
-        return Streamed(target)
-    return Put(target)
+        return Streamed(target, path)
+    return Transfer(target, path)
 
 
-class ObjectTransfer:
-    """Sends a small object in one request at the end, and a large one in parts from the start on.
+class Transfer:
+    """Sends a file in one request; the object appears on `finish`, or never after `abort`.
 
     Args:
         target: the object.
+        path: the file, which is complete on `send`.
+
+    Raises:
+        ReadWriteError: from `send` and `finish`, after the client's retries.
     """
 
-    def __init__(self, target: RemotePath) -> None:
+    def __init__(self, target: RemotePath, path: Path) -> None:
         self.target = target
-        self._small: Put | None = None
-        self._sent = 0
-        self._before: ObjectInfo | None = None
+        self._path = path
+        name = temporary_name(target.name, secrets.token_hex(4))
+        self._staged = str(PurePosixPath(target.path).with_name(name))
+        self._renames = target.scheme in _RENAME
 
-    def send(self, blocks: Iterator[bytes], expected: int) -> None:
-        """Send all parts but those of a small object, which a temporary file has until `finish`."""
-        # A factor of 3: new columns may have twice the size of the kept ones.
-        size = max(PART_BYTES, 3 * expected // MAX_PARTS)
-        parts = self._counted(_regroup(blocks, size))
-        first = next(parts)
-        if len(first) <= min(SMALL_BYTES, size - 1) and not self._begun:
-            self._small = Put(self.target)
-            self._small.send(iter([first]), len(first))
-            return
-        self._before = self.target.info()
-        self._send(chain([first], parts), size)
+    def send(self, read: Read, expected: int) -> bool:  # noqa: ARG002
+        """Send the file under a temporary name if the store shows incomplete files.
 
-    def _counted(self, parts: Iterator[bytes]) -> Iterator[bytes]:
-        for part in parts:
-            self._sent += len(part)
-            yield part
+        Args:
+            read: returns its bytes.
+            expected: about how many there will be.
+
+        Returns:
+            Whether `finish` needs the file.
+        """
+        if self._renames:
+            self._put(self._staged)
+        return not self._renames
 
     def finish(self) -> None:
         """Make the object appear."""
-        if self._small is not None:
-            self._small.finish()
+        if self._renames:
+            with remote_errors(self.target, _CANNOT):
+                self.target.store.move(self._staged, self.target.path)
+        else:
+            self._put(self.target.path)
+        self.target.forget()
+
+    def _put(self, path: str) -> None:
+        with remote_errors(self.target, _CANNOT), warn_if_slow(self.target, SLOW_UPLOAD):
+            self.target.store.put(path, self._path)
+
+    def abort(self) -> None:
+        """Remove what was sent; never raises."""
+        if self._renames:
+            with suppress(Exception):
+                self.target.store.remove(self._staged)
+
+
+class PartTransfer(Transfer):
+    """Sends a small file in one request at the end, a large one in parts while it is written."""
+
+    _begun = False
+
+    def __init__(self, target: RemotePath, path: Path) -> None:
+        super().__init__(target, path)
+        self._in_parts = False
+        self._sent = 0
+        self._before: ObjectInfo | None = None
+
+    def send(self, read: Read, expected: int) -> bool:
+        """Send all parts, which have one size; a small file is left to `finish`."""
+        # A factor of 3: new columns may have twice the size of the kept ones.
+        size = max(PART_BYTES, 3 * expected // MAX_PARTS)
+        first = read(0, size)
+        if len(first) <= min(SMALL_BYTES, size - 1) and not self._begun:
+            return True
+        self._in_parts, self._before = True, self.target.info()
+        self._send(self._parts(first, read, size), size)
+        return False
+
+    def _parts(self, part: bytes, read: Read, size: int) -> Iterator[bytes]:
+        """Yield the parts of a file from its first on; an empty file has one."""
+        yield part
+        self._sent = len(part)
+        while len(part) == size and (part := read(self._sent, size)):
+            yield part
+            self._sent += len(part)
+
+    def finish(self) -> None:
+        """Make the object appear."""
+        if not self._in_parts:
+            super().finish()
             return
         try:
             self._complete()
@@ -116,14 +154,6 @@ class ObjectTransfer:
             return info is not None and info.size == self._sent and info != before
         return False
 
-    def abort(self) -> None:
-        """Remove what was sent; never raises."""
-        if self._small is not None:
-            self._small.abort()
-        self._abort()
-
-    _begun = False
-
     def _send(self, parts: Iterator[bytes], size: int) -> None:
         """Send parts of equal size, which some stores require, the last one smaller."""
         raise NotImplementedError
@@ -131,12 +161,9 @@ class ObjectTransfer:
     def _complete(self) -> None:
         raise NotImplementedError
 
-    def _abort(self) -> None:
-        raise NotImplementedError
 
-
-class Multipart(ObjectTransfer):
-    """S3's multipart upload, several parts at a time, by botocore.
+class Multipart(PartTransfer):
+    """S3's multipart upload, several parts at a time, by botocore; it ends others of the object.
 
     obstore can neither list nor abort uploads of other processes, and abort its own only between
     two parts. The first upload to a bucket begins at once, so that a run without permission to
@@ -145,12 +172,12 @@ class Multipart(ObjectTransfer):
 
     _writable: ClassVar[set[str]] = set()
 
-    def __init__(self, target: RemotePath) -> None:
-        super().__init__(target)
+    def __init__(self, target: RemotePath, path: Path) -> None:
+        super().__init__(target, path)
         bucket, _, key = target.path.partition("/")
         self._object = {"Bucket": bucket, "Key": key}
         self._upload: dict[str, str] | None = None
-        self._parts: list[dict[str, Any]] = []
+        self._tags: list[dict[str, Any]] = []
         if bucket not in self._writable:
             self._create()
             self._writable.add(bucket)
@@ -160,6 +187,7 @@ class Multipart(ObjectTransfer):
         return self._upload is not None
 
     def _create(self) -> None:
+        abort_leftover_uploads(self.target, {self.target.name})
         request = {**self._object, **encryption()}
         created = self._call("create_multipart_upload", SLOW_READ, "UploadId", **request)
         self._upload = {**self._object, "UploadId": created["UploadId"]}
@@ -173,9 +201,9 @@ class Multipart(ObjectTransfer):
     def _send(self, parts: Iterator[bytes], size: int) -> None:  # noqa: ARG002
         if self._upload is None:
             self._create()
-        self._parts = list(map_ordered(self._put, enumerate(parts, 1), IN_FLIGHT))
+        self._tags = list(map_ordered(self._send_part, enumerate(parts, 1), IN_FLIGHT))
 
-    def _put(self, part: tuple[int, bytes]) -> dict[str, Any]:
+    def _send_part(self, part: tuple[int, bytes]) -> dict[str, Any]:
         number, data = part
         upload = self._upload or {}
         response = self._call(
@@ -185,7 +213,7 @@ class Multipart(ObjectTransfer):
         return {"PartNumber": number, "ETag": response["ETag"], **checksums}
 
     def _complete(self) -> None:
-        parts, upload = {"Parts": self._parts}, self._upload or {}
+        parts, upload = {"Parts": self._tags}, self._upload or {}
         self._call("complete_multipart_upload", SLOW_READ, MultipartUpload=parts, **upload)
         self._upload = None
 
@@ -194,7 +222,8 @@ class Multipart(ObjectTransfer):
         self._upload = None if complete else self._upload
         return complete
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Abort the upload; never raises."""
         upload, self._upload = self._upload, None
         if upload is not None:
             with suppress(Exception):
@@ -207,7 +236,7 @@ def _s3(path: RemotePath) -> S3:
     return store.s3
 
 
-class Streamed(ObjectTransfer):
+class Streamed(PartTransfer):
     """An upload by obstore, in parts, to Google Cloud Storage or Azure.
 
     obstore completes it when the iterator of its parts ends, and aborts it if the iterator raises.
@@ -215,8 +244,8 @@ class Streamed(ObjectTransfer):
     killed processes left after a week; Google does by a lifecycle rule.
     """
 
-    def __init__(self, target: RemotePath) -> None:
-        super().__init__(target)
+    def __init__(self, target: RemotePath, path: Path) -> None:
+        super().__init__(target, path)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._sent_all, self._decided = threading.Event(), threading.Event()
@@ -270,7 +299,8 @@ class Streamed(ObjectTransfer):
         if self._error is not None:
             raise self._error
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Let obstore abort the upload; never raises."""
         self._decided.set()
         if self._thread is not None:
             self._thread.join(_ABORT_SECONDS)
@@ -287,9 +317,7 @@ def abort_leftover_uploads(prefix: RemotePath, names: Collection[str]) -> None:
         return
     bucket, _, key = prefix.path.partition("/")
     request: dict[str, Any] | None = {"Bucket": bucket, "Prefix": key}
-    with suppress(
-        Exception
-    ):  # without permission to list them, the bucket's lifecycle rule ends them
+    with suppress(Exception):  # without permission, the bucket's lifecycle rule ends them
         while request:
             page = _s3(prefix).call("list_multipart_uploads", **request)
             for upload in page.get("Uploads", []):
@@ -301,66 +329,3 @@ def abort_leftover_uploads(prefix: RemotePath, names: Collection[str]) -> None:
                 "UploadIdMarker": page["NextUploadIdMarker"],
             }
             request = request | marker if marker else None
-
-
-class Put:
-    """An upload of a local temporary file, which the client sends in one request at the end."""
-
-    def __init__(self, target: RemotePath) -> None:
-        self._target = target
-        file, name = tempfile.mkstemp(prefix="rlpost-")
-        os.close(file)
-        self._path: Path | None = Path(name)
-        path = PurePosixPath(target.path)
-        staged = path.with_name(f".{path.name}.{self._path.name}.tmp")
-        self._staged = str(staged) if target.scheme in _RENAME else None
-
-    def send(self, blocks: Iterator[bytes], expected: int) -> None:  # noqa: ARG002
-        """Write the blocks to the local file; send it by a temporary name if the store renames."""
-        assert self._path is not None
-        with self._path.open("wb") as file:
-            for block in blocks:
-                file.write(block)
-        if self._staged:
-            with remote_errors(self._target, _CANNOT):
-                self._put(self._staged)
-
-    def finish(self) -> None:
-        """Send the file, or rename the remote one."""
-        with remote_errors(self._target, _CANNOT):
-            if self._staged:
-                self._target.store.move(self._staged, self._target.path)
-                self._staged = None
-            else:
-                self._put(self._target.path)
-        self._target.forget()
-        self.abort()
-
-    def _put(self, path: str) -> None:
-        assert self._path is not None
-        with warn_if_slow(self._target, SLOW_UPLOAD):
-            self._target.store.put(path, self._path)
-
-    def abort(self) -> None:
-        """Remove the temporary files."""
-        path, self._path = self._path, None
-        if path is not None:
-            path.unlink(missing_ok=True)
-        if self._staged:
-            staged, self._staged = self._staged, None
-            with suppress(Exception):
-                self._target.store.remove(staged)
-
-
-def _regroup(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Yield the same bytes in parts of `size`, the last one smaller; at least one part."""
-    buffer = bytearray()
-    empty = True
-    for block in blocks:
-        buffer += block
-        while len(buffer) >= size:
-            yield bytes(buffer[:size])
-            del buffer[:size]
-            empty = False
-    if buffer or empty:
-        yield bytes(buffer)

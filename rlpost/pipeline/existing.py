@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ErrorPart, InputsError, ReadWriteError, UsageError
 from rlpost.io.clock import Clock
+from rlpost.io.outputs import file_errors
 from rlpost.io.own_files import parse
 from rlpost.io.parquet.canonical import is_canonical
 from rlpost.io.parquet.fingerprint import check_overwritable, fingerprint_of, last_entry
@@ -28,7 +29,6 @@ from rlpost.io.parquet.schemas import SOURCE_KEY
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import parse_path
 from rlpost.io.ranges import close_file, open_file, read_at
-from rlpost.io.staged import file_errors
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
 from rlpost.pipeline import run
 from rlpost.pipeline.coupled_files import check_separate

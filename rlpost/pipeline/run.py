@@ -16,10 +16,10 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import FindingsError, UsageError
 from rlpost.io.clock import Clock
+from rlpost.io.outputs import SMALL_BYTES
 from rlpost.io.parquet.schemas import join_table_metadata
 from rlpost.io.parquet.sink import open_sink
 from rlpost.io.parquet.source import CHUNK_TOKENS, TableSource
-from rlpost.io.staged import SMALL_BYTES
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of_rows
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
+    from rlpost.io.outputs import OutputFile
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
-    from rlpost.io.uploads import OutputFile
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Passes
     from rlpost.pipeline.options import FailOn, Options

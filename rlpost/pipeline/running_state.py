@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost.errors import DataError
+from rlpost.io.outputs import file_errors, write_file
 from rlpost.io.own_files import parse, read_bytes
-from rlpost.io.publish import write_file
-from rlpost.io.staged import file_errors
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.recipe import semantics
 from rlpost.recipe.semantics import SEMANTICS

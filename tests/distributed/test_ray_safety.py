@@ -21,7 +21,7 @@ from distributed_runs import (
 import rlpost
 from rlpost.analysis.verify import verify
 from rlpost.errors import ReadWriteError
-from rlpost.io.publish import StagedFiles
+from rlpost.io.outputs import OutputFiles
 
 # Ray's own, of what Ray itself does.
 pytestmark = [
@@ -58,7 +58,7 @@ def test_a_second_run_on_the_same_output_is_refused(tmp_path):
     write_files(steps_table(), tmp_path / "in", 2)
     (tmp_path / "out").mkdir()
     with (
-        StagedFiles([tmp_path / "out" / "part-1.parquet"]),
+        OutputFiles([tmp_path / "out" / "part-1.parquet"]),
         pytest.raises(
             ReadWriteError, match=r"part-1\.parquet: another rlpost process writes this file"
         ),

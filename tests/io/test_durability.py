@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from runs import rollout, run, save
 
-from rlpost.io import staged
+from rlpost.io import outputs
 
 
 class Call(NamedTuple):
@@ -125,7 +125,7 @@ def test_outputs_are_synced_then_renamed_then_their_folders_are_synced(
 
 
 def test_a_large_copy_is_synced_while_the_rest_is_computed(inputs, tmp_path, calls, monkeypatch):
-    monkeypatch.setattr(staged, "SMALL_BYTES", 100)
+    monkeypatch.setattr(outputs, "SMALL_BYTES", 100)
     assert run("advantages", inputs / "in.parquet", tmp_path / "o.parquet", "-q").code == 0
     check_durable(calls, tmp_path / "o.parquet")
     assert "fdatasync" in [call.name for call in calls]

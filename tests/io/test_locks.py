@@ -15,14 +15,13 @@ from runs import rollout, run, save
 from rlpost.cleanups import run_cleanups
 from rlpost.io import locks
 from rlpost.io.locks import LOCK_NAME, SCRATCH_PREFIX, BusyError, scratch_folder
-from rlpost.io.publish import StagedFiles
-from rlpost.io.staged import StagedFile
+from rlpost.io.outputs import OutputFile, OutputFiles
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from rlpost.io.publish import StagedFiles
-with StagedFiles([Path(sys.argv[1])]):
+from rlpost.io.outputs import OutputFiles
+with OutputFiles([Path(sys.argv[1])]):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -45,15 +44,15 @@ def test_a_second_run_on_an_output_is_refused_until_the_first_is_dead(tmp_path):
 
 
 def test_outputs_in_one_folder_are_locked_one_by_one(tmp_path):
-    with StagedFiles([tmp_path / "b", tmp_path / "c"]):
+    with OutputFiles([tmp_path / "b", tmp_path / "c"]):
         with pytest.raises(BusyError, match="c: another rlpost"):
-            StagedFiles([tmp_path / "d", tmp_path / "c"]).__enter__()
-        with StagedFiles([tmp_path / "d"]) as files:
+            OutputFiles([tmp_path / "d", tmp_path / "c"]).__enter__()
+        with OutputFiles([tmp_path / "d"]) as files:
             files.stage(tmp_path / "d").complete()
             with pytest.raises(BusyError):
-                StagedFiles([tmp_path / "d"]).__enter__()
+                OutputFiles([tmp_path / "d"]).__enter__()
             files.publish()
-        with StagedFiles([tmp_path / "d"]):
+        with OutputFiles([tmp_path / "d"]):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
@@ -64,7 +63,7 @@ def test_of_two_runs_that_begin_now_one_goes_on(tmp_path, monkeypatch, mine):
     names = iter([mine, "7" * 8])
     monkeypatch.setattr(locks.secrets, "token_hex", lambda _: next(names))
     monkeypatch.setattr(locks.time, "sleep", lambda _: other.discard())
-    first, other = StagedFile(tmp_path / "a"), StagedFile(tmp_path / "a")
+    first, other = OutputFile(tmp_path / "a"), OutputFile(tmp_path / "a")
     if mine < "7":
         locks.claim({first.target: first.path})
     else:
@@ -87,7 +86,7 @@ def test_a_file_that_was_taken_for_a_leftover_before_it_was_locked_is_made_anew(
         return lock(file)
 
     monkeypatch.setattr(locks, "lock_file", late)
-    with StagedFile(tmp_path / "a") as file:
+    with OutputFile(tmp_path / "a") as file:
         assert [*tmp_path.iterdir()] == [file.path] != taken
 
 
@@ -96,16 +95,16 @@ def test_without_locks_nothing_is_removed_or_refused(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(locks, "lock_file", no_locks)
-    with StagedFiles([tmp_path / "a"]), StagedFiles([tmp_path / "a"]):
+    with OutputFiles([tmp_path / "a"]), OutputFiles([tmp_path / "a"]):
         assert len([*tmp_path.iterdir()]) == 2
 
 
 def test_more_outputs_than_files_may_be_open(tmp_path):
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from rlpost.io.publish import StagedFiles\n"
+        "from rlpost.io.outputs import OutputFiles\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 2048))\n"
-        "with StagedFiles([Path(sys.argv[1], str(n)) for n in range(200)]): print('locked')"
+        "with OutputFiles([Path(sys.argv[1], str(n)) for n in range(200)]): print('locked')"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False
@@ -127,7 +126,7 @@ def test_a_signal_after_any_step_leaves_no_file(tmp_path, monkeypatch, name, cou
         return result
 
     monkeypatch.setattr(os, name, interrupted)
-    with suppress(SystemExit), StagedFiles([tmp_path / "a"]):
+    with suppress(SystemExit), OutputFiles([tmp_path / "a"]):
         pass
     monkeypatch.undo()
     run_cleanups()

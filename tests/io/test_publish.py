@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rlpost.io.locks import BusyError, temporary_name
-from rlpost.io.publish import StagedFiles, write_file
+from rlpost.io.outputs import OutputFiles, write_file
 
 
 def below(top):
@@ -17,22 +17,22 @@ def test_files_appear_when_the_last_is_complete(tmp_path):
     targets = [tmp_path / "new" / "folder" / "a", tmp_path / "b"]
     (tmp_path / "b").write_text("old")
     (tmp_path / temporary_name("b", "0" * 8)).write_text("of a killed run")
-    with StagedFiles(targets) as files:
+    with OutputFiles(targets) as files:
         assert not (tmp_path / temporary_name("b", "0" * 8)).exists()
         for target in targets:
             files.stage(target).write(0, target.name.encode())
         files.complete()
         with pytest.raises(BusyError):
-            StagedFiles([targets[1]]).__enter__()
+            OutputFiles([targets[1]]).__enter__()
         assert (tmp_path / "b").read_text() == "old"
-        files.publish(lambda: write_file(tmp_path / "before", b"all"))
+        files.publish()
     assert [target.read_text() for target in targets] == ["a", "b"]
-    assert below(tmp_path) == {"before", "b", "new", "new/folder", "new/folder/a"}
+    assert below(tmp_path) == {"b", "new", "new/folder", "new/folder/a"}
 
 
 def test_what_is_not_published_is_undone(tmp_path):
     (tmp_path / "b").write_text("old")
-    with StagedFiles([tmp_path / "new" / "folder" / "a", tmp_path / "b"]) as files:
+    with OutputFiles([tmp_path / "new" / "folder" / "a", tmp_path / "b"]) as files:
         for target in files.targets:
             files.stage(target).write(0, b"begun")
     assert below(tmp_path) == {"b"}
@@ -40,16 +40,16 @@ def test_what_is_not_published_is_undone(tmp_path):
 
 
 def test_an_output_that_cannot_be_locked_leaves_no_folders(tmp_path):
-    with StagedFiles([tmp_path / "b"]):
+    with OutputFiles([tmp_path / "b"]):
         with pytest.raises(BusyError, match="another rlpost process"):
-            StagedFiles([tmp_path / "new" / "a", tmp_path / "b"]).__enter__()
+            OutputFiles([tmp_path / "new" / "a", tmp_path / "b"]).__enter__()
         assert not (tmp_path / "new").exists()
     assert below(tmp_path) == set()
 
 
 def test_a_whole_file_is_written_or_the_old_one_stays(tmp_path):
     (tmp_path / "a").write_text("old")
-    with StagedFiles([tmp_path / "a"]), pytest.raises(BusyError):
+    with OutputFiles([tmp_path / "a"]), pytest.raises(BusyError):
         write_file(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_text() == "old"
     write_file(tmp_path / "a", b"newer")
@@ -61,7 +61,7 @@ SIGNALLED = """
 import os, sys
 from pathlib import Path
 from rlpost.io import shutdown
-from rlpost.io.publish import StagedFiles, write_file
+from rlpost.io.outputs import OutputFiles
 replace = Path.replace
 
 def signalled(self, target):
@@ -71,35 +71,34 @@ def signalled(self, target):
 Path.replace = signalled
 shutdown.install_handlers()
 top = Path(sys.argv[1])
-with StagedFiles([top / "a", top / "b"]) as files:
+with OutputFiles([top / "a", top / "b"]) as files:
     for target in files.targets:
         files.stage(target).write(0, b"x")
     files.complete()
-    files.publish(lambda: write_file(top / "state", b"y"))
+    files.publish()
     print("went on")
 """
 
 
 def test_a_signal_waits_until_all_files_are_published(tmp_path):
-    """Also if a file is written in between, such as a state file."""
     words = [sys.executable, "-c", SIGNALLED, tmp_path]
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (143, "", "")
-    assert below(tmp_path) == {"a", "b", "state"}
+    assert below(tmp_path) == {"a", "b"}
 
 
 PAGE = """
 import os, sys
 from pathlib import Path
-from rlpost.io import publish, shutdown
+from rlpost.io import outputs, shutdown
 
 def signalled(folder):
     os.kill(os.getpid(), 15)
     print("synced", flush=True)
 
-publish.sync_folder = signalled
+outputs.sync_folder = signalled
 shutdown.install_handlers()
-publish.write_file(Path(sys.argv[1]) / "page.html", b"page")
+outputs.write_file(Path(sys.argv[1]) / "page.html", b"page")
 print("went on")
 """
 

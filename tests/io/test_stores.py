@@ -12,7 +12,8 @@ from runs import long_rollout, rollout, run, save
 from store_runs import error_of, local_run
 
 from rlpost.errors import UsageError
-from rlpost.io import paths, transfers, uploads
+from rlpost.io import paths, transfers
+from rlpost.io.outputs import OutputFile
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.paths import RemotePath, parse_path
 
@@ -38,7 +39,7 @@ def test_stores_that_show_incomplete_files_get_a_temporary_name(monkeypatch):
     memory = fsspec.filesystem("memory")
     monkeypatch.setattr(memory, "store", {})
     monkeypatch.setattr(transfers, "_RENAME", ("memory",))
-    begun = uploads.stage_file(RemotePath("memory://d/out"))
+    begun = OutputFile(RemotePath("memory://d/out"))
     begun.path.write_bytes(b"all of it")
     begun.complete()
     (name,) = memory.store
@@ -47,7 +48,7 @@ def test_stores_that_show_incomplete_files_get_a_temporary_name(monkeypatch):
     assert {name: file.getvalue() for name, file in memory.store.items()} == {
         "/d/out": b"all of it"
     }
-    again = uploads.stage_file(RemotePath("memory://d/two"))
+    again = OutputFile(RemotePath("memory://d/two"))
     again.complete()
     again.discard()
     assert [*memory.store] == ["/d/out"]

@@ -163,8 +163,8 @@ LOCK = """
 import sys
 from pathlib import Path
 from rlpost.io.locks import scratch_folder
-from rlpost.io.publish import StagedFiles
-with StagedFiles(map(Path, sys.argv[1:])), scratch_folder(Path(sys.argv[1]).parent):
+from rlpost.io.outputs import OutputFiles
+with OutputFiles(map(Path, sys.argv[1:])), scratch_folder(Path(sys.argv[1]).parent):
     print("locked", flush=True)
     sys.stdin.read()
 """

@@ -16,7 +16,8 @@ from runs import long_rollout, rollout, run, save
 from s3_server import Proxy, QuietServer
 
 from rlpost.errors import ReadWriteError
-from rlpost.io import cloud, transfers, uploads
+from rlpost.io import cloud, transfers
+from rlpost.io.outputs import OutputFile
 from rlpost.io.paths import RemotePath
 
 pytestmark = [
@@ -45,18 +46,18 @@ def test_an_upload_to_azure_appears_whole_or_not_at_all(tmp_path):
 def whole_or_not(top):
     path = RemotePath(f"{top}/out")
     for size in (100, 90_001, 80_000):
-        begun = uploads.stage_file(path)
+        begun = OutputFile(path)
         begun.path.write_bytes(bytes(size))
         begun.complete()
         before = path.info()
         assert before is None or before.size != size
         begun.publish()
         assert path.stat().st_size == size
-    begun = uploads.stage_file(RemotePath(f"{top}/aborted"))
+    begun = OutputFile(RemotePath(f"{top}/aborted"))
     begun.path.write_bytes(bytes(90_001))
     begun.complete()
     begun.discard()
-    begun = uploads.stage_file(path)
+    begun = OutputFile(path)
     begun.path.write_bytes(bytes(90_001))
     begun.complete()
     begun.publish()
@@ -75,7 +76,7 @@ def test_a_failed_upload_to_google_leaves_nothing(gcs, monkeypatch):
     proxy = Proxy(gcs.port, lambda head: (500, 1 << 60) if "partNumber" in head else None)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    begun = uploads.stage_file(RemotePath("gs://lab/out"))
+    begun = OutputFile(RemotePath("gs://lab/out"))
     begun.path.write_bytes(bytes(90_000))
 
     def publish():
@@ -118,9 +119,10 @@ def test_all_objects_are_encrypted_as_the_environment_wants(s3, aws, size):
     aws.setenv("AWS_SSE_KMS_KEY_ID", "key-of-the-lab")
     aws.setattr(transfers.Multipart, "_writable", {"lab"})  # as after the first object
     path = RemotePath("s3://lab/new")
-    transfer = transfers.transfer_to(path)
-    transfer.send(iter([b"x" * size]), size)
-    transfer.finish()
+    with OutputFile(path) as file:
+        file.write(0, b"x" * size)
+        file.complete()
+        file.publish()
     for key in ("new", "moved"):
         made = s3.client.head_object(Bucket="lab", Key=key)
         assert (made["ServerSideEncryption"], made["SSEKMSKeyId"]) == ("aws:kms", "key-of-the-lab")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 
 import pytest
@@ -9,7 +10,8 @@ from runs import long_rollout, rollout, run, save
 from store_runs import error_of, local_run
 
 from rlpost.errors import ReadWriteError
-from rlpost.io import transfers, uploads
+from rlpost.io import locks, transfers
+from rlpost.io.outputs import OutputFile
 from rlpost.io.paths import RemotePath
 
 # A connection that was cut leaves its socket to the garbage collector, in the clients, too.
@@ -83,7 +85,7 @@ def test_requests_that_always_fail_are_an_error_and_leave_nothing(
 def test_a_failed_upload_raises_before_everything_is_written(cut, monkeypatch):
     monkeypatch.setattr(transfers, "PART_BYTES", 5000)
     cut(lambda head: (200, 1 << 60) if "partNumber" in head else None)
-    begun = uploads.stage_file(RemotePath("s3://lab/out"))
+    begun = OutputFile(RemotePath("s3://lab/out"))
 
     def write_on():
         at = 4
@@ -107,3 +109,25 @@ def test_an_interrupted_run_leaves_nothing(s3, tmp_path, monkeypatch):
     monkeypatch.setattr("rlpost.io.parquet.sink.Sink.complete", interrupted)
     assert run("advantages", url, "s3://lab/out.parquet", "-q").code == 130
     assert s3.keys() == ["in.parquet"]
+
+
+def test_what_a_killed_upload_left_goes_with_the_next_one(s3, tmp_path, monkeypatch):
+    """Parts in the store, which no listing has, and the temporary file."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(transfers, "SMALL_BYTES", 100)
+    locks.remove_uploads.cache_clear()
+    for key in ("out", "out2"):
+        s3.client.create_multipart_upload(Bucket="lab", Key=key)
+    (tmp_path / locks.temporary_name(locks.UPLOAD, "0" * 8)).touch()
+    (tmp_path / locks.temporary_name("other", "0" * 8)).touch()
+    with OutputFile(RemotePath("s3://lab/out")) as file:
+        other = tmp_path / locks.temporary_name("other", "0" * 8)
+        assert {*tmp_path.iterdir()} == {other, file.path}
+        file.write(0, bytes(1000))
+        file.complete()
+        assert len([*tmp_path.iterdir()]) == 1
+        assert sorted(upload["Key"] for upload in s3.uploads()) == ["out", "out2"]
+        file.publish()
+    assert len(s3.get("out")) == 1000
+    (upload,) = s3.uploads()
+    s3.client.abort_multipart_upload(Bucket="lab", Key="out2", UploadId=upload["UploadId"])

@@ -12,9 +12,8 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import common_type, is_list, is_number, is_string
+from rlpost.io.outputs import OutputFile, StandardOutput
 from rlpost.io.parquet.source import partition_types
-from rlpost.io.staged import StandardOutput
-from rlpost.io.uploads import OutputFile
 from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.roles import ON_DEMAND, ROLES
 

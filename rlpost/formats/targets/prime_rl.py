@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.formats.targets.base import ExportColumns
+    from rlpost.io.outputs import OutputFile
     from rlpost.io.parquet.source import Source
-    from rlpost.io.uploads import OutputFile
 
 
 VERSION = 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.targets.base import ExportColumns
     from rlpost.formats.targets.rows import Rows
-    from rlpost.io.uploads import OutputFile
+    from rlpost.io.outputs import OutputFile
 
 
 TOKENS = {"infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs"}

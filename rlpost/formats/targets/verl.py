@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.targets.base import ExportColumns
     from rlpost.formats.targets.rows import Rows
-    from rlpost.io.uploads import OutputFile
+    from rlpost.io.outputs import OutputFile
 
 TENSORS = {
     "old_log_probs": "old_log_probs",

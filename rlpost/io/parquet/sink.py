@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.io.outputs import READ_BYTES, OutputFile, file_errors, publish_files
 from rlpost.io.parquet.encode import EncodedRows, Encoder, shared_encoder
 from rlpost.io.parquet.footer import (
     MAGIC,
@@ -34,11 +35,8 @@ from rlpost.io.parquet.footer import (
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.schemas import add_entries, join_file_metadata, key_values, put_key_values
 from rlpost.io.parquet.splice import merge_chunks, splice
-from rlpost.io.publish import publish_files
 from rlpost.io.ranges import close_file, open_file, read_at
-from rlpost.io.staged import READ_BYTES, file_errors
 from rlpost.io.system import write_all
-from rlpost.io.uploads import OutputFile, stage_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -386,7 +384,7 @@ def open_sink(
     reader = SourceReader(source, keep, drop)
     _check_names(source, reader.fields.names, fields)
     joined = encoder(pa.schema([*reader.fields, *fields]))
-    return RewriteSink(reader, joined, stage_file(target), sink)
+    return RewriteSink(reader, joined, _opened(target), sink)
 
 
 def _spliced(
@@ -410,12 +408,16 @@ def _spliced(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
-        output = stage_file(target)
+        output = _opened(target)
         kept = max((span.at + span.size for span in ranges), default=len(MAGIC))
         sink = Sink(footer, encoder, output, kept)
         opened.pop_all()
         output.copy(file, ranges)
         return sink
+
+
+def _opened(target: AnyPath | OutputFile) -> OutputFile:
+    return target if isinstance(target, OutputFile) else OutputFile(target)
 
 
 def _check_names(source: AnyPath, names: Collection[str], fields: pa.Schema) -> None:

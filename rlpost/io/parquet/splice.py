@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from rlpost.io.outputs import ByteRange
 from rlpost.io.parquet.footer import (
     MAGIC,
     ColumnChunk,
@@ -28,7 +29,6 @@ from rlpost.io.parquet.footer import (
     top_level,
 )
 from rlpost.io.parquet.schemas import join_file_metadata, key_values, put_key_values
-from rlpost.io.staged import ByteRange
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rlpost.errors import ReadWriteError, UsageError
+from rlpost.io.outputs import OutputFiles
 from rlpost.io.paths import RemotePath, check_target, list_files, parse_path
-from rlpost.io.publish import StagedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from rlpost.io.outputs import OutputFile
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.paths import AnyPath, PathText
-    from rlpost.io.uploads import OutputFile
 
 
 def targets_of(
@@ -83,7 +83,7 @@ class Outputs:
     def __init__(self, targets: Sequence[AnyPath]) -> None:
         self.targets = list(targets)
         self._sinks: dict[int, Sink] = {}
-        self._files = StagedFiles(self.targets)
+        self._files = OutputFiles(self.targets)
 
     def __enter__(self) -> Self:
         self._files.__enter__()

@@ -23,7 +23,8 @@ from splicing import (
 )
 
 from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
-from rlpost.io import staged
+from rlpost.io import outputs
+from rlpost.io.outputs import OutputFile
 from rlpost.io.parquet.footer import (
     ColumnChunk,
     ColumnMeta,
@@ -36,7 +37,6 @@ from rlpost.io.parquet.footer import (
     read_footer,
 )
 from rlpost.io.parquet.sink import open_sink
-from rlpost.io.staged import StagedFile
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_copy_whose_reads_and_writes_are_short_is_complete(source, target, mon
         os, "copy_file_range", lambda a, b, size, *at: copy(a, b, min(size, most), *at)
     )
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:most], at))
-    monkeypatch.setattr(staged, "COPY_BYTES", 100)
+    monkeypatch.setattr(outputs, "COPY_BYTES", 100)
     enrich(source, target)
     assert target.read_bytes() == expected
 
@@ -190,7 +190,7 @@ def test_a_copy_that_the_kernel_does_not_make_or_finish_is_complete(
         return 0
 
     monkeypatch.setattr(os, "copy_file_range", copied)
-    monkeypatch.setattr(staged, "COPY_BYTES", 100)
+    monkeypatch.setattr(outputs, "COPY_BYTES", 100)
     enrich(source, target)
     assert target.read_bytes() == expected
 
@@ -223,8 +223,10 @@ def test_a_full_disk_names_the_target(source, target, monkeypatch):
 def test_a_source_that_shrinks_is_an_error(source, target):
     sink = open_sink(source, target, FIELDS, keep=[])
     sink.abort()
-    copied = StagedFile(target)
-    copied.copy(os.open(source, os.O_RDONLY), [staged.ByteRange(source.stat().st_size - 10, 20, 0)])
+    copied = OutputFile(target)
+    copied.copy(
+        os.open(source, os.O_RDONLY), [outputs.ByteRange(source.stat().st_size - 10, 20, 0)]
+    )
     with pytest.raises(ReadWriteError, match="became shorter"):
         copied.complete()
     copied.discard()

@@ -22,7 +22,7 @@ from runs import rollout, run, save, start
 
 import rlpost
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.io import staged
+from rlpost.io import outputs
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.source import Source
@@ -304,11 +304,11 @@ DEAF = """
 import signal, sys, time
 from pathlib import Path
 from rlpost.io import shutdown
-from rlpost.io.staged import StagedFile
+from rlpost.io.outputs import OutputFile
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores both
 signal.signal(signal.SIGINT, signal.default_int_handler)
 shutdown.install_handlers()
-staged = StagedFile(Path(sys.argv[1]))
+staged = OutputFile(Path(sys.argv[1]))
 while True:
     try:
         print("begun", flush=True)
@@ -368,9 +368,9 @@ def test_delays_in_any_thread_change_no_byte(monkeypatch, inputs, wanted, tmp_pa
     monkeypatch.setattr(Source, "read_file", delayed_items(chance, Source.read_file))
     monkeypatch.setattr(running.Decoder, "batch", delayed(chance, running.Decoder.batch))
     monkeypatch.setattr(Encoder, "encode", delayed(chance, Encoder.encode))
-    monkeypatch.setattr(staged, "copy_range", delayed(chance, staged.copy_range))
-    monkeypatch.setattr(staged.StagedFile, "write", delayed(chance, staged.StagedFile.write))
-    monkeypatch.setattr(staged, "COPY_BYTES", 7_001)
+    monkeypatch.setattr(outputs, "copy_range", delayed(chance, outputs.copy_range))
+    monkeypatch.setattr(outputs.OutputFile, "write", delayed(chance, outputs.OutputFile.write))
+    monkeypatch.setattr(outputs, "COPY_BYTES", 7_001)
     words = [word if word != "2" else 1 + seed % 4 for word in command(inputs, tmp_path)]
     assert run(*words).code == 0
     assert contents(tmp_path) == wanted["grpo"]
