@@ -29,7 +29,7 @@ class ModelCall:
     Args:
         where: its position in errors.
         prompt: ids of the whole prompt, with the history; None: not recorded.
-        sampled: ids of the answer; None: not recorded, so that the row has no tokens.
+        sampled: ids of the answer; None or empty: not recorded, so that the row has no tokens.
         log_probs: of the answer, by the engine; None: not recorded.
         values: further columns of the row.
     """
@@ -46,20 +46,20 @@ class ModelCall:
         Raises:
             DataError: there is not one log-prob for each token.
         """
-        if self.sampled is None:
+        if not self.sampled:
             return {}
-        if self.log_probs is not None and len(self.log_probs) != len(self.sampled):
+        if self.log_probs and len(self.log_probs) != len(self.sampled):
             raise DataError(
                 f"{self.where}: has {len(self.log_probs)} log-probs and "
                 f"{len(self.sampled)} sampled tokens; they must be equal"
             )
         return {
-            "prompt_token_ids": self.prompt,
-            "prompt_length": None if self.prompt is None else len(self.prompt),
+            "prompt_token_ids": self.prompt or None,
+            "prompt_length": len(self.prompt) if self.prompt else None,
             "response_mask": [1] * len(self.sampled),
             "response_token_ids": self.sampled,
             "response_length": len(self.sampled),
-            "infer_log_probs": self.log_probs,
+            "infer_log_probs": self.log_probs or None,
         }
 
 
@@ -78,7 +78,7 @@ class CallPlaces:
     def next(self, call: ModelCall) -> dict[str, Any]:
         """Return the columns of a call's place."""
         branch = 0
-        if call.prompt is not None:
+        if call.prompt:
             prompt = tuple(call.prompt)
             begun = [i for i, (size, end) in enumerate(self._ends) if hash(prompt[:size]) == end]
             branch = max(begun, key=lambda i: self._ends[i], default=len(self._ends))
@@ -93,7 +93,8 @@ def call_rows(
 ) -> Iterator[Row]:
     """Yield a row for each call of a rollout, in the order in which they were made.
 
-    A rollout without calls, such as one that failed before the first, is one row without tokens.
+    A rollout without calls, such as one that failed before the first, is one row without tokens,
+    whose length is unknown.
 
     Args:
         record: the rollout's, with the fields for the user's map.
@@ -105,7 +106,7 @@ def call_rows(
         yield call_row(record, facts, call, places)
     if not places.turns:
         place = {"sample_id": f"{facts['rollout_id']}:0", "branch": "0", "turn": 0}
-        yield Row(record, {**facts, **place, "response_length": 0})
+        yield Row(record, {**facts, **place})
 
 
 def call_row(record: Record, facts: Mapping[str, Any], call: ModelCall, places: CallPlaces) -> Row:

@@ -98,7 +98,11 @@ def _step_calls(trajectory: Record) -> Iterator[ModelCall]:
             metrics.get("prompt_token_ids"),
             metrics.get("completion_token_ids"),
             metrics.get("logprobs"),
-            {"response": _text(one.get("message")), "agent_role": role},
+            {
+                "response": _text(one.get("message")),
+                "agent_role": role,
+                "response_length": metrics.get("completion_tokens"),
+            },
         )
 
 
@@ -176,6 +180,7 @@ def _facts(
     errors = [one["exception_info"] for one in parts if one.get("exception_info")]
     kinds = [one["exception_type"] for one in errors]
     truncated = not _BUDGET.isdisjoint(kinds)
+    failure = next((kind for kind in kinds if kind not in _VALID), None)
     if truncated and _reward(trial, options) is not None:
         options.stats.counts["trial", "with a reward ended at a limit: truncated, no failure"] += 1
     span = trial.fields.get("agent_execution") or {}
@@ -189,10 +194,17 @@ def _facts(
         "agent_role": trial.nested("agent_info").fields.get("name"),
         "reward": _reward(trial, options),
         "truncated": truncated,
-        "failure": next((kind for kind in kinds if kind not in _VALID), None),
+        "failure": failure,
+        "response_length": None if trajectories or failure else _sampled_tokens(trial),
         "error": errors[0].get("exception_message") if errors else None,
         "seconds": _seconds(span.get("started_at"), span.get("finished_at")),
     }
+
+
+def _sampled_tokens(trial: Record) -> int | None:
+    """Return the tokens that an agent says it sampled, in all calls."""
+    count: int | None = (trial.fields.get("agent_result") or {}).get("n_output_tokens")
+    return count
 
 
 def _seconds(start: str | None, end: str | None) -> float | None:

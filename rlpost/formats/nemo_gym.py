@@ -6,6 +6,8 @@ The failures have a record for each attempt.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from rlpost.formats.base import Format
 from rlpost.formats.calls import TYPES, ModelCall, call_rows
 from rlpost.formats.containers import JSON
 from rlpost.formats.containers.json_text import json_records
+from rlpost.formats.keys import SAME_TEXT, text_key
 from rlpost.formats.records import as_record
 
 if TYPE_CHECKING:
@@ -25,18 +28,19 @@ if TYPE_CHECKING:
     from rlpost.formats.records import Record, Row
 
 _TASK, _ROLLOUT, _CLASS = "_ng_task_index", "_ng_rollout_index", "_ng_failure_class"
+_ATTEMPT, _INPUT = "_ng_attempt_index", "responses_create_params"
 _SIDECAR = "_failures"
 _SAMPLED = "generation_token_ids"
 _OWN = frozenset({
     "responses_create_params", "response", "reward", "mask_sample", "agent_ref", "error_message",
     "instance_config",
-    _TASK, _ROLLOUT, _CLASS, "_ng_failure_terminal",
+    _TASK, _ROLLOUT, _CLASS, _ATTEMPT, "_ng_failure_terminal",
 })  # fmt: skip
 
 
 def _is_rollouts(fields: Mapping[str, Any]) -> bool:
     """Return whether the fields are those of a rollout, or of one that failed."""
-    return fields.keys() >= {_TASK, _ROLLOUT, "response"}
+    return fields.keys() >= {_INPUT, "response"} and not {_TASK, "reward"}.isdisjoint(fields)
 
 
 def rollouts_of(failures: Path) -> Path | None:
@@ -53,25 +57,41 @@ def failures_of(rollouts: Path) -> list[Path]:
     return [file] if file.is_file() else []
 
 
-def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
-    file = None
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
+    file, counts = None, Counter[str]()
     for record in records:
         file = Path(record.file)
-        yield from _rollout(record, 0)
+        yield from _rollout(record, counts, options)
     failed = (record for one in (failures_of(file) if file else ()) for record in json_records(one))
     for attempt, record in enumerate(failed, 1):
-        yield from _rollout(record, attempt)
+        yield from _rollout(record, counts, options, f":failure {attempt}")
 
 
-def _rollout(record: Record, attempt: int) -> Iterator[Row]:
-    """Yield the calls of a rollout; a failed attempt is a rollout of its own."""
+def _task_of(record: Record, options: ReadOptions) -> str:
+    """Return the number of a task, or a key of the input of a rollout without one."""
+    if record.has(_TASK):
+        return str(record.integer(_TASK))
+    options.stats.sources["prompt_id"] = f"{_INPUT}.input ({SAME_TEXT})"
+    given = record.nested(_INPUT).get("input")
+    return text_key(given if isinstance(given, str) else json.dumps(given, sort_keys=True))
+
+
+def _rollout(
+    record: Record, counts: Counter[str], options: ReadOptions, failed: str = ""
+) -> Iterator[Row]:
+    """Yield the calls of a rollout; a failed attempt is a rollout of its own.
+
+    Without an index, the number of a rollout is its place among those of its task.
+    """
     get = record.fields.get
-    task, failure = record.integer(_TASK), get(_CLASS)
-    rollout = f"{task}:{record.integer(_ROLLOUT)}"
+    task, failure = _task_of(record, options), get(_CLASS)
+    number = record.integer(_ROLLOUT) if record.has(_ROLLOUT) else counts[task]
+    counts[task] += 1
     masked = get("mask_sample") or (get("instance_config") or {}).get("mask_sample")
     facts = {
-        "prompt_id": str(task),
-        "rollout_id": rollout if failure is None else f"{rollout}:failure {attempt}",
+        "prompt_id": task,
+        "rollout_id": f"{task}:{number}{failed}",
+        "attempt": get(_ATTEMPT) or 0,
         "reward": get("reward") if failure else record.number("reward"),
         "agent_role": (get("agent_ref") or {}).get("name"),
         "sample_loss_mask": 0.0 if masked else 1.0,
@@ -97,9 +117,13 @@ def _calls(record: Record) -> list[ModelCall]:
             {"response": _text(one)},
         )
         for one in items
-        if one.has(_SAMPLED)
+        if one.fields.get(_SAMPLED)
     ]
-    calls = calls or [ModelCall(response.where, values={"response": "".join(map(_text, items))})]
+    if not calls:
+        usage = response.fields.get("usage") or {}
+        texts = {"response": "".join(map(_text, items)),
+                 "response_length": usage.get("output_tokens")}  # fmt: skip
+        calls = [ModelCall(response.where, values=texts)]
     cut = response.fields.get("incomplete_details") or {}
     ends = ["stop"] * (len(calls) - 1) + [cut.get("reason") or "stop"]
     return [
@@ -134,12 +158,13 @@ FORMAT = Format(
     rows=_rows,
     own=_OWN,
     integers=False,  # scores of the environment: their types differ between files
-    types={**TYPES, "sample_loss_mask": pa.float64()},
+    types={**TYPES, "sample_loss_mask": pa.float64(), "attempt": pa.int64()},
     part_of=rollouts_of,
     options=("map",),
     source="nemo-gym 0.4.0 rollout_collection.py, base_resources_server.py, openai_utils.py",
     fields={
-        "prompt_id": _TASK, "rollout_id": f"{_TASK} and {_ROLLOUT}", "reward": "reward",
+        "prompt_id": _TASK, "rollout_id": f"{_TASK} and {_ROLLOUT}", "attempt": _ATTEMPT,
+        "reward": "reward",
         "sample_loss_mask": "mask_sample", "failure": _CLASS, "agent_role": "agent_ref.name",
         "response_mask": f"{_SAMPLED} (all)", "truncated": "incomplete_details",
         "response_token_ids": _SAMPLED, "prompt_token_ids": "prompt_token_ids",

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rlpost.formats.base import ReadOptions
-    from rlpost.formats.layout import Lists
     from rlpost.formats.records import Record
 
 
@@ -107,6 +106,8 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
         if _is_stream(record):  # a relaunch continues the stream, with an id of its own
             run = _field(record, "run", "id")
             keys[ATTEMPT] = options.stats.runs.setdefault(run, len(options.stats.runs) + 1)
+        if not record.fields.get("traces", True):
+            yield from _without_traces(record, keys, options)
         for trace in _traces(record):
             _annotate(trace, notes, options)
             if not _field(trace, "agent", "trainable", default=True):
@@ -117,9 +118,21 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
             rows = [row for row in made if row is not None]
             if not rows and facts["failure"]:
                 rows = [*call_rows(trace, facts, ())]
+            if not rows:
+                options.stats.counts["trace", "without an answer of its model left out"] += 1
             for row in rows:
                 row.scalars = scalars
             yield from rows
+
+
+def _without_traces(episode: Record, keys: dict[str, Any], options: ReadOptions) -> Iterator[Row]:
+    """Yield an episode that failed before its first trace as a row; another one is counted."""
+    facts = {**keys, "rollout_id": episode.fields.get("id"), "agent_role": "unknown"}
+    facts |= _failure(episode, episode)
+    if facts["failure"]:
+        yield from call_rows(episode, facts, ())
+    else:
+        options.stats.counts["episode", "without traces left out"] += 1
 
 
 def _annotations(chunk: Path, options: ReadOptions) -> Annotations:
@@ -273,12 +286,14 @@ def _reward(trace: Record) -> float | None:
 def _branch_row(
     trace: Record, facts: dict[str, Any], number: int, nodes: list[Record], annotated: set[str]
 ) -> Row | None:
-    """Return a branch as a row; None if it has no policy token.
+    """Return a branch as a row; None if its model gave no answer.
 
+    A branch whose nodes have no tokens, as a client without a tokenizer writes it, has texts alone.
     Its turn is that of its last sampled message among those of the trace, from 0.
     """
     tokens = _branch_tokens(nodes, annotated)
-    if tokens is None:
+    answered = any(node.fields.get("sampled") for node in nodes)
+    if tokens is None and (not answered or any(node.fields.get("token_ids") for node in nodes)):
         return None
     sampled = [one for one in trace.array("nodes") if one.get("sampled")]
     last = next((n.fields for n in reversed(nodes) if n.fields.get("sampled")), None)
@@ -296,9 +311,7 @@ def _branch_row(
             "truncated": facts["truncated"] or finish == "length",
             "prompt": prompt,
             "response": response,
-            "prompt_length": len(tokens["prompt_token_ids"]),
-            "response_length": len(tokens["response_mask"]),
-            **tokens,
+            **(tokens or {}),
         },
     )
 
@@ -352,12 +365,14 @@ def _links(node: Record, kind: str) -> list[dict[str, Any]]:
     return [link for link in links if isinstance(link, dict) and link.get("type") == kind]
 
 
-def _branch_tokens(nodes: list[Record], annotated: set[str]) -> Lists | None:
+def _branch_tokens(nodes: list[Record], annotated: set[str]) -> dict[str, Any] | None:
     """Return a branch's lists, one entry per response token, and its ids; None without samples.
 
     Raises:
         DataError: a node's mask does not fit its tokens, or a compact list its mask.
     """
+    if not any(node.fields.get("token_ids") for node in nodes):
+        return None
     ids = [as_vector(node.where, "token_ids", node.get("token_ids")) for node in nodes]
     masks = [as_mask(node.where, "mask", node.get("mask")) for node in nodes]
     for node, tokens, mask in zip(nodes, ids, masks, strict=True):
@@ -377,7 +392,9 @@ def _branch_tokens(nodes: list[Record], annotated: set[str]) -> Lists | None:
     tokens = np.concatenate(ids)
     where = nodes[-1].where
     cut = padded(where, mask, {**lists, "response_token_ids": tokens}, len(tokens))
-    return {**cut, "prompt_token_ids": tokens[: response_start(mask)]}
+    prompt = tokens[: response_start(mask)]
+    lengths = {"prompt_length": len(prompt), "response_length": len(cut["response_mask"])}
+    return {**cut, **lengths, "prompt_token_ids": prompt}
 
 
 _WEIGHTS = "loss_weights."
@@ -462,6 +479,8 @@ TRACES = Format(
         "domain", "truncated", "branch", "agent_role", "failure", "run_attempt",
     ),
     missing_roles={
+        "mask": "the client of the model recorded no tokens",
+        "infer_log_probs": "the client of the model recorded no tokens",
         "log_probs": _NO_LOG_PROBS,
         "old_log_probs": "traces contain the trainer's log-probs only if the trainer added them; "
         "token_exports/ always contains them",

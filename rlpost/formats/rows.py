@@ -226,7 +226,7 @@ _TOKENS = tuple(
 )
 
 
-def has_failed(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+def has_failed(batch: pa.RecordBatch | pa.Table) -> NDArray[np.bool_]:
     """Return which rows [n] are of a rollout that failed, which needs no reward."""
     reasons = batch.column("failure").to_pylist() if "failure" in batch.schema.names else ()
     failed = [bool(reason) for reason in reasons]

@@ -129,6 +129,7 @@ def sample_row(record: Record, step: int | None, options: ReadOptions) -> Row:
             "reward": reward_of(record, options),
             "finish_reason": FINISHED.get(str(status), status),
             "dumped_sample_mask": float(not record.fields.get("remove_sample", False)),
+            "policy_version": _version(record),
             "prompt": prompt if isinstance(prompt, str) else _chat(prompt),
             "response": record.fields.get("response"),
             "prompt_length": len(tokens["prompt_token_ids"]),
@@ -139,6 +140,12 @@ def sample_row(record: Record, step: int | None, options: ReadOptions) -> Row:
             "teacher_log_probs": response_list(record, "teacher_log_probs", length),
         },
     )
+
+
+def _version(record: Record) -> object:
+    """Return the version of the weights that sampled the first turn, which is the oldest."""
+    versions = record.fields.get("weight_versions") or [None]
+    return versions[0]
 
 
 def _chat(messages: object) -> str | None:

@@ -6,6 +6,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -22,7 +23,6 @@ from rlpost.recipe.roles import ROLES, kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from rlpost.formats.base import Format
@@ -278,9 +278,12 @@ class CanonicalFile:
 
 
 def _has_no_tokens(rows: pa.RecordBatch | pa.Table) -> bool:
-    """Return whether all rows have a length of 0, as those of a rollout that failed at once."""
-    lengths = rows.column(LENGTH) if LENGTH in rows.schema.names else None
-    return lengths is not None and pc.all(pc.equal(lengths.fill_null(1), 0)).as_py()
+    """Return whether all rows have a length of 0, or failed before they had any."""
+    names, empty = rows.schema.names, has_failed(rows)
+    if LENGTH in names:
+        lengths = np.asarray(rows.column(LENGTH).fill_null(-1))
+        empty = (lengths == 0) | (empty & (lengths < 0))
+    return bool(empty.all())
 
 
 def _tokens(batch: pa.RecordBatch) -> int:

@@ -270,6 +270,23 @@ def numbers(array: pa.Array, location: CellLocation) -> NDArray[np.float64]:
     return np.asarray(_numbers(array), dtype=np.float64)
 
 
+def whole_numbers(array: pa.Array, location: CellLocation) -> pa.Array:
+    """Return texts of whole numbers, such as "7" or "v7", as float64; other columns unchanged.
+
+    Raises:
+        DataError: a text is no whole number.
+    """
+    texts = without_dictionary(array)
+    if not is_string(texts.type):
+        return array
+    digits = pc.replace_substring_regex(pc.utf8_trim_whitespace(texts), "^[vV]", "")
+    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(digits, r"^-?\d{1,15}$")), False)  # noqa: FBT003
+    if (row := pc.index(wrong, True).as_py()) >= 0:
+        needed = "a number per row, or a list of numbers, is needed"
+        raise location.error(row, f"is {texts[row].as_py()!r:.60}", needed)
+    return digits.cast(pa.float64())
+
+
 _EXACT = 1 << 53
 """Float64 has every integer up to this one."""
 

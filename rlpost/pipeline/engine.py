@@ -9,18 +9,23 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
+from rlpost.display.text import counted
+from rlpost.errors import DataError
 from rlpost.io.parquet.source import count_rows, join_chunks, split_by_row_group
 from rlpost.io.threads import map_ordered, prefetch
 from rlpost.kernels.arrays import on_host
 from rlpost.kernels.segments import count_true, lengths
-from rlpost.pipeline.data import Collector, concat_columns
+from rlpost.pipeline.columns import LENGTH
+from rlpost.pipeline.data import FAILURE, Collector, concat_columns
+from rlpost.pipeline.failures import named_failures
 from rlpost.pipeline.output.columns import record_batch, written_columns
 from rlpost.pipeline.plan import roles_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -294,8 +299,22 @@ def all_policy(responses: Responses) -> bool:
 
 
 def response_table(collector: Collector, plan: Plan) -> Responses:
-    """Return the table of the collected responses, at least one."""
+    """Return the table of the collected responses, at least one.
+
+    Raises:
+        DataError: a column of lengths is 0 in all responses that did not fail.
+    """
     responses = collector.finish(plan.resolved.recipe, plan.resolved.unit)
+    if plan.length_role is None and not responses["tokens"].any():
+        column, ended = plan.columns.column(LENGTH), np.ones(len(responses), np.bool_)
+        ended = ~named_failures(responses) if FAILURE in responses else ended
+        if ended.any():
+            count = counted(int(ended.sum()), "response")
+            raise DataError(
+                f"`{column}` is 0 in all of {count}: a length of 0 is no answer, so lengths are "
+                f"unknown",
+                tip=f"--map {LENGTH}=none leaves `{column}` out",
+            )
     whole = bool((responses["tokens"] == responses["length"]).all())
     return responses.noting(all_policy=whole)
 

@@ -139,7 +139,7 @@ class Decoder:
     def _lengths(self, chunk: RowChunk) -> NDArray[np.int64]:
         column = self.columns.column(LENGTH)
         array, location = chunk.table.column(column), self.location_of(chunk, column)
-        numbers = ragged.numbers(array, location)
+        numbers = self._excused(ragged.numbers(array, location).copy(), chunk)
         bad = np.flatnonzero(~((numbers >= 0) & (numbers <= _LONGEST) & (numbers % 1 == 0)))
         if len(bad):
             row = int(bad[0])
@@ -178,6 +178,8 @@ class Decoder:
         for chunk in chunks:
             location, last = self.location_of(chunk, column), row + chunk.table.num_rows
             array, expected = chunk.table.column(column), offsets[row : last + 1] - offsets[row]
+            if kind_of(role) == "number":
+                array = ragged.whole_numbers(array, location)
             if kind_of(role) == "number" and ragged.is_number(array.type):  # of all tokens
                 values.append(np.repeat(ragged.numbers(array, location), np.diff(expected)))
             elif role == ADVANTAGES:
@@ -319,10 +321,15 @@ class Decoder:
         """Set numbers to 0 that their row does not need."""
         if role in rewards and self.null_rewards:
             numbers[self._no_reward(chunk, rewards)] = 0.0
-        if self.excuses_failed and not np.isfinite(numbers).all():
-            numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
+        self._excused(numbers, chunk)
         if role == NEXT_VALUE:  # a response that ended has none
             numbers[~self._truncations(chunk).truncated] = 0.0
+
+    def _excused(self, numbers: Column, chunk: RowChunk) -> Column:
+        """Set numbers that are not finite to 0 in rows that failed, and return all."""
+        if self.excuses_failed and not np.isfinite(numbers).all():
+            numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
+        return numbers
 
     def _failed(self, chunk: RowChunk) -> NDArray[np.bool_]:
         """Return which rows failed, [n]."""
