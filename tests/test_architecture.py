@@ -79,9 +79,7 @@ HOMES = {
         "analysis.browse",
         "formats.conditions",  # of SQL, and what reads rows under them
         "formats.where",
-        "formats.matching",
         "formats.selected",
-        "formats.stream_index",
     ),
     "sqlglot": ("formats.conditions",),
     "vl_convert": ("analysis.report",),

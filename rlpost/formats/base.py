@@ -183,25 +183,6 @@ class Version:
 
 
 @dataclass(frozen=True)
-class IndexBounds:
-    """What the index beside a stream says about the rows of each of its records.
-
-    A field of the index is what a condition on rows means by its name, with these exceptions.
-
-    Args:
-        names: column -> field of the index that has its value.
-        of_trace: fields that are those of the rows if `single` returns so, and else unknown.
-        others: fields that the rows have with another meaning.
-        single: returns whether a record has rows of one trace, from the fields of the index.
-    """
-
-    names: Mapping[str, str]
-    of_trace: frozenset[str]
-    others: frozenset[str]
-    single: Callable[[Mapping[str, Any]], bool]
-
-
-@dataclass(frozen=True)
 class Format:
     """One layout: what a framework's records mean, wherever they are stored.
 
@@ -259,8 +240,6 @@ class Format:
     """Returns a `rlpost.formats.rows.BatchReader`, given a function that returns the
     `OtherFields` of all records."""
     read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
-    index: IndexBounds | None = None
-    """What the index beside a stream says about rows, to read only those that can match."""
     options: tuple[str, ...] = ()
     """Fields of `ReadOptions` that apply to this format; others are rejected."""
     fields: Mapping[str, str] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from sqlglot.tokens import Tokenizer, TokenType  # type: ignore[attr-defined]
 from rlpost.errors import UsageError, no_such
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 Node = Any
@@ -67,7 +67,6 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     exp.EQ: operator.eq, exp.NEQ: operator.ne, exp.GT: operator.gt, exp.GTE: operator.ge,
     exp.LT: operator.lt, exp.LTE: operator.le,
 }  # fmt: skip
-_MIRRORED = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE, exp.EQ: exp.EQ}
 _ARITHMETIC: dict[type, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
     exp.Add: operator.add,
     exp.Sub: operator.sub,
@@ -133,24 +132,9 @@ class Condition:
             raise self._not_allowed("it is nested too deeply") from None
         self.value = built.value
 
-    def possible(self, exact: Collection[str], bounded: Collection[str]) -> pl.Expr | None:
-        """Return an expression that is false only if the condition is true in no row.
-
-        None if the bounds exclude nothing.
-
-        Args:
-            exact: names with one value in all rows, in the column that has their number.
-            bounded: names with the columns of their `bound`s.
-        """
-        return self._possible(self._tree, exact, bounded)
-
     def column(self, name: str) -> str:
         """Return the name of a column for polars, which takes some names for patterns."""
         return str(self.names.index(name))
-
-    def bound(self, name: str, end: Literal["low", "high"]) -> str:
-        """Return the name of the column with the lowest or the highest values of a name."""
-        return f"{self.column(name)} {end}"
 
     def _parsed(self) -> Node:
         try:
@@ -316,53 +300,6 @@ class Condition:
         if len(known) > 1:
             raise self._not_allowed(f"a {NAMES[known[0]]} is compared with a {NAMES[known[1]]}")
         return known[0] if known else "any"
-
-    def _possible(
-        self, node: Node, exact: Collection[str], bounded: Collection[str]
-    ) -> pl.Expr | None:
-        if isinstance(node, exp.Paren):
-            return self._possible(node.this, exact, bounded)
-        if isinstance(node, exp.And | exp.Or):
-            found = [self._possible(part, exact, bounded) for part in node.flatten()]
-            parts = [part for part in found if part is not None]
-            if isinstance(node, exp.Or):
-                return _balanced(operator.or_, parts) if len(parts) == len(found) else None
-            return _balanced(operator.and_, parts) if parts else None
-        names = {one.name for one in node.find_all(exp.Column)}
-        if names and names <= {*exact}:
-            return self._build(node, 0).value.fill_null(True)  # noqa: FBT003
-        test = self._of_bounds(node) if len(names) == 1 and names <= {*bounded} else None
-        return None if test is None else test.fill_null(True)  # noqa: FBT003
-
-    def _of_bounds(self, node: Node) -> pl.Expr | None:
-        """Return what the bounds of a column fulfil if some row does; None if unknown."""
-        if (name := _column(node)) is not None:
-            return self._ends(name)[1]
-        if type(node) in _MIRRORED:
-            left, right, how = node.left, node.right, type(node)
-            if _column(left) is None:
-                left, right, how = right, left, _MIRRORED[how]
-            name, value = _column(left), _constant(right)
-            return None if name is None or value is None else self._compared(name, how, value)
-        if not isinstance(node, exp.Between | exp.In) or (name := _column(node.this)) is None:
-            return None
-        if isinstance(node, exp.In):
-            tests = [self._compared(name, exp.EQ, _constant(one)) for one in node.expressions]
-            return _balanced(operator.or_, tests) if len(tests) <= _MOST_NUMBERS else None
-        low, high = (_constant(node.args[end]) for end in ("low", "high"))
-        if low is None or high is None:
-            return None
-        return self._compared(name, exp.GTE, low) & self._compared(name, exp.LTE, high)
-
-    def _compared(self, name: str, how: type, value: Any) -> pl.Expr:
-        low, high = self._ends(name)
-        if how is exp.EQ:
-            return (low <= pl.lit(value)) & (high >= pl.lit(value))
-        end = high if how in (exp.GT, exp.GTE) else low
-        return _COMPARISONS[how](end, pl.lit(value))  # type: ignore[no-any-return]
-
-    def _ends(self, name: str) -> tuple[pl.Expr, pl.Expr]:
-        return pl.col(self.bound(name, "low")), pl.col(self.bound(name, "high"))
 
 
 def _bare(node: Node) -> Node:

@@ -118,7 +118,7 @@ def _convert(
             *_layout_warnings(options),
         ],
         "skipped_files": [str(path) for path in found.skipped],
-        **({} if options.where is None else {"where": options.where.matches.as_json()}),
+        **({} if options.where is None else {"where": options.where.as_json()}),
         "attempts": {"kept": options.attempts, "left_out": options.stats.replaced},
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
@@ -152,14 +152,7 @@ def _nonfinite_warnings(nonfinite: dict[str, dict[str, int]]) -> list[str]:
 def _attempt_warnings(options: ReadOptions) -> list[str]:
     """Return the warnings about steps that several attempts of a run wrote."""
     stats = options.stats
-    texts = [replaced_text(stats.replaced)] if stats.replaced else []
-    skipped = options.where is not None and options.where.matches.episodes_skipped
-    if skipped and stats.attempts.several and options.attempts == "newest":
-        texts.append(
-            "attempts of the run are compared by the episodes that were opened: a step of which "
-            "those of the newest attempt were skipped keeps an older one (--attempts all keeps all)"
-        )
-    return texts
+    return [replaced_text(stats.replaced)] if stats.replaced else []
 
 
 def _layout_warnings(options: ReadOptions) -> list[str]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.reading import MapItems
+    from rlpost.formats.where import Where
     from rlpost.formats.writer import CanonicalFile
     from rlpost.io.paths import AnyPath, PathText
 
@@ -300,14 +301,25 @@ def dump_reader(
     Raises:
         DataError, NotEnoughMemoryError, ReadWriteError: as `read_dump`.
     """
+    where, options = options.where, replace(options, where=None)
     number = workers or min(cores(), MOST_WORKERS)
     small = workers is None and sum(dump.size for dump in dumps) < _LARGE
     alone = len(dumps) == 1 and _is_whole(dumps[0], options)
     if number == 1 or small or alone or is_sequential(options):
-        yield _batches_of(dumps, options, map_here)
+        yield _matching(dumps, _batches_of(dumps, options, map_here), where)
         return
     with Processes(number) as processes:
-        yield _batches_of(dumps, options, processes.map)
+        yield _matching(dumps, _batches_of(dumps, options, processes.map), where)
+
+
+def _matching(dumps: Sequence[Dump], batches: DumpBatches, where: Where | None) -> DumpBatches:
+    """Yield the rows that match; None follows the last ones of each dump."""
+    if where is None:
+        yield from batches
+        return
+    for dump in dumps:
+        yield from where.batches(iter(batches.__next__, None), dump.path)
+        yield None
 
 
 def _batches_of(dumps: Sequence[Dump], options: ReadOptions, map_items: MapItems) -> DumpBatches:

@@ -106,7 +106,7 @@ def canonical_inputs(
                 made = [*selected.paths]
                 names |= selected.names
                 rows |= selected.rows
-                if not where.matches.matched:
+                if not where.matched:
                     raise where.no_match(local.paths)
             yield InputPaths(made, names, rows).made_of(local)
 

@@ -17,7 +17,7 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.formats.annotations import LISTS, Annotations, fold
 from rlpost.formats.attempts import ATTEMPT
-from rlpost.formats.base import Format, IndexBounds, has
+from rlpost.formats.base import Format, has
 from rlpost.formats.calls import TYPES, call_rows
 from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
@@ -53,15 +53,6 @@ _NODE_LISTS = {
 
 _VERSION = 1
 """Of the schema of traces that verifiers 0.4 writes."""
-
-
-_INDEX = IndexBounds(
-    names={"prompt_id": "group", "domain": "env"},
-    of_trace=frozenset({"reward", "stop_condition"}),
-    others=frozenset({"truncated"}),
-    single=lambda fields: len(fields.get("trace_ids") or ()) == 1,
-)
-"""Of an episode, whose reward in the index is the mean over its traces."""
 
 
 _EXPORT_LISTS = {
@@ -102,7 +93,6 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
             options.stats.evaluated += 1
             continue
         keys = _episode_keys(record, step_key_of(record.file))
-        scalars = {} if options.where is None else _scalars(record)
         if _is_stream(record):  # a relaunch continues the stream, with an id of its own
             run = _field(record, "run", "id")
             keys[ATTEMPT] = options.stats.runs.setdefault(run, len(options.stats.runs) + 1)
@@ -120,8 +110,6 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
                 rows = [*call_rows(trace, facts, ())]
             if not rows:
                 options.stats.counts["trace", "without an answer of its model left out"] += 1
-            for row in rows:
-                row.scalars = scalars
             yield from rows
 
 
@@ -147,23 +135,6 @@ def _annotations(chunk: Path, options: ReadOptions) -> Annotations:
 def _annotations_of(path: Path, options: ReadOptions) -> Annotations:
     """Return the annotations of a dump: a stream, or a file of traces."""
     return _annotations(path / "*" if path.is_dir() else path, options)
-
-
-def _scalars(record: Record) -> dict[str, Any]:
-    """Return what a condition on rows may name of an episode, as the index of a stream does."""
-    traces = record.fields.get("traces")
-    kinds = [_field(one, "info", "kind") for one in _traces(record)] if traces else []
-    kind = next((kind for kind in kinds if kind in ("train", "eval")), None)
-    work = _field(record, "run", "work", "type") or _field(record, "run", "type")
-    return {
-        "id": record.fields.get("id"),
-        "kind": kind or work or "eval",
-        "env": _field(record, "env", "name") or _field(record, "env", "id"),
-        "group": _field(record, "group", "id"),
-        "ok": record.fields.get("ok"),
-        "num_errors": len(record.fields.get("errors") or ()),
-        **{name: x for name, x in record.scalars.items() if name not in _INDEX.of_trace},
-    }
 
 
 def _failure(episode: Record, trace: Record) -> dict[str, Any]:
@@ -204,7 +175,7 @@ def _warn(path: Path, options: ReadOptions) -> None:
         names = ", ".join(f"`{name}`" for name in sorted(new))
         options.stats.warnings.append(f"{notes.folder}: no column is made of the new {names}")
     unknown = sorted(notes.traces - options.stats.annotated)
-    if unknown and options.where is None:
+    if unknown:
         options.stats.warnings.append(
             f"{notes.folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
             f"such as {unknown[0]}"
@@ -498,7 +469,6 @@ TRACES = Format(
         "dumped_mismatch_kl": pa.list_(pa.float32()),
     },
     options=("map",),
-    index=_INDEX,
     source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
     "(chunks.py at 551bfc39, update.py at 799bb508)",
     fields={

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rlpost.errors import DataError, RlpostError, UsageError
 from rlpost.formats.attempts import renumbered
 from rlpost.formats.base import ReadStats
-from rlpost.formats.containers import JSON, PARQUET, STREAM, container_of
+from rlpost.formats.containers import JSON, PARQUET, container_of
 from rlpost.formats.containers.json_text import json_fields
 from rlpost.formats.fields import apply_map
 from rlpost.formats.records import describe, first_names
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.containers.json_text import LineBlock
-    from rlpost.formats.matching import DumpFilter
     from rlpost.formats.records import Record, Row
     from rlpost.formats.rows import BatchReader
 
@@ -76,12 +75,7 @@ def read_dump(
         ReadWriteError: a file cannot be read.
     """
     check_container(path, layout)
-    if options.where is None:
-        return _with_attempts(_batches(path, layout, options, None, map_items), options)
-    from rlpost.formats.matching import DumpFilter  # noqa: PLC0415 - imports polars
-
-    kept = DumpFilter(options.where, path)
-    return kept.batches(_with_attempts(_batches(path, layout, options, kept, map_here), options))
+    return _with_attempts(_batches(path, layout, options, map_items), options)
 
 
 def _with_attempts(
@@ -97,10 +91,9 @@ def _batches(
     path: Path,
     layout: Format,
     options: ReadOptions,
-    kept: DumpFilter | None,
     map_items: MapItems,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a dump as record batches, with the fields that a condition on its rows names."""
+    """Yield a dump as record batches."""
     if layout.read is not None:
         yield from layout.read(path, options)
         return
@@ -108,7 +101,7 @@ def _batches(
     if layout.prepare is not None:
         layout.prepare(path, options)
     lines = lines_of(path, layout, options)
-    reader, earlier = _reader(path, layout, options, map_items, kept), EarlierRows()
+    reader, earlier = _reader(path, layout, options, map_items), EarlierRows()
     if lines is None:
         yield from reader(records_of(path, layout, options), options, earlier)
     else:
@@ -126,8 +119,8 @@ def _batches(
 
 
 def is_sequential(options: ReadOptions) -> bool:
-    """Return whether rows depend on those before them: on their count, or the fields they had."""
-    return options.group_size is not None or options.where is not None
+    """Return whether rows depend on the number of those before them."""
+    return options.group_size is not None
 
 
 def lines_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[LineBlock] | None:
@@ -158,7 +151,6 @@ def _reader(
     layout: Format,
     options: ReadOptions,
     map_items: MapItems,
-    kept: DumpFilter | None,
 ) -> BatchReader:
     """Return what makes batches of the records of a dump."""
     if layout.bind is not None:
@@ -171,7 +163,7 @@ def _reader(
     typed = {**layout.types, **named}.items()
     types = {name: kind for name, kind in typed if name not in options.omitted_columns}
     in_all = {x: kind for x, kind in types.items() if x in named or not pa.types.is_nested(kind)}
-    return partial(_layout_batches, layout, others, types, OtherFields(in_all), kept)
+    return partial(_layout_batches, layout, others, types, OtherFields(in_all))
 
 
 def _layout_batches(
@@ -179,12 +171,11 @@ def _layout_batches(
     others: OtherFields | None,
     types: Mapping[str, pa.DataType],
     in_all: OtherFields,
-    kept: DumpFilter | None,
     records: Iterator[Record],
     options: ReadOptions,
     earlier: EarlierRows,
 ) -> Iterator[pa.RecordBatch]:
-    rows = layout_rows(records, layout, options, others, kept)
+    rows = layout_rows(records, layout, options, others)
     return in_all.add_missing_columns(record_batches(rows, options, types, earlier))
 
 
@@ -198,18 +189,10 @@ def check_container(path: Path, layout: Format) -> None:
 
 
 def records_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[Record]:
-    """Yield the records of a dump: the rows inside them, or what a layout splits them into.
-
-    Those of which an index excludes that a row matches may be left out.
-    """
+    """Yield the records of a dump: the rows inside them, or what a layout splits them into."""
     container = container_of(path)
     assert container is not None
-    records, where = container.records(path, layout.contents), options.where
-    if where is not None and layout.index is not None and container is STREAM:
-        from rlpost.formats.stream_index import indexed_records  # noqa: PLC0415 - imports polars
-
-        records = indexed_records(path, layout.index, where) or records
-    return _of_layout(records, layout, options.rows)
+    return _of_layout(container.records(path, layout.contents), layout, options.rows)
 
 
 def _of_layout(records: Iterator[Record], layout: Format, rows: str | None) -> Iterator[Record]:
@@ -286,15 +269,12 @@ def layout_rows(
     layout: Format,
     options: ReadOptions,
     others: OtherFields | None,
-    kept: DumpFilter | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of records, with kept fields, the user's map and what a condition names."""
+    """Yield the rows of records, with kept fields and the user's map."""
     assert layout.rows is not None
     for row in layout.rows(records, options):
         if others is not None:
             row.values |= others.values(row.record.columns)
         apply_map(row, options.map)
-        if kept is not None:
-            kept.add_fields(row)
         row.record = row.record.position  # its values are many times the row's
         yield row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,6 @@ class Record:
     """The file that contains it; of an archive, the archive's path and the member's."""
     outer: Record | None = None
     """The record that contains it, if it is an item of a list of that record."""
-    scalars: Mapping[str, Any] = field(default_factory=dict)
-    """What an index has about it, if that is not in its fields."""
 
     def __contains__(self, name: object) -> bool:
         return name in self.fields
@@ -172,8 +170,6 @@ class Row:
     record: Record
     """What it was read from, for errors and for the user's map."""
     values: dict[str, Any]
-    scalars: Mapping[str, Any] = field(default_factory=dict)
-    """Numbers and texts about what contains the record, by which rows are selected."""
 
     @property
     def where(self) -> str:

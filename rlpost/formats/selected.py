@@ -1,14 +1,13 @@
 """Parquet inputs under a condition: files of the rows that match, in a temporary folder.
 
-A row group is skipped if the bounds in its footer exclude every row. Of the others the columns that
-the condition names are read, and then all columns of those with a match.
+The columns that the condition names are read, and then all columns of row groups with a match.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -16,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.io.arrow import CellLocation, is_list, is_string
+from rlpost.io.arrow import CellLocation, is_list
 from rlpost.io.input_paths import InputPaths
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.source import CHUNK_TOKENS, Source, partition_types
+from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.io.paths import parse_path
 from rlpost.io.ranges import arrow_file
 from rlpost.recipe.input_columns import resolve_input
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.formats.where import Where
-    from rlpost.io.parquet.source import RowChunk
     from rlpost.io.paths import PathText
 
     Rows = NDArray[np.int64]
@@ -118,12 +116,13 @@ def matching_rows(
             numbers[name] = pl.Series(computed[name]())
         elif name in ROLES:
             raise UsageError(
-                f"{where.matches.condition}: {source.name} has no column for {name}",
+                f"{where.label}: {source.name} has no column for {name}",
                 tip=f"--map {name}=COLUMN",
             )
         else:
             raise where.unknown(name, {*source.columns, *roles, *computed}, source.name)
-    return [_matching(source, i, columns, numbers, where) for i in range(len(source.files))]
+    groups = {role: roles[role] for role in where.group_roles if role in roles}
+    return [_matching(source, i, columns, numbers, groups, where) for i in range(len(source.files))]
 
 
 def _matching(
@@ -131,85 +130,32 @@ def _matching(
     file: int,
     columns: Mapping[str, str],
     numbers: Mapping[str, pl.Series],
+    groups: Mapping[str, str],
     where: Where,
 ) -> Rows:
-    """Return the numbers of the rows of a file that match."""
-    footer, matches = source.footers[file], where.matches
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    sizes = [sum(one.column(i).total_compressed_size for i in range(one.num_columns))
-             for one in groups]  # fmt: skip
-    possible = where.possible(_bounds(source, file, columns), len(groups))
-    matches.rows += footer.num_rows
-    matches.row_groups += len(groups)
-    matches.row_groups_skipped += int((~possible).sum())
-    matches.bytes += sum(sizes)
-    matches.bytes_skipped += sum(np.asarray(sizes)[~possible].tolist())
-    parts = [np.zeros(0, np.int64)]
-    read = sorted({*columns.values()})
-    kept = {*np.flatnonzero(possible).tolist()}
-    for chunk in source.read_file(file, read, _ROWS, "", kept):
-        values = _values(source, chunk, columns, where)
-        first = source.first_rows[file] + chunk.first_row
-        values |= {name: one[first : first + chunk.table.num_rows] for name, one in numbers.items()}
-        parts.append(chunk.first_row + np.flatnonzero(where.matching(values)))
-    rows = np.concatenate(parts)
-    matches.matched += len(rows)
-    return rows
+    """Return the numbers of the rows of a file that match, and count them.
 
-
-def _values(
-    source: Source, chunk: RowChunk, columns: Mapping[str, str], where: Where
-) -> dict[str, pl.Series]:
-    """Return the values of a chunk by name."""
-    path, first = str(source.files[chunk.file].path), chunk.first_row
-    return {
-        name: where.values(name, chunk.table.column(column), CellLocation(path, first, column))
-        for name, column in columns.items()
-    }
-
-
-def _bounds(
-    source: Source, file: int, columns: Mapping[str, str]
-) -> dict[str, tuple[pl.Series, pl.Series]]:
-    """Return the lowest and the highest value of each column in each row group of a file."""
-    footer, schema = source.footers[file], source.schemas[file]
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    partitions = dict(source.files[file].partitions)
-    bounds: dict[str, tuple[pl.Series, pl.Series]] = {}
-    for name, column in columns.items():
-        if column not in schema.names:
-            kind = partition_types(source.files)[column]
-            value = int(partitions[column]) if pa.types.is_integer(kind) else partitions[column]
-            same = pl.Series([value] * len(groups))
-            bounds[name] = same, same
-        elif name == column or name != "truncated":  # else what counts is computed from it
-            kind = _polars_type(schema.field(column).type)
-            if kind is not None:
-                ends = [_ends(group, column) for group in groups]
-                low, high = ([pair[end] for pair in ends] for end in (0, 1))
-                bounds[name] = pl.Series(low, dtype=kind), pl.Series(high, dtype=kind)
-    return bounds
-
-
-def _polars_type(kind: pa.DataType) -> Any:
-    """Return the type of a column whose bounds are compared; None of others, such as times."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (is_string(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind)
-            or pa.types.is_float32(kind) or pa.types.is_float64(kind)):  # fmt: skip
-        return None
-    series = pl.from_arrow(pa.array([], kind))
-    assert isinstance(series, pl.Series)
-    return series.dtype
-
-
-def _ends(group: pq.RowGroupMetaData, column: str) -> tuple[Any, Any]:
-    """Return the lowest and the highest value of a column in a row group; None if unknown."""
-    chunks = (group.column(i) for i in range(group.num_columns))
-    chunk = next((one for one in chunks if one.path_in_schema == column), None)
-    bounds = None if chunk is None else chunk.statistics
-    if bounds is None or not bounds.has_min_max:
-        return None, None
-    return bounds.min, bounds.max
+    Args:
+        source: the input.
+        file: its number.
+        columns: name in the condition -> column.
+        numbers: name in the condition -> values of all rows of the input.
+        groups: role -> column, of those that name a prompt group.
+        where: the condition.
+    """
+    path, parts = str(source.files[file].path), [np.zeros(0, np.int64)]
+    read = sorted({*columns.values(), *groups.values()})
+    for chunk in source.read_file(file, read, _ROWS, ""):
+        first, table = chunk.first_row, chunk.table
+        begin = source.first_rows[file] + first
+        values = {name: own[begin : begin + table.num_rows] for name, own in numbers.items()}
+        for name, column in columns.items():
+            place = CellLocation(path, first, column)
+            values[name] = where.values(name, table.column(column), place)
+        kept = where.matching(values)
+        where.count(kept, {role: table.column(column) for role, column in groups.items()})
+        parts.append(first + np.flatnonzero(kept))
+    return np.concatenate(parts)
 
 
 def _write(source: Source, file: int, rows: Rows, target: Path) -> None:

@@ -1,13 +1,11 @@
 """Conditions on rows, such as `reward > 0 and domain = 'math'`, over scalars.
 
-A number that is NaN counts as null, so a comparison with it is never true. That makes the bounds of
-a column enough to exclude many rows at once: those of a row group, of an episode in an index.
+A number that is NaN counts as null, so a comparison with it is never true.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -15,22 +13,20 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from rlpost.display.text import counted, size
+from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.conditions import NAMES, Condition
-from rlpost.io.arrow import without_dictionary
+from rlpost.io.arrow import CellLocation, without_dictionary
 from rlpost.io.finish_reasons import truncations
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from rlpost.formats.conditions import Kind
-    from rlpost.io.arrow import CellLocation
-
-    Bounds = Mapping[str, tuple[pl.Series, pl.Series]]
 
 
 _OF_GROUPS = {"batch", "step", "group", "domain"}  # all responses of a group have the same
@@ -43,50 +39,14 @@ _KINDS: dict[str, Callable[[pl.DataType], bool]] = {
 }
 
 
-@dataclass
-class SelectionCounts:
-    """What a condition kept, and what did not have to be read for it."""
-
-    condition: str
-    """As typed, with its flag."""
-    rows: int = 0
-    """Rows of the input; without those of episodes that an index excludes."""
-    matched: int = 0
-    row_groups: int = 0
-    row_groups_skipped: int = 0
-    """Row groups whose bounds exclude every row."""
-    bytes: int = 0
-    bytes_skipped: int = 0
-    """Bytes of these row groups, or of the episodes that an index excludes."""
-    episodes: int = 0
-    """Episodes of an index."""
-    episodes_skipped: int = 0
-    """Of these, those that it excludes."""
-    notes: list[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the counts, and `line`."""
-        return {**vars(self), "line": self.line()}
-
-    def line(self) -> str:
-        """Return `12 of 512 rows match --where ok; 3 of 4 row groups (1.2 MB) were skipped`."""
-        parts = [f"{self.matched:,} of {counted(self.rows, 'row')} match {self.condition}"]
-        skipped = f"{self.row_groups_skipped:,} of {counted(self.row_groups, 'row group')}"
-        if self.row_groups:
-            parts.append(f"skipped {skipped} ({size(self.bytes_skipped)})")
-        if self.episodes:
-            skipped = f"{self.episodes_skipped:,} of {counted(self.episodes, 'episode')}"
-            parts.append(f"skipped {skipped} ({size(self.bytes_skipped)})")
-        return "; ".join([*parts, *self.notes])
-
-
 class Where:
-    """A condition on rows.
+    """A condition on rows, and counts of the rows that it kept.
 
     Args:
         text: the expression.
         chosen: role -> column, as of `--map`.
         flag: the option, for errors.
+        shown: what the user typed; None: the expression.
 
     Raises:
         UsageError: it is no condition, names nothing, or has what is not allowed.
@@ -97,32 +57,31 @@ class Where:
         text: str,
         chosen: Mapping[str, str] = MappingProxyType({}),
         flag: str = "--where",
+        shown: str | None = None,
     ) -> None:
-        self.text, self.chosen, self.flag = text, chosen, flag
+        self.chosen, self.flag, self.label = chosen, flag, f"{flag} {shown or text}"
         self.condition = Condition(text, flag)
         self.names = tuple(self.condition.names)
         if not self.names:
             raise self.error("names no column, so it is the same for all rows")
-        notes = [] if _OF_GROUPS.issuperset(self.names) else ["prompt groups may be incomplete"]
-        self.matches = SelectionCounts(f"{flag} {text}", notes=notes)
+        self.rows = self.matched = 0
+        self._groups: dict[bool, list[NDArray[np.uint64]]] = {True: [], False: []}
 
     def error(self, problem: str) -> UsageError:
         """Return an error that quotes the condition."""
-        return UsageError(f"{self.flag} {self.text}: {problem}")
+        return UsageError(f"{self.label}: {problem}")
 
     def no_match(self, paths: Iterable[object]) -> DataError:
         """Return the error for a condition that no row of these inputs fulfils."""
         topic = "steps" if self.flag == "--steps" else "columns"
         tip = f"rlpost inspect IN --about {topic} prints what the input has"
-        return DataError(f"{', '.join(map(str, paths))}: {self.matches.line()}", tip=tip)
+        return DataError(f"{', '.join(map(str, paths))}: {self.line()}", tip=tip)
 
     def unknown(self, name: str, known: Iterable[str], of: str) -> UsageError:
         """Return the error for a name that is neither a column nor a role nor a field."""
         names = sorted({*known})
         every = f"the names are {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"  # noqa: PLR2004
-        return UsageError(
-            no_such(f"{self.flag} {self.text}: {of} has no {name!r}", name, names, every)
-        )
+        return UsageError(no_such(f"{self.label}: {of} has no {name!r}", name, names, every))
 
     def columns(self, columns: Iterable[str], roles: Mapping[str, str]) -> dict[str, str | None]:
         """Return the column of each name; None if there is none.
@@ -180,29 +139,74 @@ class Where:
         found: NDArray[np.bool_] = result.cast(pl.Boolean).fill_null(False).to_numpy()  # noqa: FBT003
         return found
 
-    def possible(self, bounds: Bounds, count: int) -> NDArray[np.bool_]:
-        """Return which parts may have a row that matches, [count].
+    @property
+    def group_roles(self) -> tuple[str, ...]:
+        """Roles that name a prompt group; none if the condition keeps each group as a whole."""
+        return () if _OF_GROUPS.issuperset(self.names) else ("group", "batch")
+
+    def count(self, kept: NDArray[np.bool_], groups: Mapping[str, pa.Array]) -> None:
+        """Count rows, those that match, and the prompt groups that have rows of both kinds.
 
         Args:
-            bounds: name -> the lowest and the highest value in each part, null if unknown; one
-                series twice if each part has a single value. Names may be missing.
-            count: of parts.
+            kept: which rows match, [n].
+            groups: those of `group_roles` that the rows have, [n] each.
         """
-        condition = self.condition
-        exact = {name: low for name, (low, high) in bounds.items() if low is high}
-        test = condition.possible(exact.keys(), bounds.keys())
-        if test is None:
-            return np.ones(count, np.bool_)
-        columns = {condition.column(name): one for name, one in exact.items()}
-        for name, (low, high) in bounds.items():
-            columns |= {condition.bound(name, "low"): low, condition.bound(name, "high"): high}
-        frame = _comparable(pl.DataFrame(columns))
-        try:
-            result = frame.select(test).to_series()
-        except pl.exceptions.PolarsError:  # reading the rows raises the error
-            return np.ones(count, np.bool_)
-        found: NDArray[np.bool_] = result.cast(pl.Boolean).fill_null(True).to_numpy()  # noqa: FBT003
-        return found
+        self.rows += len(kept)
+        self.matched += int(kept.sum())
+        if "group" in groups:
+            plain = {role: pl.from_arrow(without_dictionary(key)) for role, key in groups.items()}
+            keys = pl.DataFrame(plain)
+            known, codes = keys["group"].is_not_null().to_numpy(), keys.hash_rows().to_numpy()
+            for which, groups_of in self._groups.items():
+                groups_of.append(np.unique(codes[known & (kept == which)]))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts, and `line`."""
+        empty = np.zeros(0, np.uint64)
+        groups, others = (np.unique(np.concatenate([empty, *x])) for x in self._groups.values())
+        cut = len(np.intersect1d(groups, others))
+        line = f"{self.matched:,} of {counted(self.rows, 'row')} match {self.label}"
+        if cut:
+            many = f"{cut:,} of {counted(len(groups), 'prompt group')}"
+            line += f"; {many} {'is' if len(groups) == 1 else 'are'} cut to part of their rows"
+        return {
+            "condition": self.label,
+            "rows": self.rows,
+            "matched": self.matched,
+            "groups": len(groups),
+            "groups_cut": cut,
+            "line": line,
+        }
+
+    def line(self) -> str:
+        """Return `12 of 512 rows match --where ok; 3 of 4 prompt groups are cut to ...`."""
+        return str(self.as_json()["line"])
+
+    def batches(self, batches: Iterable[pa.RecordBatch], path: Path) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a dump that match; a column that a batch lacks is null there.
+
+        Raises:
+            UsageError: no batch has a column for a name, or the condition does not fit the types.
+        """
+        known, missing = set[str](), {*self.names}
+        for batch in batches:
+            roles, values = role_columns(batch.schema.names), {}
+            known |= {*batch.schema.names, *roles}
+            for name, column in self.columns(batch.schema.names, roles).items():
+                if column is None:
+                    values[name] = pl.Series([None] * batch.num_rows)
+                else:
+                    missing.discard(name)
+                    place = CellLocation(str(path), 0, column)
+                    values[name] = self.values(name, batch.column(column), place)
+            kept = self.matching(values)
+            named = [role for role in self.group_roles if role in roles]
+            self.count(kept, {role: batch.column(roles[role]) for role in named})
+            if kept.any():
+                yield batch.filter(pa.array(kept))
+        if missing and known:
+            name = next(name for name in self.names if name in missing)
+            raise self.unknown(name, known, str(path))
 
 
 def of_steps(text: str, chosen: Mapping[str, str]) -> Where:
@@ -221,9 +225,7 @@ def of_steps(text: str, chosen: Mapping[str, str]) -> Where:
     if first and end and int(first) >= int(end):
         raise UsageError(f"--steps {text}: has no step, since END is not part of it")
     tests = [f"batch >= {first}"] * bool(first) + [f"batch < {end}"] * bool(end)
-    where = Where(" and ".join(tests), chosen, "--steps")
-    where.text, where.matches = text, SelectionCounts(f"--steps {text}")
-    return where
+    return Where(" and ".join(tests), chosen, "--steps", text)
 
 
 def role_columns(columns: Iterable[str]) -> dict[str, str]:

@@ -101,9 +101,9 @@ def advantages(
             return Summary(api.advantages(paths, output, recipe, run))
     with _opened(inputs, output, options, where=kept, progress=progress) as (own, run):
         if kept is not None:
-            api.check_steps(own.paths, recipe or Recipe(), run, kept.matches.condition)
+            api.check_steps(own.paths, recipe or Recipe(), run, kept.label)
         summary = own.result(api.advantages(own.paths, output, recipe, run))
-        selected = {} if kept is None else {"steps_read": kept.matches.as_json()}
+        selected = {} if kept is None else {"steps_read": kept.as_json()}
         return Summary(summary | selected)
 
 
@@ -563,8 +563,8 @@ def convert(
         group_size: consecutive records per group, if they have no group id.
         tokenizer: makes `response_token_ids` and `response_length` from response texts, as with
             `--tokenizer`, of dumps without tokens.
-        where: a condition on rows in SQL, as with `--where`: over roles, columns and scalar fields
-            of records; others are left out.
+        where: a condition on rows in SQL, as with `--where`: over roles and columns; others are
+            left out.
         attempts: of a step that several attempts of a run wrote, by `run_attempt`, keep the rows of
             the newest, or all.
         nonfinite: NaN and infinite numbers are kept and counted, or an error.
@@ -732,7 +732,7 @@ def _of_inputs(facts: Facts, own: OpenInputs) -> Inspection:
 
     facts = with_names(facts, own.inputs, own)
     if own.where is not None:
-        facts = replace(facts, where=own.where.matches.as_json())
+        facts = replace(facts, where=own.where.as_json())
     if own.of_tables or own.where is not None:  # the storage is temporary
         files = [replace(file, bytes=0, row_groups=0, writer="") for file in facts.input.files]
         stored = replace(facts.input, files=files, bytes=0, row_groups=0, columns=[])

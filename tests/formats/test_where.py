@@ -1,7 +1,8 @@
-"""Conditions on rows: names, bounds that exclude nothing that matches, errors."""
+"""Conditions on rows: names, rows of Parquet and dumps that match, groups that are cut, errors."""
 
 from __future__ import annotations
 
+import json
 import math
 
 import polars as pl
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stream_of_episodes import episode, write_stream
 
 import rlpost
 from rlpost.display.reporter import SilentReporter
@@ -26,12 +28,14 @@ ROW = st.fixed_dictionaries(
         "step": st.sampled_from([None, -1, 0, 1, 2]),
         "domain": st.sampled_from([None, "", "a", "b'", "c"]),
         "ok": st.sampled_from([None, True, False]),
+        "prompt_id": st.sampled_from([None, "g", "h"]),
     }
 )
 TYPES = pa.schema(
     {
-        "reward": pa.float64(), "small": pa.float32(), "step": pa.uint64(), "domain": pa.string(),
-        "ok": pa.bool_(), "tokens": pa.list_(pa.int32()),
+        "reward": pa.float64(), "small": pa.float32(), "step": pa.uint64(),
+        "domain": pa.dictionary(pa.int32(), pa.string()), "ok": pa.bool_(),
+        "prompt_id": pa.string(), "tokens": pa.list_(pa.int32()),
     }
 )  # fmt: skip
 SIGN = st.sampled_from(["<", "<=", "=", "==", "<>", ">", ">="])
@@ -65,43 +69,46 @@ def written(path, rows, size):
 
 
 def kept(path, text):
-    """The rows that match, read by way of row groups."""
+    """The rows that match, and the counts."""
     where = Where(text)
     try:
         with open_inputs([path], reporter=SilentReporter(), where=where) as own:
-            return pl.concat(map(pl.read_parquet, own.paths)), where.matches
+            return pl.concat(map(pl.read_parquet, own.paths)), where.as_json()
     except DataError:
-        return None, where.matches
+        return None, where.as_json()
 
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(ROW, min_size=1, max_size=9), size=st.integers(1, 4), text=CONDITION)
-def test_row_groups_give_what_a_filter_afterwards_gives(tmp_path_factory, rows, size, text):
+def test_files_give_what_a_filter_afterwards_gives(tmp_path_factory, rows, size, text):
     path = tmp_path_factory.mktemp("where") / "in.parquet"
     table = written(path, rows, size).with_columns(pl.col("reward", "small").fill_nan(None))
-    expected = table.filter(pl.sql_expr(text))["tokens"].to_list()
-    found, matches = kept(path, text)
+    table = table.with_columns(pl.col("domain").cast(pl.String))
+    table = table.with_columns(kept=pl.sql_expr(text).fill_null(value=False))
+    expected = table.filter("kept")["tokens"].to_list()
+    found, counts = kept(path, text)
     assert ([] if found is None else found["tokens"].to_list()) == expected
-    assert (matches.rows, matches.matched) == (len(rows), len(expected))
+    assert (counts["rows"], counts["matched"]) == (len(rows), len(expected))
+    groups = table.filter(pl.col("prompt_id").is_not_null()).group_by("prompt_id", "step")
+    groups = groups.agg(pl.col("kept").any(), all=pl.col("kept").all()).filter("kept")
+    if "reward" in text or "small" in text or "ok" in text:  # other names are the same in a group
+        assert counts["groups"] == len(groups)
+        assert counts["groups_cut"] == len(groups) - groups["all"].sum()
 
 
-@pytest.mark.parametrize(
-    ("text", "skipped"),
-    [
-        ("step >= 2", 2), ("step = 1", 3), ("1 > step", 3), ("step between 1 and 2", 2),
-        ("step in (0, 3)", 2), ("step > 0.5 and domain = 'a'", 3), ("step < 1 or step > 2.5", 2),
-        ("abs(step) >= 2", 0), ("ok", 2), ("domain > 'a'", 2), ("not (step = 1)", 0),
-    ],
-)  # fmt: skip
-def test_row_groups_whose_bounds_exclude_a_match_are_not_read(tmp_path, text, skipped):
-    rows = [
-        {"reward": 0.0, "small": 0.0, "step": i, "domain": "ab"[i > 1], "ok": i % 2 == 1}
-        for i in range(4)
-    ]
-    written(tmp_path / "in.parquet", rows, 1)
-    _, matches = kept(tmp_path / "in.parquet", text)
-    assert (matches.row_groups, matches.row_groups_skipped) == (4, skipped)
-    assert matches.bytes * skipped == matches.bytes_skipped * 4 or 0 < skipped < 4
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_the_screen_counts_prompt_groups_that_are_cut(tmp_path, suffix):
+    rows = [{"prompt_id": f"g{i // 3}", "step": i // 6, "reward": 1.0 * (i in (0, 4, 5, 6, 7, 8)),
+             "response_mask": [1]} for i in range(9)]  # fmt: skip
+    path = tmp_path / f"in.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=2)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    where = rlpost.inspect(path, where="reward > 0").where
+    assert (where["rows"], where["matched"], where["groups"], where["groups_cut"]) == (9, 6, 3, 2)
+    assert "; 2 of 3 prompt groups are cut" in where["line"]
+    assert rlpost.inspect(path, where="step = 1").where["groups_cut"] == 0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +172,7 @@ def test_partitions_and_folders_stay_what_they_are(tmp_path):
         pq.write_table(table, folder / "a.parquet")
     summary = rlpost.advantages(tmp_path / "in", tmp_path / "out", rlpost.Recipe(), steps="4:")
     assert [*(tmp_path / "out").rglob("*.parquet")] == [tmp_path / "out" / "step=4" / "a.parquet"]
-    assert (summary["responses"], summary["steps_read"]["row_groups_skipped"]) == (2, 1)
+    assert (summary["responses"], summary["steps_read"]["rows"]) == (2, 4)
 
 
 def test_steps_are_whole_and_their_end_is_not_part_of_them(tmp_path):
@@ -203,3 +210,24 @@ def test_steps_exclude_what_needs_whole_inputs_or_earlier_steps(tmp_path, option
     pq.write_table(table, tmp_path / "in.parquet")
     with pytest.raises(UsageError, match="--steps 1:"):
         rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out", steps="1:", **options)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [("envs = 'a'", "has no 'envs'.*domain"), ("ok", r"has no 'ok'.*failure"),
+     ("prompt_token_ids = 1", "a scalar is needed"), ("reward > 'a'", "does not fit")],
+)  # fmt: skip
+def test_names_of_a_dump_are_columns_and_roles(tmp_path, where, message):
+    write_stream(tmp_path / "a", [[episode(i) for i in range(3)]])
+    with pytest.raises(UsageError, match=message):
+        rlpost.convert(tmp_path / "a", tmp_path / "o.parquet", where=where)
+
+
+def test_a_column_that_some_rows_of_a_dump_lack_is_null_in_them(tmp_path):
+    rows = [{"prompt_id": "a", "reward": 1.0, **({"late": i} if i > 4500 else {})}
+            for i in range(5000)]  # fmt: skip
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for where, expected in (("late >= 4999", 1), ("late is null", 4501)):
+        out = tmp_path / "o.parquet"
+        summary = rlpost.convert(tmp_path / "in.jsonl", out, where=where, overwrite=True)
+        assert (summary["responses"], summary["where"]["rows"]) == (expected, 5000)

@@ -65,7 +65,7 @@ def browse(
             kept = condition(where, columns_map)
             listed = ""
             if kept is not None and not {*COMPUTED}.isdisjoint(kept.names):
-                listed, kept = kept.text, None  # computed from the rows of the whole input
+                listed, kept = where or "", None  # computed from the rows of the whole input
             opened = until_end.enter_context(open_inputs(paths, reporter=reporter, where=kept))
             index = build_index(
                 opened.paths, columns_map, reporter,
@@ -79,7 +79,7 @@ def browse(
                     index.number(measure, reporter)
         index = replace(index, made_of=opened)
         with _drawn_on_stdout():
-            Browser(index, listed, "" if kept is None else kept.matches.line()).run()
+            Browser(index, listed, "" if kept is None else kept.line()).run()
 
 
 @contextmanager

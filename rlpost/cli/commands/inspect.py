@@ -235,7 +235,7 @@ def _show_responses(paths: list[str], where: str | None, **options: Any) -> None
     kept, reporter = condition(where, options["columns_map"]), SilentReporter(echo)
     with open_inputs(paths, reporter=reporter, where=kept) as opened:
         if kept is not None:
-            reporter.note(kept.matches.line())
+            reporter.note(kept.line())
         views.show(opened.paths, made_of=opened, **options)
 
 

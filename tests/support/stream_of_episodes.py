@@ -1,4 +1,4 @@
-"""A stream of prime-rl with its index, as the file monitor of its orchestrator writes them."""
+"""A stream of prime-rl, as the file monitor of its orchestrator writes it."""
 
 from __future__ import annotations
 
@@ -44,46 +44,11 @@ def episode(
     }  # fmt: skip
 
 
-def index_row(line: int, record: dict[str, Any], chunk: int, offset: int) -> dict[str, Any]:
-    """Return what prime-rl's index has about an episode, as far as conditions name it."""
-    rewards = [trace["rewards"]["r"]["score"] for trace in record["traces"]]
-    return {
-        "cost": None, "line": line, "offset": offset, "id": record["id"], "kind": "train",
-        "trace_ids": [trace["id"] for trace in record["traces"]],
-        "env": record["env"]["name"], "group": record["group"]["id"], "ok": record["ok"],
-        "num_errors": len(record["errors"]), "reward": sum(rewards) / len(rewards),
-        "advantage": None, "input_tokens": 2, "output_tokens": 6, "turns": 1, "branches": 1,
-        "stop_condition": "done", "truncated": False, "duration": float(line), "chunk": chunk,
-    }  # fmt: skip
-
-
-def write_stream(
-    folder: Path, chunks: Sequence[Iterable[dict[str, Any]]], *, indexed: bool = True
-) -> Path:
+def write_stream(folder: Path, chunks: Sequence[Iterable[dict[str, Any]]]) -> Path:
     """Write episodes to `folder/stream`, a plain file for each chunk; return the stream."""
-    stream, line = folder / "stream", 0
+    stream = folder / "stream"
     stream.mkdir(parents=True)
-    rows = []
     for chunk, records in enumerate(chunks):
-        offset = 0
-        with (stream / f"{chunk:05}.jsonl").open("wb") as file:
-            for record in records:
-                line += 1
-                rows.append(index_row(line, record, chunk, offset))
-                offset += file.write(json.dumps(record).encode() + b"\n")
-    if indexed:
-        write_index(stream, rows)
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        (stream / f"{chunk:05}.jsonl").write_text(text)
     return stream
-
-
-def write_index(stream: Path, rows: Iterable[dict[str, Any]]) -> Path:
-    """Write the index of a stream."""
-    path = stream.with_name(f"{stream.name}.index.jsonl")
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def read_index(stream: Path) -> list[dict[str, Any]]:
-    """Return the rows of the index of a stream."""
-    path = stream.with_name(f"{stream.name}.index.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
