@@ -15,7 +15,13 @@ import pyarrow as pa
 from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, ReadStats
-from rlpost.formats.containers import FOLDER, STREAM, container_of, without_suffixes
+from rlpost.formats.containers import (
+    FOLDER,
+    STREAM,
+    container_of,
+    has_objects,
+    without_suffixes,
+)
 from rlpost.formats.containers.json_text import LINES_BYTES
 from rlpost.formats.exported import is_beside
 from rlpost.formats.pickles import is_cut_archive
@@ -128,6 +134,8 @@ def _expand(text: str, dump_format: Format | None) -> FoundDumps:
     try:
         if path.is_dir():
             whole = detect(path) if dump_format is None or dump_format.fits(path) else None
+            if dump_format is not None and FOLDER in dump_format.containers and has_objects(path):
+                whole = whole or (dump_format if dump_format.name in GENERIC else None)
             if whole is not None:
                 return FoundDumps([Dump(path, whole, Path(path.name))])
             files = sorted(file for file in path.rglob("*") if _visible(file, path))
@@ -179,11 +187,9 @@ def _directory(
         found.dumps.append(Dump(folder, layout, relative))
         part |= {file for file in files if layout.contains(folder, file)}
     for file in files:
-        if file in part:
+        if file in part or is_beside(file):
             continue
         own = _format_if_fits(file, dump_format) if dump_format else detect(file)
-        if own is None and is_beside(file):
-            continue
         if own is None:
             found.skipped.append(file)
         else:
@@ -256,8 +262,7 @@ def _format_if_fits(file: Path, dump_format: Format) -> Format | None:
     if container is None or container not in dump_format.containers:
         return None
     if dump_format.name in GENERIC:
-        is_other = any(other.fits(file) for other in FORMATS.values() if other is not dump_format)
-        return None if is_other else dump_format
+        return dump_format
     unreadable = not container.first(file, dump_format.contents)
     return dump_format if unreadable or dump_format.fits(file) else None
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from rlpost.errors import DataError, UsageError, closest
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, Format
-from rlpost.formats.containers import EVERYTHING, JSON, ZIP, container_of
+from rlpost.formats.containers import EVERYTHING, FOLDER, JSON, ZIP, container_of
 from rlpost.formats.containers import PARQUET as PARQUET_FILES
 from rlpost.formats.exported import is_exported, jsonl_batches, schema_of
 from rlpost.formats.fields import as_count, column_of, read_key, read_role
@@ -453,7 +453,7 @@ _ROLES = tuple(role for role in ROLES if role not in TOKEN_IDS)
 JSONL = Format(
     name="jsonl",
     title="any JSONL or JSON array with one object per response, with --map ROLE=FIELD",
-    containers=(JSON, ZIP),
+    containers=(JSON, ZIP, FOLDER),
     roles=_ROLES,
     missing_roles=_MISSING_ROLES,
     sniff=sniff_jsonl,

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 """Suffix -> codec."""
 _BUFFER = 1 << 20  # bytes: a line with token lists has 10 to 500 kB
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""First bytes -> codec."""
 _SKIPPABLE = b"\x2a\x4d\x18"  # bytes 1 to 3 of a frame without data; byte 0 is 0x50 to 0x5f
 _TABLE_MAGIC, _FOOTER_MAGIC = 0x184D2A5E, 0x8F92EAB1
 _HEAD, _FOOTER = struct.Struct("<II"), struct.Struct("<IBI")
@@ -57,7 +58,7 @@ def codec_of(path: Path) -> str | None:
     """
     with read_errors(path), path.open("rb") as file:
         head = file.read(4)
-    for magic, codec in _MAGIC.items():
+    for magic, codec in MAGIC.items():
         if head.startswith(magic):
             return codec
     if head[1:] == _SKIPPABLE and head[0] >> 4 == 5:  # noqa: PLR2004

@@ -13,7 +13,7 @@ import torch
 
 import rlpost
 from rlpost.errors import DataError, NotEnoughMemoryError, UsageError
-from rlpost.formats.containers import archives, json_text, streams
+from rlpost.formats.containers import PARQUET, PICKLE, archives, container_of, json_text, streams
 from rlpost.io import compressed
 from rlpost.io.memory_limit import MemoryLimit
 
@@ -56,6 +56,41 @@ def test_every_container_has_the_same_rows(tmp_path):
         tables[name] = pq.read_table(tmp_path / "out.parquet")
     assert all(table.equals(tables["lines.jsonl"]) for table in tables.values())
     assert tables["lines.jsonl"]["text"].to_pylist() == [row["text"] for row in ROWS]
+
+
+def test_the_content_decides_and_the_suffix_does_not(tmp_path):
+    of_content = {**containers(tmp_path), "eval": archive(tmp_path / "a", {
+        "header.json": b"{}", "_journal/0.json": b"{}",
+        **{f"samples/{i:03d}.json": json.dumps(row).encode() for i, row in enumerate(ROWS)},
+    })}  # fmt: skip
+    for data in of_content.values():
+        (tmp_path / "run.traj").write_bytes(data)
+        rlpost.convert(tmp_path / "run.traj", tmp_path / "o.parquet", "jsonl", overwrite=True)
+        assert pq.read_table(tmp_path / "o.parquet")["text"].to_pylist() == [
+            x["text"] for x in ROWS
+        ]
+    torch.save({"a": 1}, tmp_path / "a.zip")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.json")
+    kinds = [container_of(tmp_path / name) for name in ("a.zip", "a.json", "missing.pt")]
+    assert kinds == [PICKLE, PARQUET, PICKLE]
+
+
+def test_a_folder_of_one_object_a_file_is_one_dump(tmp_path):
+    for i, row in enumerate([*ROWS[:9], {**ROWS[9], "late": [1]}]):
+        file = tmp_path / "in" / f"task{i % 2}" / f"{i}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(row, indent=1))
+    rlpost.convert(tmp_path / "in", tmp_path / "o.parquet", "jsonl")
+    table = pq.read_table(tmp_path / "o.parquet")
+    assert sorted(table["reward"].to_pylist()) == [row["reward"] for row in ROWS[:10]]
+    assert table["late"].null_count == 9
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.pt"])
+def test_a_pointer_of_git_lfs_is_an_error_with_the_command(name, tmp_path):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(DataError, match=rf"{name}: is a pointer of Git LFS.*git lfs pull"):
+        rlpost.convert(tmp_path / name, tmp_path / "o.parquet")
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,17 @@ and turns records into rows.
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlpost.errors import DataError
 from rlpost.formats.containers import archives, json_text, streams, tables
 from rlpost.formats.pickles import first_texts
-from rlpost.io.compressed import COMPRESSED
+from rlpost.io.compressed import COMPRESSED, MAGIC
 from rlpost.io.parquet.column_names import column_names_of
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ class Contents:
 
 
 EVERYTHING = Contents()
+_TRIED = 16  # files of a directory that show what all are
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Container:
 
     Args:
         name: in errors, such as "a zip archive".
-        suffixes: of its files; none: it is a directory.
+        suffixes: of its files, a hint where their first bytes say nothing.
         records: yields the records of a path; `Contents` names those of a layout.
         first: returns the fields of the first record, or their names with None; cheap, never
             raises, and executes nothing of the file.
@@ -58,16 +63,30 @@ class Container:
     lines: Callable[[Path], Iterator[LineBlock] | None] = lambda _: None
 
 
+def _folder_files(folder: Path, contents: Contents) -> Iterator[Path]:
+    """Yield the files of a directory that have records: those of a pattern, or all of JSON."""
+    for file in sorted(folder.rglob(contents.members or "*")):
+        hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
+        if contents.members or (not hidden and file.is_file() and container_of(file) is JSON):
+            yield file
+
+
 def _folder_records(folder: Path, contents: Contents) -> Iterator[Record]:
-    for file in sorted(folder.rglob(contents.members)):
+    for file in _folder_files(folder, contents):
         yield from json_text.json_records(file)
 
 
 def _folder_first(folder: Path, contents: Contents) -> Mapping[str, Any]:
-    if not contents.members:
+    if not contents.members and not has_objects(folder):
         return {}
-    first = next((file for file in folder.rglob(contents.members) if file.is_file()), None)
+    first = next((file for file in _folder_files(folder, contents) if file.is_file()), None)
     return {} if first is None else json_text.first_fields(first)
+
+
+def has_objects(folder: Path) -> bool:
+    """Return whether a directory has several files of JSON, of one object each."""
+    files = [*islice(_folder_files(folder, EVERYTHING), _TRIED)]
+    return len(files) > 1 and all(map(json_text.is_one_object, files))
 
 
 JSON = Container(
@@ -91,7 +110,7 @@ PICKLE = Container(
 )
 ZIP = Container(
     "a zip archive of JSON files",
-    (".zip",),
+    (".zip", ".eval"),
     lambda path, contents: archives.zip_records(path, contents.members),
     lambda path, contents: archives.zip_fields(path, contents.members),
 )
@@ -108,21 +127,49 @@ FILES = (JSON, PARQUET, PICKLE, ZIP)
 
 
 def container_of(path: AnyPath) -> Container | None:
-    """Return the container of a file by its name, or of a directory; None of other files.
+    """Return how the records of a path are stored, by its first bytes; None of other files.
 
-    A directory is a stream if it has a numbered file of JSON lines.
+    The name decides if they say nothing, and of a URL. A directory is a stream if it has a numbered
+    file of JSON lines.
+
+    Raises:
+        DataError: the file is a pointer of Git LFS.
     """
-    for container in FILES:
-        if path.name.endswith(container.suffixes):
-            return container
-    if isinstance(path, Path) and path.is_dir():
-        return STREAM if streams.chunks_of(path) else FOLDER
-    return None
+    if isinstance(path, Path):
+        if path.is_dir():
+            return STREAM if streams.chunks_of(path) else FOLDER
+        try:
+            stat = path.stat()
+            found = _by_content(path, stat.st_size, stat.st_mtime_ns)
+        except (OSError, zipfile.BadZipFile):
+            found = None
+        if found is not None:
+            return found
+    return next((one for one in FILES if path.name.endswith(one.suffixes)), None)
+
+
+@lru_cache(maxsize=4096)
+def _by_content(path: Path, size: int, modified: int) -> Container | None:  # noqa: ARG001
+    with path.open("rb") as file:
+        head = file.read(1024)
+    if head.startswith(b"version https://git-lfs"):
+        raise DataError(
+            f"{path}: is a pointer of Git LFS, not the file itself", tip="run: git lfs pull"
+        )
+    if head.startswith(b"PAR1"):
+        return PARQUET
+    if head.startswith(b"PK"):
+        with zipfile.ZipFile(path) as archive:
+            return PICKLE if any(x.endswith("data.pkl") for x in archive.namelist()) else ZIP
+    if head.startswith(b"\x80"):
+        return PICKLE
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return JSON if text.startswith((b"{", b"[")) or head.startswith((*MAGIC,)) else None
 
 
 def is_dump_file(path: AnyPath) -> bool:
-    """Return whether a file's name is that of a container, except Parquet."""
-    return any(path.name.endswith(one.suffixes) for one in FILES if one is not PARQUET)
+    """Return whether a file is in a container, except Parquet."""
+    return container_of(path) in (JSON, PICKLE, ZIP)
 
 
 def without_suffixes(path: Path) -> Path:

@@ -57,8 +57,14 @@ def zip_fields(path: Path, pattern: str = "") -> Mapping[str, Any]:
 
 
 def members_of(archive: zipfile.ZipFile, pattern: str) -> Iterator[str]:
-    """Yield the names of members with JSON text that match a pattern; empty: all."""
-    for name in archive.namelist():
+    """Yield the names of members with JSON text that match a pattern; empty: all.
+
+    An archive with a folder `samples`, such as the log of an evaluation, has its records there.
+    """
+    names = archive.namelist()
+    samples = any(name.startswith("samples/") for name in names)
+    pattern = pattern or ("samples/*" if samples else "")
+    for name in names:
         if fnmatch(name, pattern) if pattern else name.endswith(TEXTS):
             yield name
 

@@ -7,12 +7,13 @@ import io
 import json
 import re
 from functools import lru_cache
+from itertools import islice
 from pickle import PickleBuffer
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from rlpost.errors import DataError, NotEnoughMemoryError
+from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.formats.records import Record, as_record, integer_of, parse_json
 from rlpost.io.compressed import open_bytes
 from rlpost.io.memory_limit import memory_limit
@@ -121,6 +122,17 @@ class LineBlock(NamedTuple):
     def _texts(self) -> Iterator[tuple[bytes, str]]:
         file = io.BytesIO(self.text)
         return _lines(file, str(self.path), memory_limit(), self.first - 1)
+
+
+def is_one_object(path: Path) -> bool:
+    """Return whether a file of JSON text is one object, by its beginning. Never raises."""
+    try:
+        with open_bytes(path) as file:
+            beginning: Any = _Beginning(file)
+            records = [*islice(_texts(beginning, str(path)), 2)]
+    except (DataError, ReadWriteError, NotEnoughMemoryError):
+        return False
+    return len(records) == 1 and not records[0][1].endswith("of the array")
 
 
 def has_lines(path: Path) -> bool:
