@@ -26,6 +26,7 @@ from manual.program import ROOT, commands, run
 import rlpost
 from rlpost.cli.commands.help import _show_page, for_terminal, show_help
 from rlpost.manual import OF_COMMANDS, TOPICS, page
+from rlpost.manual.search import answer
 from rlpost.recipe.recipe import without_loss
 
 if TYPE_CHECKING:
@@ -295,19 +296,75 @@ def test_help_lists_topics_and_prints_pages():
     assert run(["help", "advantages"]).out == printed
 
 
-def test_help_suggests_a_page_with_a_similar_name():
+def test_the_beginning_of_a_topic_is_enough():
+    assert run(["help", "train"]).out == run(["help", "training"]).out
+
+
+FOUND = {
+    "reward_clip_frac": "reward_clipped",
+    "actor/pg_clipfrac": "clip_frac",
+    "critic/rewards/mean": "reward",
+    "frac_reward_zero_std": "no signal",
+    "completions/clipped_ratio": "truncated",
+    "verl": "verl-project/verl",
+    "grpo": "(r - mean_g)",
+    "mismatch": "log-probs",
+    "dapo": "rlpost help",
+    "--reward-clip": "Clamp rewards",
+    "pg_clip": "Clip range",
+    "old_log_probs": "off-policy correction",
+    "equal_rewards": "Groups whose rewards are equal",
+    "shifted_lists": "offset by one token",
+    "no signal": "equal",
+    "ε": "help",
+}
+"""Words, and what the answer of `rlpost help WORD` has."""
+
+
+@pytest.mark.parametrize("word", FOUND)
+def test_help_explains_options_names_and_metrics_of_frameworks(word):
+    done = run(["help", *word.split()])
+    assert (done.code, done.err) == (0, "")
+    assert FOUND[word] in done.out
+
+
+def test_help_suggests_names_that_look_alike():
     done = run(["help", "pipline"])
     assert (done.code, done.out) == (2, "")
-    assert "did you mean pipeline" in done.err
+    assert "did you mean" in done.err
     assert "`rlpost help` lists" in run(["help", "zzz"]).err
 
 
-def test_the_beginning_of_a_topic_is_enough():
-    assert run(["help", "train"]).out == run(["help", "training"]).out
-    assert run(["help", "ver"]).out == run(["help", "safety"]).out
-    done = run(["help", "re"])
-    assert (done.code, done.out) == (2, "")
-    assert "did you mean recipes" in done.err
+SCREENS = """
+advantages IN out.parquet -v
+advantages IN gae.parquet --estimator gae --kl-coef 0.05 --whiten-advantages --reward-clip 1 \
+--advantage-clip 1 --is-weight token --is-cap 2 --is-filter sequence:ratio:0.9:1.1 \
+--drop-truncated --drop-equal-rewards
+advantages TURNS turns.parquet --rollout-reward last
+advantages IN --plan
+inspect gae.parquet -v
+inspect TURNS --unit row -v
+loss out.parquet -v
+compare out.parquet gae.parquet
+verify out.parquet
+replay out.parquet
+export out.parquet out.jsonl --to jsonl
+list
+doctor
+"""
+
+
+def test_help_finds_every_word_that_a_screen_prints(tmp_path):
+    samples = {name: str(ROOT / "sample_data" / f"{file}.parquet")
+               for name, file in (("IN", "arithmetic"), ("TURNS", "calculator"))}  # fmt: skip
+    missing = {}
+    for line in SCREENS.replace("\\\n", "").strip().splitlines():
+        done = run([samples.get(word, word) for word in line.split()], tmp_path)
+        assert done.code in (0, 1), done.err
+        shown = re.sub(r"\S*[/\d]\S*", " ", done.out + done.err)  # no paths, ids and versions
+        words = {*re.findall(r"[A-Za-z][A-Za-z_]{2,}", shown)}
+        missing |= {word: line for word in words if not answer(word)}
+    assert missing == {}
 
 
 class Terminal(StringIO):
@@ -328,7 +385,7 @@ def test_a_terminal_gets_a_page_without_markup_and_code_as_it_is(path, monkeypat
     source = path.read_text("utf-8")
     with redirect_stdout(Terminal()) as terminal:
         if path.parent == HOME:
-            show_help(path.stem)
+            show_help([path.stem])
         else:
             _show_page(source)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import re
 import sys
 from contextlib import nullcontext
 from importlib import import_module
@@ -44,29 +45,19 @@ GROUPS = {
         "export": "Export rollouts to files that a training framework reads.",
     },
     "About": {
-        "estimators": "List estimators: formula, required columns, source.",
-        "losses": "List policy losses: formula, columns, options, source.",
-        "presets": "List, show and compare the framework presets.",
-        "config": "Show the resolved recipe and the source of each value.",
-        "schema": "Print the JSON Schema of recipe files, for editors.",
+        "list": "List estimators, losses, presets, dumps, targets, checks.",
+        "config": "Show a recipe and its sources, or what two differ in.",
         "doctor": "Check installation, machine and devices.",
-        "help": "Print a page of the manual, or the list of its pages.",
+        "help": "Explain a word, or print a page of the manual.",
     },
 }
 """Commands with their descriptions, by what one wants to do, the job first."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 EXAMPLES = {
-    "rlpost inspect in.parquet": "is it fit for training?",
+    "rlpost in.parquet": "inspect: is it fit for training?",
     "rlpost advantages in.parquet out.parquet": "compute advantages (grpo)",
     "rlpost report out.parquet report.html": "look at the result",
 }
-HOMES = {
-    "estimators": ("catalogue", "estimators_app"),
-    "losses": ("catalogue", "losses_app"),
-    "presets": ("catalogue", "presets_app"),
-    "schema": ("config", "schema_app"),
-}
-"""Module and name of the apps that are not `app` in the module of the command's name."""
 COMPLETION_FLAGS = {"--install-completion": install_callback, "--show-completion": show_callback}
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 BROKEN_PIPE = 141
@@ -74,8 +65,7 @@ BROKEN_PIPE = 141
 
 def app_of(name: str) -> typer.Typer:
     """Import a command."""
-    module, attribute = HOMES.get(name, (name, "app"))
-    app: typer.Typer = getattr(import_module(f"rlpost.cli.commands.{module}"), attribute)
+    app: typer.Typer = import_module(f"rlpost.cli.commands.{name}").app
     return app
 
 
@@ -107,6 +97,12 @@ class Commands(Group):
                 raise UsageError(f"{flag} {shell!r}: no such shell; one of {', '.join(SHELLS)}")
             COMPLETION_FLAGS[flag](ctx, self.params[0], shell)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command; of a path alone `inspect`."""
+        if args[0] not in COMMANDS and (re.search(r"[.*/\\]", args[0]) or Path(args[0]).exists()):
+            args = ["inspect", *args]
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Return the names of commands and options."""
@@ -190,7 +186,7 @@ def _run(started: float | None) -> None:
 def _end_without_output() -> NoReturn:
     """End as a program that SIGPIPE ends; raises SystemExit.
 
-    The reader has closed the pipe, as in `rlpost estimators | head -1`.
+    The reader has closed the pipe, as in `rlpost list estimators | head -1`.
     """
     devnull = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):  # either may be the pipe, with text in its buffer

@@ -146,7 +146,7 @@ class Settings:
         if name in (None, DEFAULT):
             return name
         if not isinstance(name, str):
-            text = f"preset is {name!r}: a name is needed, see `rlpost presets`"
+            text = f"preset is {name!r}: a name is needed, see `rlpost list presets`"
             raise UsageError(f"{source}: {text}")
         try:
             file_of(name)

@@ -74,6 +74,34 @@ def losses(context: typer.Context) -> Offers:
     return (names("losses") | _variants(context, framework_presets.loss_variants)).items()
 
 
+def kinds() -> Offers:
+    """Return what `rlpost list` lists."""
+    return _LISTED.items()
+
+
+_LISTED = {
+    "estimators": "of --estimator",
+    "losses": "of --loss",
+    "presets": "of --preset",
+    "dumps": "of --from",
+    "targets": "of --to",
+    "checks": "of --ignore",
+}
+
+
+def listed(context: typer.Context, incomplete: str) -> Offers:
+    """Return what `rlpost list` lists of a kind."""
+    of_kinds: dict[str, Callable[[], Offers]] = {
+        "estimators": lambda: estimators(context),
+        "losses": lambda: losses(context),
+        "presets": lambda: presets(incomplete),
+        "dumps": formats,
+        "targets": targets,
+        "checks": checks,
+    }
+    return of_kinds.get(str(context.params.get("kind")), list)()
+
+
 def aggregations() -> Offers:
     """Return the aggregations of token losses."""
     return ABOUT_AGGREGATIONS.items()

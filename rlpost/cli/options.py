@@ -138,7 +138,7 @@ def _help(model: type[OptionModel], name: str) -> str:
     default = info.get_default(call_default_factory=True)
     usual = ""
     if model is LossOptions and default is None and "default" not in text:
-        usual = "by loss, see rlpost losses"
+        usual = "by loss, see rlpost list losses"
     elif default not in (None, False, {}, ()) and name != "numerics":
         usual = word(default)
     if not usual or "(default" in text:
@@ -185,7 +185,8 @@ def _kinds(annotation: Any) -> Iterator[Any]:
 _machine = partial(option, panel=EXECUTION, common=False, variable=True)
 _named = partial(option, panel=ESTIMATOR, variable=True)
 Preset = Annotated[
-    str | None, _named("--preset", "NAME", "Compute as this framework does (see `rlpost presets`).")
+    str | None,
+    _named("--preset", "NAME", "Compute as this framework does (see `rlpost list presets`)."),
 ]
 CorrectionName = Annotated[
     str | None,

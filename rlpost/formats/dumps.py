@@ -200,7 +200,7 @@ def _directory(
     if not names:
         kinds = " or ".join(one.name for one in dump_format.containers) if dump_format else ""
         what = f"no {kinds}" if dump_format else "no file of a known format"
-        raise ReadWriteError(f"{text}: contains {what}; rlpost convert --list lists the formats")
+        raise ReadWriteError(f"{text}: contains {what}; rlpost list dumps lists the formats")
     if len(names) > 1:
         raise UsageError(
             f"{text}: contains dumps of {', '.join(names)}; select a format with --from NAME, or "

@@ -64,7 +64,7 @@ def policy_loss(
         advantages: [T].
         offsets: [N+1] first token of each response; the last element is T.
         mask: [T], 0 on observation tokens; None if there are none.
-        loss: a name that `rlpost losses` prints, or options such as those of a framework from
+        loss: a name that `rlpost list losses` prints, or options such as those of a framework from
             `rlpost.loss_preset`; or path/to/file.py:function.
         infer_log_probs: [T] log-probs of the rollout engine, for `behaviour="infer"`.
         ref_log_probs: [T] log-probs of the reference policy, for a KL loss.

@@ -16,6 +16,7 @@ TOPICS = {
     "presets": "Presets of frameworks, and what differs between frameworks.",
     "formats": "Conversion of the rollout dumps of frameworks.",
     "export": "Export to the files of training frameworks.",
+    "screens": "What screens print: labels, JSON names, alarming values.",
     "inspect": "Statistics of rollout files, and findings.",
     "report": "An HTML report.",
     "browse": "The terminal browser.",
@@ -41,23 +42,24 @@ OF_COMMANDS = {
     "loss": "losses",
     "verify": "safety",
     "config": "recipes",
-    "schema": "recipes",
+    "list": "presets",
     "doctor": "gpu",
     "help": "index",
 }
 """The topic of each command that has no page of its own name."""
 
 
-def topics_of(word: str) -> list[str]:
-    """Return the topics that a word names: a topic, a command, or the beginning of such names.
+def topic_of(word: str) -> str | None:
+    """Return the topic that a word names: a topic, a command, or the beginning of one.
 
-    >>> topics_of("loss"), topics_of("train"), topics_of("re")
-    (['losses'], ['training'], ['recipes', 'report'])
+    >>> topic_of("loss"), topic_of("train"), topic_of("re")
+    ('losses', 'training', None)
     """
     names = {**{topic: topic for topic in TOPICS}, **OF_COMMANDS}
-    if word in names:
-        return [names[word]]
-    return list(dict.fromkeys(names[name] for name in names if word and name.startswith(word)))
+    topics = {names[word]} if word in names else {
+        names[name] for name in names if word and name.startswith(word)
+    }  # fmt: skip
+    return topics.pop() if len(topics) == 1 else None
 
 
 def page(topic: str) -> str:

@@ -120,9 +120,9 @@ class LossOptions(OptionModel):
     panels: ClassVar = {"loss": "Policy loss"}
 
     loss: Annotated[str, InHelp("NAME", common=True)] = "ppo"
-    """Policy loss (see rlpost losses), or path/to/file.py:function."""
+    """Policy loss (see rlpost list losses), or path/to/file.py:function."""
     loss_options: Annotated[dict[str, OptionValue], COMMON] = Field(default_factory=dict)
-    """Option of the loss, see rlpost losses NAME; repeatable."""
+    """Option of the loss, see rlpost list losses NAME; repeatable."""
     behaviour: Literal["old", "infer", "loglinear", "linear"] = "old"
     """Policy that the ratio divides by: old, the rollout engine, or an
     interpolation of it and the current one by policy_version."""

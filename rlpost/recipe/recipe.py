@@ -95,9 +95,9 @@ class EstimatorOptions(OptionModel):
     """The estimator and its options."""
 
     estimator: Annotated[str, AfterValidator(check_name), InHelp("NAME", common=True)] = "grpo"
-    """Advantage estimator (see `rlpost estimators`)."""
+    """Advantage estimator (see `rlpost list estimators`)."""
     options: dict[str, OptionValue] = Field(default_factory=dict)
-    """Option of the estimator, e.g. step_gamma=0.9 (see `rlpost estimators NAME`)."""
+    """Option of the estimator, e.g. step_gamma=0.9 (see `rlpost list estimators NAME`)."""
     estimator_name: str | None = None
     """Name of the estimator in its framework, for messages; set by presets."""
     gamma: Unit = 1.0

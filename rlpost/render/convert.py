@@ -8,80 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.display.console import console
 from rlpost.display.page import Notice, Page, show_page
-from rlpost.display.tables import TextTable, show_json, show_list
+from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import counted, first_two
-from rlpost.formats import FORMATS, format_named
-from rlpost.formats.dumps import GENERIC
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
-
-    from rlpost.formats.base import Format
 
 
 Json = dict[str, Any]
-
-
-def show_formats(how: str, name: str | None = None) -> None:
-    """Print the formats on stdout, a line each; all about one with a name.
-
-    JSON and Markdown have all about each.
-
-    Raises:
-        UsageError: there is no format of this name.
-    """
-    formats = [*FORMATS.values()] if name is None else [format_named(name)]
-    if how == "table":
-        show_page(_format_page(formats[0]) if name else _format_list(formats), how)
-        return
-    headings = ("format", "reads", "roles", "missing roles", "note", "source")
-    rows = [
-        (
-            one.name,
-            one.title,
-            ", ".join(one.roles),
-            _reasons(one.missing_roles),
-            one.notes(),
-            one.source,
-        )
-        for one in formats
-    ]
-    show_list(headings, rows, how)
-
-
-def _format_list(formats: Sequence[Format]) -> Page:
-    rows = [(one.name, one.title) for one in formats]
-    table = TextTable(("format", "reads"), rows, text=(0, 1))
-    steps = ["next: rlpost convert --list --from NAME for the roles that a format has"]
-    return Page("rlpost convert · formats", (), [table], next_steps=steps)
-
-
-def _format_page(one: Format) -> Page:
-    facts = [(label, text) for label, text in _roles_of(one).items() if text]
-    table = TextTable((), [*facts, ("source", one.source)], text=(0, 1))
-    return Page(f"rlpost convert · {one.name}: {one.title}", (), [table])
-
-
-def _roles_of(one: Format) -> dict[str, str]:
-    """Return the roles that every dump has, some dumps have, and no dump has."""
-    if one.name in GENERIC:
-        return {"if dumped": "every role", "note": one.notes()}
-    always = [role for role in one.roles if role not in one.missing_roles]
-    sometimes = [role for role in one.roles if role in one.missing_roles]
-    never = [role for role in one.missing_roles if role not in one.roles]
-    return {
-        "always": ", ".join(always),
-        "if dumped": ", ".join(sometimes),
-        "never": ", ".join(never),
-        "note": one.notes(),
-    }
-
-
-def _reasons(lacks: Any) -> str:
-    return "; ".join(f"{role}: {why}" for role, why in lacks.items())
 
 
 def show_conversion(summary: Json, how: str, *, quiet: bool) -> None:

@@ -5,70 +5,16 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlpost.display.console import console
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Notice, Page, show_page
-from rlpost.display.tables import TextTable, show_json, show_list
+from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import counted, first_two
-from rlpost.formats.targets import TARGETS, target_named
 from rlpost.formats.targets.base import lost_text
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rlpost.formats.targets.base import ExportTarget
-
 Json = dict[str, Any]
-
-
-def show_targets(how: str, name: str | None = None) -> None:
-    """Print the targets on stdout, a line each; all about one with a name.
-
-    JSON and Markdown have all about each.
-
-    Raises:
-        UsageError: there is no target of this name.
-    """
-    targets = [*TARGETS.values()] if name is None else [target_named(name)]
-    if how == "table":
-        show_page(_target_page(targets[0]) if name else _target_list(targets), how)
-        return
-    headings = ("target", "writes", "needs", "optional", "other columns", "note", "source")
-    rows = [
-        (one.name, one.title, *target_facts(one).values(), notes_of(one), one.source)
-        for one in targets
-    ]
-    show_list(headings, rows, how)
-
-
-def _target_list(targets: Sequence[ExportTarget]) -> Page:
-    rows = [(one.name, one.title) for one in targets]
-    table = TextTable(("target", "writes"), rows, text=(0, 1))
-    steps = ["next: rlpost export --list --to NAME for what a target needs and can hold"]
-    return Page("rlpost export · targets", (), [table], next_steps=steps)
-
-
-def _target_page(one: ExportTarget) -> Page:
-    facts = {**target_facts(one), "note": notes_of(one), "source": one.source}
-    rows = [(label, text) for label, text in facts.items() if text]
-    return Page(f"rlpost export · {one.name}: {one.title}", (), [TextTable((), rows, text=(0, 1))])
-
-
-def target_facts(target: ExportTarget) -> dict[str, str]:
-    """Return what a target needs, what else it holds, and what becomes of other columns."""
-    optional = [item for item in target.fields if item not in target.needs]
-    return {
-        "needs": ", ".join(target.needs),
-        "optional": ", ".join(optional),
-        "other columns": target.others or "lost",
-    }
-
-
-def notes_of(target: ExportTarget) -> str:
-    """Return what becomes different in a target, and what it cannot represent."""
-    return " ".join(text for text in (target.note, target.limits) if text)
 
 
 def show_export(summary: Json, how: str, *, quiet: bool) -> None:

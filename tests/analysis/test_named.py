@@ -85,7 +85,7 @@ def test_an_estimator_of_a_package_runs_only_if_the_user_names_it(theirs, tmp_pa
     how = ("--estimator", "theirs")
     made = theirs.run(
         ("advantages", source, enriched, *how, "-q"),
-        ("estimators", "theirs"),
+        ("list", "estimators", "theirs"),
     )
     assert [one[0] for one in made] == [0, 0], made
     assert "r - mean" in made[1][1]
@@ -97,7 +97,7 @@ def test_an_estimator_of_a_package_runs_only_if_the_user_names_it(theirs, tmp_pa
     fake = with_recipe(enriched, tmp_path / "fake.parquet", requested, estimator="grpo")
     others = [
         ("replay", fake), ("report", fake, "-o", out / "f.html"),
-        ("estimators",), ("estimators", "--format", "json"),
+        ("list", "estimators"), ("list", "estimators", "--format", "json"),
     ]  # fmt: skip
     every = [*dict.fromkeys([*readers(enriched, out), *needed, *others])]
     ran = dict(zip(every, theirs.run(*every), strict=True))
@@ -107,7 +107,7 @@ def test_an_estimator_of_a_package_runs_only_if_the_user_names_it(theirs, tmp_pa
     for words in needed:
         assert flags_in(ran[words][2]) == ["--estimator", "theirs"]
     assert "--estimator theirs" in (out / "r.html").read_text()
-    listed = json.loads(ran["estimators", "--format", "json"][1])[-1]
+    listed = json.loads(ran["list", "estimators", "--format", "json"][1])[-1]
     assert (listed["estimator"], listed["source"]) == ("theirs", "theirs:estimate")
 
     again = (*needed, ("report", enriched, "-o", out / "r2.html"))

@@ -1,4 +1,4 @@
-"""`rlpost config` and `rlpost schema`: where values come from, and what files may hold."""
+"""`rlpost config`: where values come from, and what files may hold."""
 
 from __future__ import annotations
 
@@ -203,16 +203,16 @@ def test_the_schema_fits_what_the_command_takes(text, fits):
     Path("recipe.toml").write_text(text)
     assert (problems(text) == []) == fits
     assert run("config", "show", "--config", "recipe.toml").code == (0 if fits else 2)
-    assert json.loads(run("schema").out) == SCHEMA
+    assert json.loads(run("config", "schema").out) == SCHEMA
 
 
 # Presets
 
 
 def test_the_default_preset_lists_every_one_of_the_numerics():
-    ran = run("presets", "show", "default")
+    ran = run("list", "presets", "default")
     assert {*tomllib.loads(ran.out)["numerics"]} == {*Numerics.model_fields}
-    as_json = json.loads(run("presets", "show", "default", "--format", "json").out)
+    as_json = json.loads(run("list", "presets", "default", "--format", "json").out)
     assert as_json["numerics"] == Numerics().model_dump(mode="json")
     Path("default.toml").write_text(ran.out)
     assert Recipe.from_toml(Path("default.toml")) == Recipe()
@@ -231,3 +231,13 @@ def test_a_named_correction_is_overridden_by_options(tmp_path):
     ran = run("config", "--correction", "verl:bypass_pg_is")
     assert (ran.code, "rlpost loss" in ran.err) == (2, True)
     assert run("config", "--correction", "verl:bypass").code == 2
+
+
+def test_a_difference_has_what_it_changes_in_a_file_alone(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    words = ("config", "diff", "verl", "trl", source, "--estimator", "grpo", "--format", "json")
+    effects = {row["field"]: row["effect"] for row in json.loads(run(*words).out)}
+    first, *_, last = effects.values()
+    assert first["share"] > last["share"] == 0
+    assert 0 < effects["norm_eps"]["largest"] < 0.1
+    assert "changes  by at most" in run(*words[:-2]).out

@@ -136,10 +136,14 @@ inspect in.parquet --row 3 --about groups | --about: has no effect on single res
 help pipeline advantages | advantages | rlpost help
 inspct in.parquet | error: no command 'inspct' tip: did you mean inspect?
 zzz | error: no command 'zzz' tip: `rlpost --help` lists the commands
-presets dif verl trl | dif | did you mean diff
+config dif verl trl | dif | did you mean diff
 config shwo | shwo | did you mean show
-losses gsppo | did you mean gspo
-convert in.parquet | OUT | --list
+list losses gsppo | did you mean gspo
+convert in.parquet | OUT | rlpost convert IN... OUT
+advantages in.parquet out.jsonl | out.jsonl: OUT is a .parquet file or a directory
+list estimator | no kind 'estimator' | did you mean estimators
+list dumps slime | no dump 'slime' | slime-train
+list losses --loss ppo | --loss ppo: has no effect without a preset
 convert in.parquet o --from verll | --from verll | did you mean verl
 export in.parquet | OUT | --to | jsonl
 loss in.parquet --loss pp | error: --loss: no policy loss 'pp'

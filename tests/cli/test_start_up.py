@@ -136,7 +136,7 @@ def test_the_start_of_this_process_was_before_its_first_line():
 )
 def test_the_program_ignores_a_size_of_the_terminal_that_is_no_number(size):
     environment = {**os.environ, "COLUMNS": size, "LINES": size}
-    argv = [sys.executable, "-m", "rlpost", "losses"]
+    argv = [sys.executable, "-m", "rlpost", "list", "losses"]
     ran = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment)
     assert ran.stderr == ""
     assert "ppo" in ran.stdout

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.nightly
 @pytest.mark.parametrize(
     ("words", "redirected"),
     [
-        ("estimators", ">&-"),
-        ("estimators", "| true"),
+        ("list estimators", ">&-"),
+        ("list estimators", "| true"),
         ("advantages in.parquet out.parquet -q --summary-json -", ">/dev/full"),
         ("advantages in.parquet out.parquet -q --summary-json -", "| true"),
     ],
@@ -31,9 +31,9 @@ def test_a_stdout_that_takes_nothing_gives_no_traceback(tmp_path, words, redirec
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ("convert --list", 141),
+        ("list dumps", 141),
         ("inspect --help", 141),
-        ("schema", 141),
+        ("config schema", 141),
         ("inspect nosuch.parquet", 4),
     ],
 )

@@ -150,7 +150,7 @@ def overview(paths: Sequence[Iterable[str]]) -> None:
 
 def chosen_cases(sides: Sequence[Tree], only: str) -> list[cases.Case]:
     """The cases that run here; those that are left out are printed with the reason."""
-    rows = json.loads(sides[0].output("estimators", "--format", "json"))
+    rows = json.loads(sides[0].output("list", "estimators", "--format", "json"))
     listed = [row["estimator"] for row in rows]
     if gaps := without_case(sides, listed):
         tables = "NUMERICS, LOSSES, PRESETS or ESTIMATORS in tests/equality/cases.py"
@@ -170,7 +170,7 @@ def chosen_cases(sides: Sequence[Tree], only: str) -> list[cases.Case]:
 
 def names_of(tree: Tree) -> set[str]:
     """The estimators, losses, numerics and presets of a tree."""
-    schema = json.loads(tree.output("schema"))
+    schema = json.loads(tree.output("config", "schema"))
     fields, options = schema["properties"], schema["$defs"]
     loss = options["LossOptions"]["properties"]["loss"]
     return {

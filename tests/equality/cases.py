@@ -22,6 +22,9 @@ BASE = "5e0d738"
 """The commit whose options `OLD_WORDS` has."""
 # How BASE writes what these cases have: pattern and replacement of a command line, in this order.
 OLD_WORDS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"^list (estimators|presets) ", r"\1 "),
+    (r"^list dumps ", "convert --list "),
+    (r"^config diff ", "presets diff "),
     (r"^compare .*", lambda line: line[0].replace(" --config ", " --recipe ")),
     (r"--set numerics\.(\S+)", r"--numerics \1"),
     (r"--set (\w+)=true", lambda field: f"--{field[1].replace('_', '-')}"),
@@ -719,9 +722,9 @@ def of_exports() -> list[Case]:
 
 def of_lists() -> list[Case]:
     return [
-        case("what exists", "estimators --format json", "presets --format json", "schema",
-             "config schema", "convert --list --format json", "config show --format json",
-             "presets diff verl trl --format json"),
+        case("what exists", "list estimators --format json", "list presets --format json",
+             "config schema", "list dumps --format json", "config show --format json",
+             "config diff verl trl --format json"),
     ]  # fmt: skip
 
 

@@ -75,8 +75,9 @@ class Tree:
         Raises:
             CalledProcessError: it failed.
         """
+        typed = old_words([*words]) if self.is_base else words
         done = subprocess.run(
-            self.program(words), env=self.env, check=True, capture_output=True, text=True
+            self.program(typed), env=self.env, check=True, capture_output=True, text=True
         )
         return done.stdout
 

@@ -99,6 +99,6 @@ def test_an_entry_point_is_found_by_name_and_listed():
     point = EntryPoint("theirs", "rlpost.estimators.groups:raw", "rlpost.estimators")
     with mock.patch("rlpost.recipe.estimators.entry_points", return_value=[point]):
         assert written(responses([2.0]), "theirs")[0].tolist() == [2.0] * 3
-        assert "\ntheirs " in run("estimators").out
+        assert "\ntheirs " in run("list", "estimators").out
         with pytest.raises(UsageError, match="did you mean theirs"):
             estimator_named("their")

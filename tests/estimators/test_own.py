@@ -368,7 +368,7 @@ def theirs(rewards, turns, *, beta=0.5):
 
 
 def test_the_list_shows_columns_and_options(of):
-    done = run("estimators", of(SCALED), "--format", "json")
+    done = run("list", "estimators", of(SCALED), "--format", "json")
     (facts,) = json.loads(done.out)
     assert facts["needs"] == "reward, turns"
     option = {"option": "beta", "type": "float", "default": 0.5, "meaning": ""}

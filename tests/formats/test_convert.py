@@ -125,12 +125,12 @@ def test_a_role_can_be_omitted_or_read_from_another_field(dump, tmp_path):
 
 def test_every_format_is_listed_and_documented():
     for how in ("table", "json", "markdown"):
-        ran = run("convert", "--list", "--format", how)
+        ran = run("list", "dumps", "--format", how)
         assert ran.code == 0
         for one in FORMATS.values():
             assert one.name in ran.out
             assert one.title.split()[0] in ran.out
-    listed = json.loads(run("convert", "--list", "--format", "json").out)
+    listed = json.loads(run("list", "dumps", "--format", "json").out)
     assert [one["format"] for one in listed] == [*FORMATS]
     assert all(one["source"] for one in listed)
 

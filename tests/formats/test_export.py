@@ -136,10 +136,10 @@ def test_pages_wrap_at_columns_and_name_a_field_once(source, tmp_path, monkeypat
     monkeypatch.setenv("COLUMNS", "80")
     ran = run("export", str(source), str(tmp_path / "o"), "--to", "slime")
     assert "tokens = prompt_token_ids, response_token_ids;" in " ".join(ran.err.split())
-    listed = run("export", "--list").out
+    listed = run("list", "targets").out
     lines_of_both = [*ran.err.splitlines()[1:], *listed.splitlines()]
     assert [line for line in lines_of_both if str(tmp_path) not in line and len(line) > 80] == []
-    one = run("export", "--list", "--to", "slime").out
+    one = run("list", "targets", "slime").out
     assert "\nneeds          prompt_token_ids, response_token_ids" in one
 
 

@@ -343,8 +343,9 @@ def _footers() -> list[bytes]:
 
 def _lines() -> list[bytes]:
     lines = ("advantages @in.parquet @out/a.parquet", "inspect @odd.parquet --format markdown",
-             "convert @bad.jsonl @out --from jsonl", "loss @in.parquet", "presets", "estimators",
-             "losses", "compare @in.parquet --estimator grpo --estimator rloo",
+             "convert @bad.jsonl @out --from jsonl", "loss @in.parquet", "list presets",
+             "list estimators", "list losses",
+             "compare @in.parquet --estimator grpo --estimator rloo",
              "advantages @in.parquet --plan", "inspect @in.parquet --worst")  # fmt: skip
     return [line.replace(" ", "\n").encode() for line in lines]
 

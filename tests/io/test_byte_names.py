@@ -93,7 +93,7 @@ def test_such_names_are_printed_with_their_bytes(folder):
     "words",
     [
         ("inspect", "gone\udcff.parquet"), ("\udcff",), ("inspect", "--\udcff"), ("help", "\udcff"),
-        ("estimators", "\udcff"), ("config", "show", "--preset", "\udcff"),
+        ("list", "estimators", "\udcff"), ("config", "show", "--preset", "\udcff"),
         ("advantages", "a", "b", "--config", "\udcff"),
     ],
     ids=ascii,

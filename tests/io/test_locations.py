@@ -64,12 +64,12 @@ def errors(enriched, plain, out):
         (("advantages", enriched, out / "x.parquet", "--map", "reward=missing"), 3),
         (("advantages", enriched), 2),
         (("verify", plain), 3),
-        (("estimators", enriched), 2),
+        (("list", "estimators", enriched), 2),
         (("advantages", plain, out / "y.parquet", "--estimator", plain), 2),
         (("report", enriched, "-o", plain), 4),
         (("config", "show", "--config", enriched), 4),
         (("loss", enriched, "--log", plain), 4),
-        ((enriched,), 2),
+        ((enriched,), 0),
     ]
 
 

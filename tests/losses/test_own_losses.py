@@ -165,7 +165,7 @@ def test_an_entry_point_is_found_by_name(file):
         assert facts(SAMPLE, "--loss", "theirs")["policy_loss"]["all"]["mean"] != 0
         with pytest.raises(UsageError, match="did you mean theirs"):
             loss_named("their")
-    listed = loads(run("losses", f"{file}:ppo", "--format", "json").out)
+    listed = loads(run("list", "losses", f"{file}:ppo", "--format", "json").out)
     assert listed[0]["formula"] == "PPO"
 
 

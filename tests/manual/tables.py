@@ -18,6 +18,7 @@ from rlpost.analysis.loss.log import METRICS
 from rlpost.analysis.replay import findings as replay
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, about, value_of
+from rlpost.cli.render.catalogue import target_facts
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
 from rlpost.formats.targets import TARGETS
@@ -30,7 +31,6 @@ from rlpost.recipe.presets import correction_named
 from rlpost.recipe.presets import corrections as every_correction
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
-from rlpost.render.export import notes_of, target_facts
 
 USES = {
     "group": "prompt groups",
@@ -119,7 +119,7 @@ def roles() -> str:
 
 
 def estimators() -> str:
-    listed = json.loads(run(["estimators", "--format", "json"]).out)
+    listed = json.loads(run(["list", "estimators", "--format", "json"]).out)
     own = [one for one in listed if one["estimator"] in ESTIMATORS]
     rows = [(code(x["estimator"]), x["level"], x["needs"], x["formula"], x["source"]) for x in own]
     return table(("estimator", "level", "needs", "formula", "source"), rows)
@@ -140,7 +140,7 @@ def estimator_options() -> str:
 
 
 def options_of_estimators() -> str:
-    listed = json.loads(run(["estimators", "--format", "json"]).out)
+    listed = json.loads(run(["list", "estimators", "--format", "json"]).out)
     options: dict[str, Any] = {}
     estimators: dict[str, list[str]] = {}
     for entry in listed:
@@ -201,7 +201,7 @@ def _words(value: Any) -> str:
 
 
 def presets() -> str:
-    listed = json.loads(run(["presets", "--format", "json"]).out)
+    listed = json.loads(run(["list", "presets", "--format", "json"]).out)
     headings = tuple(name.replace("_", " ") for name in listed[0])[:-1]
     rows = [(code(first), *others) for first, *others, _ in (tuple(x.values()) for x in listed)]
     return table(headings, rows)
@@ -238,10 +238,7 @@ def formats() -> str:
 
 
 def export() -> str:
-    rows = [
-        (code(one.name), one.title, *target_facts(one).values(), notes_of(one), one.source)
-        for one in TARGETS.values()
-    ]
+    rows = [(code(one.name), one.title, *target_facts(one).values()) for one in TARGETS.values()]
     headings = ("`--to`", "writes", "needs", "optional", "other columns", "note", "read by")
     return table(headings, rows)
 

@@ -78,7 +78,7 @@ def test_outputs_have_the_number(source, tmp_path):
     assert json.loads((tmp_path / "state.json").read_text())["semantics"] == SEMANTICS
     ran = run("verify", tmp_path / "out.parquet")
     assert (ran.code, "semantics" in ran.out) == (0, False)
-    assert strict_json(run("schema").out)["x-semantics"] == SEMANTICS
+    assert strict_json(run("config", "schema").out)["x-semantics"] == SEMANTICS
 
 
 def test_verify_recomputes_a_file_of_other_semantics_and_names_the_number(enriched):

@@ -53,9 +53,9 @@ def test_a_preset_and_all_its_variants_are_recipes(name):
 def test_the_output_of_presets_show_is_an_equivalent_file(name, tmp_path):
     for estimator in ("grpo", *variants(name)):
         path = tmp_path / "shown.toml"
-        path.write_text(run("presets", "show", name, "--estimator", estimator).out)
+        path.write_text(run("list", "presets", name, "--estimator", estimator).out)
         assert Recipe.from_toml(path) == preset(name, estimator=estimator)
-    shown = json.loads(run("presets", "show", name, "--format", "json").out)
+    shown = json.loads(run("list", "presets", name, "--format", "json").out)
     assert Recipe.of(without_loss(shown)) == preset(name)
 
 
@@ -63,13 +63,13 @@ def test_the_output_of_presets_show_is_an_equivalent_file(name, tmp_path):
 def test_the_loss_table_of_presets_show_is_equivalent(name, tmp_path):
     for loss in ("ppo", "gspo", *loss_variants(name)):
         path = tmp_path / "shown.toml"
-        path.write_text(run("presets", "show", name, "--loss", loss).out)
+        path.write_text(run("list", "presets", name, "--loss", loss).out)
         options = loss_preset(name, loss=loss)
         assert LossOptions.of(load_toml(path).get("loss", {})) == options
         assert options.loss in LOSSES
-    shown = json.loads(run("presets", "show", name, "--format", "json").out)
+    shown = json.loads(run("list", "presets", name, "--format", "json").out)
     assert LossOptions.of(shown["loss"]) == loss_preset(name) != LossOptions()
-    markdown = run("presets", "show", name, "--format", "markdown").out
+    markdown = run("list", "presets", name, "--format", "markdown").out
     assert all(f"| loss.{field} |" in markdown for field in shown["loss"])
 
 
@@ -139,13 +139,13 @@ def test_a_variant_is_selected_by_the_frameworks_name():
 def test_a_wrong_name_is_answered_with_the_closest():
     with pytest.raises(UsageError, match="did you mean verl"):
         rlpost.preset("verll")
-    ran = run("presets", "show", "open_instruct")
+    ran = run("list", "presets", "open_instruct")
     assert (ran.code, ran.out) == (2, "")
     assert "did you mean open-instruct" in ran.err
 
 
 def test_the_list_has_a_line_for_each_preset():
-    rows = json.loads(run("presets", "--format", "json").out)
+    rows = json.loads(run("list", "presets", "--format", "json").out)
     assert [row["preset"] for row in rows] == list(PRESETS)
     for row, source in zip(rows, map(source_of, PRESETS), strict=True):
         assert row["repository"] == source.repository
@@ -160,13 +160,13 @@ def test_differences_of_two_frameworks_have_a_description():
     assert found["norm_eps"][1:3] == (1e-6, 1e-4)
     assert found["norm_eps"].meaning.startswith("ε added to the standard deviation")
     assert differences(preset("verl"), preset("verl")) == []
-    ran = run("presets", "diff", "verl", "trl", "--explain")
+    ran = run("config", "diff", "verl", "trl", "--explain")
     lines = ran.out.splitlines()
     assert ["field", "verl", "trl"] in [line.split() for line in lines]
     line = next(line for line in lines if line.startswith("norm_eps"))
     assert line.split() == ["norm_eps", "1e-06", "0.0001"]
     assert f"  {found['norm_eps'].meaning}" in lines  # a pipe wraps no sentence
-    short = run("presets", "diff", "verl", "trl", "--estimator", "grpo").out
+    short = run("config", "diff", "verl", "trl", "--estimator", "grpo").out
     assert found["norm_eps"].meaning not in short
     fields = [line.split()[0] for line in short.splitlines() if line[:1].islower()]
     assert "norm_eps" in fields
@@ -174,16 +174,16 @@ def test_differences_of_two_frameworks_have_a_description():
 
 
 def test_differences_include_the_policy_loss():
-    words = ("presets", "diff", "nemo-rl", "default", "--loss", "gspo", "--format", "json")
+    words = ("config", "diff", "nemo-rl", "default", "--loss", "gspo", "--format", "json")
     found = {row["field"]: row for row in json.loads(run(*words).out)}
     clip = found["loss.pg_clip"]
     assert (clip["nemo-rl"], clip["default"]) == (0.2, "0.0003:0.0004")
     assert clip["meaning"]
-    words = ("presets", "diff", "verl", "default", "--loss", "gspo", "--format", "json")
+    words = ("config", "diff", "verl", "default", "--loss", "gspo", "--format", "json")
     (cap,) = [row for row in json.loads(run(*words).out) if row["field"] == "loss.ratio_cap"]
     assert (cap["verl"], cap["default"]) == (10.0, "never")
     assert "log s" in cap["meaning"]
-    usual = json.loads(run("presets", "diff", "prime-rl", "verl", "--format", "json").out)
+    usual = json.loads(run("config", "diff", "prime-rl", "verl", "--format", "json").out)
     (loss,) = [row for row in usual if row["field"] == "loss.loss"]
     assert (loss["prime-rl"], loss["verl"]) == ("ipo", "ppo")
 
@@ -196,7 +196,7 @@ def test_options_of_a_preset_are_those_of_the_estimators_that_have_them():
             recipe = preset(name, estimator=estimator)
             assert completed(recipe).options.items() >= recipe.options.items()
     rows = json.loads(
-        run("presets", "diff", "roll", "default", "--estimator", "gigpo", "--format", "json").out
+        run("config", "diff", "roll", "default", "--estimator", "gigpo", "--format", "json").out
     )
     (states,) = [row for row in rows if row["field"] == "options.states"]
     assert (states["roll"], states["default"]) == ("batch", "group")
@@ -205,7 +205,7 @@ def test_options_of_a_preset_are_those_of_the_estimators_that_have_them():
 
 @pytest.mark.parametrize("how", ["json", "markdown"])
 def test_differences_are_available_as_json(how):
-    out = run("presets", "diff", "slime", "default", "--estimator", "gae", "--format", how).out
+    out = run("config", "diff", "slime", "default", "--estimator", "gae", "--format", how).out
     if how == "json":
         rows = json.loads(out)
         row = next(row for row in rows if row["field"] == "observations")
@@ -222,7 +222,7 @@ def test_a_difference_of_a_value_of_several_parts_has_it_as_one_writes_it():
 
 
 def test_norm_scopes_that_the_estimator_sets_are_no_difference():
-    rows = json.loads(run("presets", "diff", "slime", "trl", "--format", "json").out)
+    rows = json.loads(run("config", "diff", "slime", "trl", "--format", "json").out)
     assert "norm_mean" not in {row["field"] for row in rows}
 
 
@@ -243,7 +243,7 @@ def test_no_estimator_of_a_preset_has_another_name_on_screen(name):
         assert estimator in (recipe.estimator, recipe.estimator_name)
         assert recipe.estimator != "raw"
         if estimator in NAMES:
-            words = ("presets", "diff", name, "default", "--estimator", estimator)
+            words = ("config", "diff", name, "default", "--estimator", estimator)
             rows = json.loads(run(*words, "--format", "json").out)
             assert "estimator_name" not in {row["field"] for row in rows}
     words = ("config", "show", "--preset", name, "--estimator", "grpo", "--all")
@@ -254,7 +254,7 @@ def test_no_estimator_of_a_preset_has_another_name_on_screen(name):
 
 def test_a_flag_overrides_the_name_of_a_file(tmp_path):
     config = tmp_path / "recipe.toml"
-    config.write_text(run("presets", "show", "verl", "--estimator", "grpo_vectorized").out)
+    config.write_text(run("list", "presets", "verl", "--estimator", "grpo_vectorized").out)
     assert 'estimator_name = "grpo_vectorized"' in config.read_text()
     out = run(
         "config", "--all", "--config", config, "--estimator", "reinforce", "--format", "json"

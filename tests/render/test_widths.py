@@ -11,6 +11,7 @@ from compared_files import ARITHMETIC, CALCULATOR
 from runs import run
 
 from rlpost.cli.app import COMMANDS
+from rlpost.cli.render.catalogue import ABOUT
 
 SCREENS = [
     "inspect IN -v",
@@ -26,12 +27,13 @@ SCREENS = [
     "loss OUT --sweep pg_clip=0.1,0.2",
     "replay OUT --preset verl",
     "verify OUT",
-    "estimators",
-    "losses",
-    "presets",
-    "presets diff verl trl",
+    *(f"list {kind}" for kind in ABOUT),
+    "list",
+    "list losses tis",
+    "list checks unequal_lengths",
+    "config diff verl trl",
+    "config diff verl trl IN --estimator grpo",
     "config show --preset verl --all",
-    "convert --list",
     "help",
     *(f"{command} --help" for command in COMMANDS),
 ]

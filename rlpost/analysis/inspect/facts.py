@@ -293,7 +293,7 @@ def _check_names(ignore: Sequence[str]) -> None:
     """Raise UsageError if there is no check of a name."""
     for name in ignore:
         if name not in FINDINGS:
-            text, tip = f"--ignore {name}: no check {name!r}", "rlpost inspect --about checks"
+            text, tip = f"--ignore {name}: no check {name!r}", "rlpost list checks"
             raise UsageError(no_such(text, name, FINDINGS, f"`{tip}` lists the checks"))
 
 

@@ -1,26 +1,41 @@
-"""`rlpost config`: the resolved recipe and where it came from; and the schema of recipe files."""
+"""`rlpost config`: a recipe and where it comes from, what two differ in, the schema of files."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from rlpost._version import __version__
+from rlpost.cli import completion
+from rlpost.cli import options as declared
 from rlpost.cli.arguments import UNSET, Setting, Settings
-from rlpost.cli.help_screen import NAMES, Group, command
-from rlpost.cli.options import option, with_recipe_options
+from rlpost.cli.help_screen import NAMES, Group, argument, command
+from rlpost.cli.options import option, reads_data, with_recipe_options
+from rlpost.errors import UsageError
 from rlpost.recipe.base import KL_SYNONYMS
 from rlpost.recipe.loss import NAMES as LOSSES
 from rlpost.recipe.loss import LossOptions
-from rlpost.recipe.presets import DEFAULT, PRESETS, corrections, loss_variants, variants
+from rlpost.recipe.presets import (
+    DEFAULT,
+    PRESETS,
+    corrections,
+    differences,
+    loss_differences,
+    loss_variants,
+    merged,
+    variants,
+)
 from rlpost.recipe.recipe import EXTRA, TABLES, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from rlpost.recipe.presets import FieldDifference
 
 
 Json = dict[str, Any]
@@ -32,15 +47,26 @@ EPILOG = """Examples:
 
   RLPOST_KL_COEF=0.1 rlpost config --format toml > recipe.toml
 
+  rlpost config diff verl trl --estimator grpo
+
   rlpost config schema > rlpost.schema.json
+"""
+DIFF_EPILOG = """Examples:
+
+  rlpost config diff verl trl --estimator grpo --explain
+
+  rlpost config diff verl trl in.parquet
+
+  rlpost config diff recipe.toml default --format markdown
 """
 SCHEMA_EPILOG = """Example:
 
-  rlpost schema > rlpost.schema.json
+  rlpost config schema > rlpost.schema.json
 
 With `#:schema ./rlpost.schema.json` as the first line of recipe.toml, editors with taplo check and
 complete it (VS Code with Even Better TOML, Neovim, Helix, Zed).
 """
+SIDE = "Preset, default (rlpost's own), or recipe file."
 
 
 class ConfigGroup(Group):
@@ -58,7 +84,6 @@ class ConfigGroup(Group):
 app = typer.Typer(
     cls=ConfigGroup, add_completion=False, context_settings={"help_option_names": NAMES}
 )
-schema_app = typer.Typer(add_completion=False)
 
 
 @app.callback(epilog=EPILOG)
@@ -111,8 +136,112 @@ def fields_of(recipe: Recipe, sources: Mapping[str, str]) -> list[Setting]:
     return [Setting(key, x, sources.get(key, UNSET)) for key, x in (values | flat).items()]
 
 
+@command(app, epilog=DIFF_EPILOG)
+@reads_data
+def diff(
+    left: Annotated[str, argument("A", SIDE, completion.presets)],
+    right: Annotated[str, argument("B", SIDE, completion.presets)],
+    path: Annotated[
+        str | None, argument("IN", "Order the fields by what they change in this input.")
+    ] = None,
+    estimator: Annotated[
+        str | None,
+        option("--estimator", "NAME", "Only what this estimator reads (default: all, of grpo)."),
+    ] = None,
+    loss: Annotated[
+        str | None, option("--loss", "NAME", "Compare the presets for this loss.")
+    ] = None,
+    explain: Annotated[bool, option("--explain", "", "Describe each field.")] = False,
+    how: declared.Output = "table",
+) -> None:
+    """Print where two recipes differ, such as those of two frameworks: recipe and policy loss.
+
+    Fields are in the order of the stages that read them; with IN in that of their effect: how many
+    responses change, and by how much, if A has the value of B in this field alone. Without --loss
+    and --estimator, the usual loss of each framework is compared, too.
+    """
+    from rlpost.cli.render.catalogue import show_differences  # noqa: PLC0415
+
+    names = left, right
+    settings = [_side(name, {"estimator": estimator, "loss": loss}) for name in names]
+    recipes, meanings = _completed([side.recipe for side in settings])
+    order = _fields_read(recipes)
+    fields = differences(recipes[0], recipes[1], meanings)
+    fields.sort(key=lambda x: order.index(x.path) if x.path in order else len(order))
+    if estimator is not None and order:
+        fields = [field for field in fields if field.path in order]
+    effects = None if path is None else _effects(path, recipes, fields)
+    if effects is not None:
+        fields.sort(key=lambda x: _rank(effects.get(x.path)), reverse=True)
+    if loss is not None or estimator is None:
+        configs = [config for side in settings for config in side.losses([])]
+        texts = {name: x.text for config in configs for name, x in config.loss.options.items()}
+        ours, theirs = (config.resolved() for config in configs)
+        fields += loss_differences(ours, theirs, texts)
+    show_differences(names, fields, effects, how, explain=explain)
+
+
+def _side(name: str, options: Mapping[str, Any]) -> Settings:
+    """Return the settings of a preset, or of a recipe file."""
+    if name.endswith(".toml"):
+        return Settings(options, Path(name))
+    return Settings(options, None, name)
+
+
+def _completed(recipes: Sequence[Recipe]) -> tuple[list[Recipe], dict[str, str]]:
+    """Return recipes with the defaults of their estimators, and what options of these mean."""
+    from rlpost.estimators import completed, estimator_named  # noqa: PLC0415
+
+    estimators = [estimator_named(recipe.estimator) for recipe in recipes]
+    effective = []
+    for recipe, by in zip(recipes, estimators, strict=True):
+        unset = {key: x for key, x in by.defaults.items() if getattr(recipe, key) is None}
+        effective.append(completed(recipe, by).model_copy(update=unset))
+    return effective, {name: x.text for by in estimators for name, x in by.options.items()}
+
+
+def _fields_read(recipes: Sequence[Recipe]) -> list[str]:
+    """Return the fields that recipes read, by stage; none if one lacks a required option."""
+    from rlpost.pipeline.effects import fields_by_stage  # noqa: PLC0415
+
+    try:
+        return list(dict.fromkeys(name for recipe in recipes for name in fields_by_stage(recipe)))
+    except UsageError:  # such as gdpo, which needs components
+        return []
+
+
+def _effects(
+    path: str, recipes: Sequence[Recipe], fields: Sequence[FieldDifference]
+) -> dict[str, Json | None]:
+    """Return what each field changes alone: the share of responses, and the largest difference.
+
+    None for a value that does not fit the first recipe alone.
+    """
+    from rlpost.interface import functions  # noqa: PLC0415 - slow to import
+
+    base, other = (recipe.model_dump(mode="json") for recipe in recipes)
+    effects: dict[str, Json | None] = {}
+    for field in fields:
+        table, _, name = field.path.rpartition(".")
+        part = {table: {name: other[table].get(name)}} if table else {name: other[name]}
+        try:
+            changed = Recipe.of(merged(base, part))
+            compared = functions.compare(path, {"a": recipes[0], "b": changed}, count=0)
+        except UsageError:
+            effects[field.path] = None
+            continue
+        whole = compared.facts["response_difference:a:b"]["all"]
+        equal = compared.facts["response_equal:a:b"]["all"]["mean"]
+        share = None if equal is None else 1 - equal
+        effects[field.path] = {"share": share, "largest": whole["max"]}
+    return effects
+
+
+def _rank(effect: Json | None) -> tuple[float, float]:
+    return (-1.0, 0.0) if effect is None else (effect["share"] or 0.0, effect["largest"] or 0.0)
+
+
 @command(app, epilog=SCHEMA_EPILOG)
-@command(schema_app, epilog=SCHEMA_EPILOG)
 def schema() -> None:
     """Print the JSON Schema of recipe files, with the description of each field."""
     typer.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))

@@ -17,8 +17,6 @@ app = typer.Typer(add_completion=False)
 
 EPILOG = """Examples:
 
-  rlpost convert --list
-
   rlpost convert logs/train_data_step7.jsonl step7.parquet
 
   rlpost convert dump/train_data rollouts/ --from slime-train
@@ -40,7 +38,7 @@ def convert(
         ),
     ] = None,
     source: Annotated[
-        str | None, option("--from", "NAME", "Format of the dumps (default: detected; see --list).")
+        str | None, option("--from", "NAME", "Format of the dumps (see `rlpost list dumps`).")
     ] = None,
     mapped: Annotated[
         list[str] | None,
@@ -82,9 +80,6 @@ def convert(
         ),
     ] = None,
     overwrite: declared.Overwrite = False,
-    listed: Annotated[
-        bool, option("--list", "", "List the formats; with --from NAME: all about it.")
-    ] = False,
     how: declared.Output = "table",
     summary_json: declared.SummaryJson = None,
     quiet: declared.Quiet = False,
@@ -93,17 +88,11 @@ def convert(
 
     OUT has rlpost's column names and types; its lists have one entry per response token.
     """
-    if not listed and len(paths or []) < 2:  # noqa: PLR2004
-        raise UsageError("IN and OUT are missing", tip="rlpost convert IN... OUT, or --list")
+    if len(paths or []) < 2:  # noqa: PLR2004
+        raise UsageError("IN and OUT are missing", tip="rlpost convert IN... OUT")
     # Pyarrow takes a while to import; a wrong command line is answered before that.
-    from rlpost.render import convert as render_convert  # noqa: PLC0415
-
-    if listed and summary_json is not None:
-        raise UsageError("--summary-json needs a conversion; for the list use --list --format json")
-    if listed:
-        render_convert.show_formats(how, source)
-        return
     from rlpost.interface import functions  # noqa: PLC0415
+    from rlpost.render import convert as render_convert  # noqa: PLC0415
 
     assert paths is not None
     check_summary(summary_json)

@@ -19,8 +19,6 @@ app = typer.Typer(add_completion=False)
 
 EPILOG = """Examples:
 
-  rlpost export --list
-
   rlpost export out.parquet out.jsonl --to jsonl
 
   rlpost export out.parquet - --to jsonl > rows.jsonl
@@ -39,13 +37,12 @@ def export(
             "Parquet files, directories or globs; then what to write (- is stdout, of jsonl).",
         ),
     ] = None,
-    target: Annotated[str | None, option("--to", "NAME", "What is written (see --list).")] = None,
+    target: Annotated[
+        str | None, option("--to", "NAME", "What is written (see `rlpost list targets`).")
+    ] = None,
     roles: declared.Map = None,
     lossy: Annotated[bool, option("--lossy", "", "Leave out what the target cannot hold.")] = False,
     overwrite: declared.Overwrite = False,
-    listed: Annotated[
-        bool, option("--list", "", "List the targets; with --to NAME: all about it.")
-    ] = False,
     how: declared.Output = "table",
     summary_json: declared.SummaryJson = None,
     quiet: declared.Quiet = False,
@@ -55,16 +52,10 @@ def export(
     Columns that the target cannot hold are listed before anything is written, as an error without
     --lossy. rlpost convert reads the files of jsonl and slime back.
     """
-    if not listed:
-        _check_given(paths or [], target)
+    _check_given(paths or [], target)
     # Pyarrow takes a while to import; a wrong command line is answered before that.
     from rlpost.render import export as render_export  # noqa: PLC0415
 
-    if listed and summary_json is not None:
-        raise UsageError("--summary-json needs an export; for the list use --list --format json")
-    if listed:
-        render_export.show_targets(how, target)
-        return
     assert paths is not None
     assert target is not None
     _check_streams(paths, summary_json, how, overwrite=overwrite)

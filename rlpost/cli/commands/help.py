@@ -1,16 +1,21 @@
-"""`rlpost help`: the pages of the manual."""
+"""`rlpost help`: the pages of the manual, and what they have about a word."""
 
 from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlpost.cli.help_screen import argument, command
-from rlpost.errors import UsageError, no_such
-from rlpost.manual import OF_COMMANDS, TOPICS, page, topics_of
+from rlpost.errors import UsageError
+from rlpost.manual import TOPICS, page, topic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlpost.manual.search import Explained, Passage
 
 WIDEST = 100
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
@@ -21,33 +26,70 @@ EPILOG = """Examples:
 
   rlpost help
 
-  rlpost help pipeline
+  rlpost help advantages
 
-  rlpost help estimators | less
+  rlpost help no signal
+
+  rlpost help --reward-clip
+
+  rlpost help actor/pg_clipfrac
 """
 
 app = typer.Typer(add_completion=False)
 
 
-@command(app, name="help", epilog=EPILOG)
+@command(app, name="help", epilog=EPILOG, ignore_unknown_options=True)
 def show_help(
-    topic: Annotated[
-        str | None,
-        argument("TOPIC", "Page to print (default: the list of pages).", lambda: [*TOPICS.items()]),
+    words: Annotated[
+        list[str] | None,
+        argument(
+            "WORD...",
+            "A page, command, option, label, metric or other name.",
+            lambda: [*TOPICS.items()],
+        ),
     ] = None,
 ) -> None:
-    """Print a page of the manual, or the list of its pages."""
-    if topic is None:
+    """Explain a word, or print a page of the manual; without a word the list of pages.
+
+    Options, roles, estimators, losses, presets, checks, what screens print, names in JSON and the
+    metrics of frameworks are found: the manual's rows and sections of that name, or the five
+    nearest.
+    """  # fmt: skip
+    if not words:
         _show_topics()
         return
-    names = topics_of(topic)
-    if len(names) > 1:
-        raise UsageError(f"no manual page {topic!r}", candidates=names)
-    if not names:
-        lists = "`rlpost help` lists the pages"
-        pages = (*TOPICS, *OF_COMMANDS)
-        raise UsageError(no_such(f"no manual page {topic!r}", topic, pages, lists))
-    _show_page(_COMMENT.sub("", page(names[0])))
+    text = " ".join(words)
+    if topic := topic_of(text):
+        _show_page(_COMMENT.sub("", page(topic)))
+        return
+    from rlpost.manual import search  # noqa: PLC0415
+
+    found = search.answer(text)
+    if not found:
+        lists = "" if (near := search.nearest(text)) else "`rlpost help` lists the pages"
+        raise UsageError(f"help: nothing about {text!r}", candidates=near, tip=lists)
+    _show_page("\n\n".join(_answered(found)) + "\n")
+
+
+def _answered(found: Explained) -> Iterator[str]:
+    """Yield what the manual has about a word, as Markdown."""
+    for row in found.rows:
+        _, *others = row.cells.items()
+        yield f"{row.name}: {_place(row.section)}\n" + "".join(
+            f"\n- {heading}: {cell}" for heading, cell in others if cell
+        )
+    if found.rows or len(found.sections) == 1:
+        yield from (section.text for section in found.sections)
+    else:
+        yield "\n".join(f"- {_place(section)}" for section in found.sections)
+    first, *_ = [row.section for row in found.rows] or found.sections
+    yield f"next: rlpost help {first.topic}"
+
+
+def _place(section: Passage) -> str:
+    """Return the command that prints a section."""
+    heading = section.heading.replace("`", "").lower()
+    return f"`rlpost help {section.topic}`" + f", {heading}" * (heading != section.topic)
 
 
 def _show_topics() -> None:

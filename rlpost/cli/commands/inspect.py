@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import components_of, name_values
-from rlpost.cli.help_screen import SINGLE, argument, command, usage_of
+from rlpost.cli.help_screen import SINGLE, argument, command
 from rlpost.cli.options import (
     option,
     reads_data,
@@ -33,8 +33,6 @@ EPILOG = """Examples:
 
   rlpost inspect in.parquet --about groups
 
-  rlpost inspect --about unequal_lengths
-
   rlpost inspect in.parquet --prompt gsm8k-17 --colour logprob
 
   rlpost inspect in.parquet --where "reward > 0 and step >= 300"
@@ -46,10 +44,7 @@ EPILOG = """Examples:
 @command(app, epilog=EPILOG)
 @reads_data
 def inspect(
-    context: typer.Context,
-    paths: Annotated[
-        list[str] | None, argument("IN...", "Parquet files, directories or globs.")
-    ] = None,
+    paths: Annotated[list[str], argument("IN...", "Parquet files, directories or globs.")],
     roles: declared.Map = None,
     where: declared.Where = None,
     tokens: Annotated[
@@ -57,7 +52,8 @@ def inspect(
     ] = True,
     footer: Annotated[bool, option("--footer", "", "Read file footers only.")] = False,
     about: Annotated[
-        str | None, option("--about", "NAME", "Explain a topic or a check; `checks` lists them.")
+        str | None,
+        option("--about", "NAME", "Show a topic, or what a check found; `checks`: which ran."),
     ] = None,
     fail_on: declared.FailOn = None,
     ignore: Annotated[
@@ -114,12 +110,7 @@ def inspect(
     adds every table.
     """
     if about is not None:
-        _check_about(about, has_input=bool(paths), json=how == "json")
-    if not paths:
-        if about is None:
-            raise UsageError("IN... is missing", tip=usage_of(context))
-        _show_about(about, None, how)
-        return
+        _check_about(about, json=how == "json")
     columns_map = name_values(roles or [], "--map")
     components = components_of(reward_components, component_weights)
     screens: dict[str, object] = {"about": about, "verbose": verbose, "quiet": quiet}
@@ -174,15 +165,12 @@ def inspect(
         raise typer.Exit(FindingsError.exit_code)
 
 
-def _check_about(name: str, *, has_input: bool, json: bool) -> None:
-    """Raise UsageError for a name that is neither topic nor check, or that needs an input."""
+def _check_about(name: str, *, json: bool) -> None:
+    """Raise UsageError for a name that is neither topic nor check, or a topic as JSON."""
     from rlpost.analysis.inspect import about  # noqa: PLC0415
 
     about.check_name(name)
-    if about.needs_input(name) and not has_input:
-        text = f"--about {name}: an input is needed"
-        raise UsageError(text, tip=f"rlpost inspect IN --about {name}")
-    if about.needs_input(name) and json:
+    if json and not about.has_json(name):
         raise UsageError(f"--about {name}: has no effect with --format json, which has everything")
 
 
@@ -210,8 +198,8 @@ def _show_facts(facts: Facts, how: str, about: str | None, *, verbose: bool, qui
         show_page(render.page(facts, verbose=verbose), how)
 
 
-def _show_about(name: str, facts: Facts | None, how: str) -> None:
-    """Print the page of a topic or of a check; without facts, the explanation of checks."""
+def _show_about(name: str, facts: Facts, how: str) -> None:
+    """Print the page of a topic or of a check."""
     from rlpost.analysis.inspect import about  # noqa: PLC0415
     from rlpost.analysis.inspect.about import checks  # noqa: PLC0415
     from rlpost.display.page import show_page  # noqa: PLC0415

@@ -22,15 +22,22 @@ if TYPE_CHECKING:
 def targets_of(
     files: Sequence[InputFile], inputs: Sequence[PathText], output: AnyPath, *, overwrite: bool
 ) -> list[AnyPath]:
-    """Return the output of each file: OUT itself for one input file, else a file in OUT.
+    """Return the output of each file: OUT itself if it is a file, else a file in OUT.
+
+    OUT is a file if its name ends with .parquet and it is no directory.
 
     Raises:
-        UsageError: a target is an input, or exists and may not be overwritten.
+        UsageError: OUT has another suffix; it is a file, and there are several inputs; a target is
+            an input, or exists and may not be overwritten.
         ReadWriteError: a target cannot be checked.
     """
     try:
-        single = len(inputs) == 1 and parse_path(inputs[0]).is_file() and not output.is_dir()
-        if not single and output.suffix == ".parquet" and not output.is_dir():
+        is_folder = not output.suffix or output.is_dir()
+        if not is_folder and output.suffix != ".parquet":
+            tip = "name OUT.parquet, or a directory that exists"
+            raise UsageError(f"{output}: OUT is a .parquet file or a directory", tip=tip)
+        single = len(inputs) == 1 and parse_path(inputs[0]).is_file() and not is_folder
+        if not single and not is_folder:
             raise UsageError(
                 f"{output}: {len(files)} input files need a directory as OUT, not a file"
             )

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from runs import loads
+from runs import loads, run
 from typer.testing import CliRunner
 
 from rlpost.analysis.inspect.facts import inspect
@@ -537,14 +537,14 @@ def test_a_healthy_file_has_no_finding(well):
 
 
 def test_every_check_has_a_meaning_in_one_sentence_and_advice():
-    table = CliRunner().invoke(app, ["--about", "checks"]).stdout
+    table = run("list", "checks").out
     for name, check in FINDINGS.items():
         assert check.name == name
         assert re.fullmatch(r"[A-Z`][^.]+(?:0\.5[^.]+)?\.", check.meaning), check.meaning
         assert check.name in table
         assert check.meaning in table
         assert check.advice, f"{name} has no paragraph on why it matters and what to do"
-    shown = CliRunner().invoke(app, ["--about", name]).stdout
+    shown = run("list", "checks", name).out
     assert check.meaning in shown
     assert check.advice in shown
 

@@ -150,13 +150,6 @@ def test_options_that_exclude_each_other_or_have_no_effect_are_named(words):
     assert OPTIONS[words] in ran.err
 
 
-def test_an_input_is_needed_save_for_checks():
-    for words, text in (((), "IN..."), (("--about", "groups"), "--about groups")):
-        ran = run("inspect", *words)
-        assert ran.code == 2
-        assert text in ran.err
-
-
 def test_pass_at_k_ends_where_groups_are_too_small():
     """17 of 32 groups have 32 responses: pass@32 of those alone was below pass@16 of all."""
     line = [str(SAMPLES / "calculator.parquet"), "--unit", "row", "--about", "groups"]

@@ -385,7 +385,7 @@ def test_help_has_the_defaults_of_losses(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = " ".join(run("loss", "--help-all").out.replace("│", " ").split())
     monkeypatch.delenv("COLUMNS")
-    assert "(default: by loss, see rlpost losses)" in text
+    assert "(default: by loss, see rlpost list losses)" in text
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from rlpost.analysis.inspect.about import (  # noqa: F401 # isort: skip
     storage,
 )
 from rlpost.analysis.inspect.about.base import TOPICS
-from rlpost.analysis.inspect.about.checks import check_page, list_page
+from rlpost.analysis.inspect.about.checks import check_page
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS
 from rlpost.errors import DataError, UsageError, no_such
@@ -42,7 +42,7 @@ NEEDED = {
     "entropy": ("entropy or old_log_probs or log_probs or infer_log_probs",),
 }
 """By topic, the roles without which it is an error to ask for it."""
-__all__ = ["TOPICS", "about", "check_name", "needs_input", "topics_of"]
+__all__ = ["TOPICS", "about", "check_name", "has_json", "topics_of"]
 
 
 def check_name(name: str) -> None:
@@ -51,30 +51,24 @@ def check_name(name: str) -> None:
         if "," in name:
             tip = "name one; --verbose has every topic"
             raise UsageError(f"--about {name}: several topics or checks", tip=tip)
-        topics = f"`--about checks` lists the checks; topics: {', '.join(TOPICS)}"
+        topics = f"`rlpost list checks` lists the checks; topics: {', '.join(TOPICS)}"
         text = f"--about {name}: no topic or check {name!r}"
         raise UsageError(no_such(text, name, [*TOPICS, *FINDINGS], topics))
 
 
-def needs_input(name: str) -> bool:
-    """Return whether a page needs an input; checks are explained without one."""
-    return name != "checks" and name not in FINDINGS
+def has_json(name: str) -> bool:
+    """Return whether a page has JSON of its own: checks have."""
+    return name == "checks" or name in FINDINGS
 
 
-def about(name: str, facts: Facts | None) -> Page:
-    """Return the page of a topic or a check.
-
-    Args:
-        name: of `TOPICS` or `FINDINGS`.
-        facts: of the input; None: the explanation of a check, or the list of checks.
+def about(name: str, facts: Facts) -> Page:
+    """Return the page of a topic or a check: of `TOPICS` or `FINDINGS`.
 
     Raises:
         DataError: the input lacks a column without which the topic has nothing.
     """
     if name in FINDINGS:
         return check_page(name, facts)
-    if facts is None:
-        return list_page()
     if missing := _missing(name, facts):
         text = f"{facts.inputs[0]}: no column for {' and '.join(missing)}, which {name} needs"
         flags = " ".join(f"--map {role.split(' or ')[0]}=COLUMN" for role in missing)

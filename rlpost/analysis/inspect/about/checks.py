@@ -41,12 +41,11 @@ def list_page() -> Page:
     rows = [(check.name, check.severity, ", ".join(check.needs)) for check in FINDINGS.values()]
     notes = {i: check.meaning for i, check in enumerate(FINDINGS.values())}
     table = TextTable(("check", "severity", "needs"), rows, text=range(3), row_notes=notes)
-    return Page(
-        "rlpost inspect · checks", parts=[table], next_steps=["rlpost inspect --about CHECK"]
-    )
+    steps = ["next: rlpost list checks unequal_lengths"]
+    return Page(f"rlpost list checks · {len(rows)}", parts=[table], next_steps=steps)
 
 
-def checks_json(facts: Facts | None) -> list[dict[str, Any]]:
+def checks_json(facts: Facts) -> list[dict[str, Any]]:
     """Return every check as plain data."""
     return [check_json(name, facts) for name in FINDINGS]
 
@@ -70,7 +69,7 @@ def check_page(name: str, facts: Facts | None = None) -> Page:
     needs = f"needs: {', '.join(check.needs)}" if check.needs else ""
     lines = [line for line in (check.meaning, check.advice, needs) if line]
     if facts is None:
-        return Page(f"rlpost inspect · {name} ({check.severity})", lines)
+        return Page(f"rlpost list checks · {name} ({check.severity})", lines)
     run, finding = _run_of(name, facts)
     page = Page(title(facts.inputs, f"{name} ({check.severity})"), lines)
     if finding is not None:
