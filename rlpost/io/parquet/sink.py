@@ -1,19 +1,21 @@
 """Sinks: output files with a source's columns and new ones.
 
-The source's column chunks are copied if possible (`Sink`), otherwise decoded and encoded
-(`RewriteSink`). The output appears under its name when it is complete: it is written beside the
-target, synced, and renamed.
+The source's column chunks are copied. A source whose chunks cannot be copied is written again by
+pyarrow first, to a file without a name.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.io.memory_limit import memory_limit
 from rlpost.io.outputs import READ_BYTES, OutputFile, file_errors, publish_files
 from rlpost.io.parquet.encode import EncodedRows, Encoder, shared_encoder
 from rlpost.io.parquet.footer import (
@@ -32,8 +34,8 @@ from rlpost.io.parquet.footer import (
     file_end,
     read_footer,
 )
-from rlpost.io.parquet.reader import ParquetReader
-from rlpost.io.parquet.schemas import add_entries, join_file_metadata, key_values, put_key_values
+from rlpost.io.parquet.reader import ParquetReader, decoded_bytes
+from rlpost.io.parquet.schemas import ARROW_SCHEMA, add_entries, key_values, put_key_values
 from rlpost.io.parquet.splice import merge_chunks, splice
 from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.system import write_all
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
 
 
-SOURCE_BYTES = 32 << 20  # decoded source bytes in memory at a time
+_ROWS = 1 << 16  # that are decoded at a time, if the source is written again
 SPOOL_BYTES = 64 << 20  # bytes of pages in memory, before they go to a file
 WRITE_BYTES = 1 << 20  # bytes of small pages that are written at a time
 
@@ -141,34 +143,36 @@ class Sink:
         encoder: encodes the new columns.
         output: the file to write, which this object publishes or discards.
         end: the end of the kept data.
+        reason: why the source's columns were decoded and encoded; None if they are copied.
     """
 
-    reason: str | None = None
-    """Why the source's columns are decoded and encoded; None if they are copied."""
-
-    def __init__(self, footer: Struct, encoder: Encoder, output: OutputFile, end: int) -> None:
+    def __init__(
+        self,
+        footer: Struct,
+        encoder: Encoder,
+        output: OutputFile,
+        end: int,
+        reason: str | None = None,
+    ) -> None:
         self.output = output
+        self.reason = reason
         self.size = 0
         """Bytes of the completed file."""
         self._footer = footer
         self._groups = footer.structs(FileMeta.ROW_GROUPS)
         self._encoder = encoder
-        try:
-            output.write(0, MAGIC)  # before the copied data
-        except BaseException:
-            output.discard()  # nobody else can: there is no sink
-            raise
+        output.write(0, MAGIC)  # before the copied data
         self._end = end
         self._blocks: list[memoryview] = []  # to write before the end
         self._unwritten = 0
         self._current = 0
         self._spool = PageSpool(output.path.parent)
 
-    def encode(self, columns: pa.RecordBatch) -> Any:
+    def encode(self, columns: pa.RecordBatch) -> EncodedRows:
         """Encode the next rows' new columns, for `append`."""
         return self._encoder.encode(columns)
 
-    def append(self, row_group: int, encoded: Any) -> None:
+    def append(self, row_group: int, encoded: EncodedRows) -> None:
         """Add the next rows of a row group of the source."""
         if not encoded.rows:
             return
@@ -248,103 +252,6 @@ class Sink:
         self._blocks, self._unwritten = [], 0
 
 
-class RewriteSink(Sink):
-    """Decodes a source's columns, and encodes them with the new ones; see `Sink`.
-
-    Args:
-        source: reads the source's columns.
-        encoder: encodes them and the new ones.
-        output: the file to write.
-        reason: why the source's columns are not copied.
-    """
-
-    def __init__(
-        self, source: SourceReader, encoder: Encoder, output: OutputFile, reason: str
-    ) -> None:
-        super().__init__(source.footer(encoder), encoder, output, len(MAGIC))
-        self.reason = reason
-        self._source = source
-
-    def encode(self, columns: pa.RecordBatch) -> Any:
-        """Return the batch: `append` encodes it with the source's columns."""
-        return columns
-
-    def append(self, row_group: int, encoded: Any) -> None:
-        """Read, encode and add the next rows of a row group."""
-        while encoded.num_rows:
-            rows = self._source.read(row_group, encoded.num_rows)
-            new = encoded.slice(0, rows.num_rows)
-            schema = pa.schema([*rows.schema, *new.schema])
-            joined = pa.RecordBatch.from_arrays([*rows.columns, *new.columns], schema=schema)
-            super().append(row_group, super().encode(joined))
-            encoded = encoded.slice(rows.num_rows)
-
-
-class SourceReader:
-    """Reads a source's kept columns in batches of bounded size.
-
-    Raises:
-        DataError: the file is damaged or no Parquet file.
-    """
-
-    def __init__(self, path: AnyPath, keep: Collection[str] | None, drop: Collection[str]) -> None:
-        self._path = path
-        with self._errors():
-            self._reader = ParquetReader(path)
-            self._file = self._reader.file
-            schema = self._file.schema_arrow
-        kept = [f for f in schema if (keep is None or f.name in keep) and f.name not in drop]
-        self.fields = pa.schema(kept)
-        self._group = -1
-        self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._batch: pa.RecordBatch | None = None  # None after a row group's last rows
-
-    def footer(self, encoder: Encoder) -> Struct:
-        """Return FileMetaData with the source's rows and key-values, and the encoder's columns."""
-        metadata = self._file.metadata
-        groups = [
-            Struct().put(RowGroup.ROWS, Wire.I64, metadata.row_group(group).num_rows)
-            for group in range(metadata.num_row_groups)
-        ]
-        footer = Struct(encoder.footer).put_structs(FileMeta.ROW_GROUPS, groups)
-        footer.put(FileMeta.ROWS, Wire.I64, metadata.num_rows)
-        with self._errors():
-            put_key_values(footer, join_file_metadata(metadata.metadata or {}, [], encoder.fields))
-        return footer
-
-    def read(self, row_group: int, most: int) -> pa.RecordBatch:
-        """Read the next rows of a row group, at least one and at most `most`."""
-        with self._errors():
-            if row_group != self._group:
-                self._open(row_group)
-            while self._batch is not None and not self._batch.num_rows:
-                self._batch = next(self._batches, None)
-        if self._batch is None:
-            raise DataError(
-                f"{self._path}: row group {row_group} has fewer rows than its footer; the file is "
-                "damaged"
-            )
-        rows = self._batch.slice(0, most)
-        self._batch = self._batch.slice(most)
-        return rows
-
-    def _open(self, row_group: int) -> None:
-        group = self._file.metadata.row_group(row_group)
-        rows = SOURCE_BYTES * group.num_rows // max(group.total_byte_size, 1)
-        most = min(max(rows, 1), 1 << 16)
-        self._batches = self._reader.batches(most, row_group, self.fields.names)
-        self._group, self._batch = row_group, pa.record_batch({})
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except MemoryError:  # an ArrowException, too, but not about the data
-            raise
-        except (pa.ArrowException, OSError, FooterError, UnicodeDecodeError) as error:
-            raise DataError(f"{self._path}: cannot be read as Parquet: {error}") from None
-
-
 def open_sink(
     source: AnyPath,
     target: AnyPath | OutputFile,
@@ -374,56 +281,85 @@ def open_sink(
         ReadWriteError: the source cannot be opened or is encrypted, or the target's folder is
             not writable.
     """
-
-    def encoder(fields: pa.Schema) -> Encoder:
-        return shared_encoder(fields, frozenset(constant), frozenset((aliases or {}).items()))
-
-    sink = _spliced(source, target, encoder(fields), keep, drop)
-    if isinstance(sink, Sink):
-        return sink
-    reader = SourceReader(source, keep, drop)
-    _check_names(source, reader.fields.names, fields)
-    joined = encoder(pa.schema([*reader.fields, *fields]))
-    return RewriteSink(reader, joined, _opened(target), sink)
+    output = target if isinstance(target, OutputFile) else OutputFile(target)
+    encoder = shared_encoder(fields, frozenset(constant), frozenset((aliases or {}).items()))
+    try:
+        with file_errors(source, "cannot be read"):
+            return _spliced(source, output, encoder, keep, drop)
+    except BaseException:
+        output.discard()
+        raise
 
 
 def _spliced(
     source: AnyPath,
-    target: AnyPath | OutputFile,
+    output: OutputFile,
     encoder: Encoder,
     keep: Collection[str] | None,
     drop: Collection[str],
-) -> Sink | str:
-    """Open a sink that copies the kept columns; return the reason if that is impossible."""
-    with file_errors(source, "cannot be read"), ExitStack() as opened:
+) -> Sink:
+    """Open a sink; rewrite the source if its columns cannot be copied as they are."""
+    with ExitStack() as opened:
         file, size = open_file(source)
         opened.callback(close_file, file)
+        reason = None
         try:
             footer, end = read_footer(file, size)
-            names, ranges = splice(footer, end, encoder, keep, drop)
+            kept = splice(footer, end, encoder, keep, drop)
         except EncryptedError as error:
             raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None
         except DamagedError as error:
             raise DataError(f"{source}: the file is damaged: {error}") from None
         except FooterError as error:
-            return str(error)
-        _check_names(source, names, encoder.fields)
-        output = _opened(target)
-        kept = max((span.at + span.size for span in ranges), default=len(MAGIC))
-        sink = Sink(footer, encoder, output, kept)
+            reason = str(error)
+            opened.close()
+            file, size = _rewritten(source, keep, drop, output.path.parent)
+            opened.callback(close_file, file)
+            footer, end = read_footer(file, size)
+            kept = splice(footer, end, encoder, keep, drop)
+        for name in encoder.fields.names:
+            if name in kept.names:
+                raise UsageError(
+                    f"{source}: the column `{name}` exists already; drop it, or choose another "
+                    "name for the new column"
+                )
+        end = max((span.at + span.size for span in kept.ranges), default=len(MAGIC))
+        sink = Sink(footer, encoder, output, end, reason)
         opened.pop_all()
-        output.copy(file, ranges)
+        output.copy(file, kept.ranges)
         return sink
 
 
-def _opened(target: AnyPath | OutputFile) -> OutputFile:
-    return target if isinstance(target, OutputFile) else OutputFile(target)
+def _rewritten(
+    source: AnyPath, keep: Collection[str] | None, drop: Collection[str], folder: Path
+) -> tuple[int, int]:
+    """Decode the kept columns and write them to a file without a name; return it and its size.
 
+    A row group at a time is in memory.
 
-def _check_names(source: AnyPath, names: Collection[str], fields: pa.Schema) -> None:
-    for name in fields.names:
-        if name in names:
-            raise UsageError(
-                f"{source}: the column `{name}` exists already; drop it, or choose another name "
-                "for the new column"
-            )
+    Raises:
+        DataError: the source is damaged or no Parquet file.
+        ReadWriteError: the folder is not writable, or its disk is full.
+    """
+    try:
+        with ParquetReader(source) as reader, tempfile.TemporaryFile(dir=folder) as file:
+            stored = reader.file
+            entries = {
+                k: v for k, v in (stored.metadata.metadata or {}).items() if k != ARROW_SCHEMA
+            }
+            fields = [x for x in stored.schema_arrow if (keep is None or x.name in keep)]
+            fields = [x for x in fields if x.name not in drop] or [stored.schema_arrow.field(0)]
+            schema = pa.schema(fields, entries)  # at least one column, for the number of rows
+            with pq.ParquetWriter(file, schema, compression="zstd", compression_level=1) as writer:
+                for group in range(stored.num_row_groups):
+                    size = 2 * decoded_bytes(stored.metadata.row_group(group), schema.names)
+                    memory_limit().check(size, f"{source}: row group {group}")
+                    batches = reader.batches(_ROWS, group, schema.names)
+                    table = pa.Table.from_batches(batches, schema)
+                    with file_errors(folder, "cannot be written"):
+                        writer.write_table(table, row_group_size=max(table.num_rows, 1))
+            return os.dup(file.fileno()), file.seek(0, os.SEEK_END)
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
+    except (pa.ArrowException, OSError, FooterError, UnicodeDecodeError) as error:
+        raise DataError(f"{source}: cannot be read as Parquet: {error}") from None

@@ -88,8 +88,10 @@ def enrich(source, target, *, sub_rows=13, new=None, fields=FIELDS, **options):
 
 def rewriting_sink(*args, **options):
     """Open a sink of a file that cannot be spliced."""
+    splice = sinks.splice
 
     def refuse(*_):
+        sinks.splice = splice
         raise FooterError("a test says so")
 
     with pytest.MonkeyPatch.context() as patch:

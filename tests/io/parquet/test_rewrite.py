@@ -26,8 +26,8 @@ def test_aliases_may_be_missing_in_a_rewrite(tmp_path):
     assert table["returns"].equals(table["advantages"])
 
 
-def test_a_rewrite_reads_batches_of_bounded_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(sinks, "SOURCE_BYTES", 500)
+def test_a_rewrite_keeps_the_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(sinks, "_ROWS", 7)
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     pq.write_table(source_table(), source, row_group_size=40)
     rewrite(source, target)
@@ -42,21 +42,17 @@ def test_a_rewrite_reports_damaged_pages_as_data_error(tmp_path):
     data = bytearray(source.read_bytes())
     data[4:200] = bytes(196)
     source.write_bytes(data)
-    sink = rewriting_sink(source, target, FIELDS)
     with pytest.raises(DataError, match=r"source\.parquet: cannot be read as Parquet"):
-        sink.append(0, sink.encode(new_columns(60)))
-    sink.abort()
+        rewriting_sink(source, target, FIELDS)
     assert list(tmp_path.iterdir()) == [source]
 
 
 def test_a_rewrite_reports_missing_rows_as_data_error(tmp_path, monkeypatch):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     pq.write_table(source_table(), source)
-    sink = rewriting_sink(source, target, FIELDS)
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
     with pytest.raises(DataError, match="row group 0 has 0 rows, its footer has 60"):
-        sink.append(0, sink.encode(new_columns(60)))
-    sink.abort()
+        rewriting_sink(source, target, FIELDS)
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -72,3 +68,17 @@ def test_a_rewrite_equals_pyarrows_own_file(tmp_path, read):
     assert read(target) == read(plain)
     assert by_pyarrow(target)[1] == by_pyarrow(plain)[1]
     assert by_polars(target)[0] == by_polars(plain)[0]
+
+
+@pytest.mark.parametrize("keep", [None, ["step"], []], ids=str)
+def test_a_rewrite_keeps_the_wanted_columns_and_all_metadata(tmp_path, keep):
+    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
+    table = source_table(60).replace_schema_metadata({"note": "kept"})
+    pq.write_table(table, source, row_group_size=25)
+    rewrite(source, target, keep=keep, drop=["info"])
+    names = [x for x in table.column_names if x != "info" and (keep is None or x in keep)]
+    again = pq.read_table(target)
+    assert again.column_names == [*names, *FIELDS.names]
+    assert again.select(names).equals(table.select(names))
+    assert again.num_rows == 60
+    assert again.schema.metadata[b"note"] == b"kept"
