@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +10,6 @@ import numpy as np
 from rlpost.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathlib import PurePath
-
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
@@ -43,16 +38,6 @@ def prompt_key(tokens: NDArray[Any]) -> str:
     with np.errstate(invalid="ignore"):  # NaN is rejected later, in the column
         ids = np.ascontiguousarray(tokens, np.int64)
     return hashlib.blake2b(ids.tobytes(), digest_size=8).hexdigest()
-
-
-@lru_cache(maxsize=1024)
-def step_key_of(path: PurePath) -> int | None:
-    """Return N of the last `step_N`, `stepN` or `step=N` of a path; the file name comes first."""
-    for part in reversed(Path(path).absolute().parts):
-        match = re.findall(r"(?:^|[^a-zA-Z])step[_=]?(\d+)", part)
-        if match:
-            return int(match[-1])
-    return None
 
 
 class GroupBlocks:

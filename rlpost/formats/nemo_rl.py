@@ -10,9 +10,9 @@ from rlpost.errors import DataError
 from rlpost.formats.base import Format, has
 from rlpost.formats.containers import JSON
 from rlpost.formats.keys import SAME_TOKENS, GroupBlocks, prompt_key
-from rlpost.formats.keys import step_key_of as read_step
 from rlpost.formats.layout import as_mask, as_vector, check_length, padded, response_start
 from rlpost.formats.records import Record, Row
+from rlpost.io.input_paths import step_key_of as read_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

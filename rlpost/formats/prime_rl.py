@@ -20,7 +20,7 @@ from rlpost.formats.attempts import ATTEMPT
 from rlpost.formats.base import Format, has
 from rlpost.formats.calls import TYPES, call_rows
 from rlpost.formats.containers import JSON, STREAM
-from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
+from rlpost.formats.keys import SAME_TOKENS, prompt_key
 from rlpost.formats.layout import (
     as_mask,
     as_vector,
@@ -31,6 +31,7 @@ from rlpost.formats.layout import (
 )
 from rlpost.formats.records import Row, as_record, rounded_sum
 from rlpost.io.finish_reasons import TRUNCATED
+from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,9 +16,10 @@ from rlpost.errors import DataError
 from rlpost.formats.base import Format, has
 from rlpost.formats.containers import JSON
 from rlpost.formats.fields import no_token_roles, read_number
-from rlpost.formats.keys import SAME_TEXT, step_key_of, text_key
+from rlpost.formats.keys import SAME_TEXT, text_key
 from rlpost.formats.layout import as_mask, as_vector, response_lists
 from rlpost.formats.records import Row, parse_json
+from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,6 +7,7 @@ here avoid that.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -311,30 +312,83 @@ def flags(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
     return is_true(array)
 
 
+EXACT = {"halffloat": 1 << 11, "float": 1 << 24, "double": 1 << 53}
+"""By the name of a type of floats: from here on, several whole numbers are one number of it."""
+_LONGEST = np.iinfo(np.int64).max
+
+
 def key(array: pa.Array, location: CellLocation) -> pa.Array:
     """Return a column of keys, such as group ids, as int64 or string.
 
+    Unsigned integers beyond int64 are texts; a list or struct, such as messages, is 16 hex digits.
+
     Raises:
-        DataError: another type, or a null.
+        DataError: another type, a null, or a float that is no exact whole number.
     """
     kind = array.type
     if array.null_count:
         row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         raise location.error(row, "is null", "every row needs a value: fill or drop the row")
-    if pa.types.is_dictionary(kind):
-        return key(without_dictionary(array), location)
-    if pa.types.is_integer(kind):
-        return _integers(array, location)
-    if is_string(kind):
-        return array.cast(pa.string())
     if pa.types.is_floating(kind):
-        return _integers(array, location)
-    raise location.error(0, f"is {kind}", "a string or an integer per row is needed")
-
-
-def _integers(array: pa.Array, location: CellLocation) -> pa.Array:
-    try:
+        if (wrong := is_inexact(array)).any():
+            row = int(np.flatnonzero(wrong)[0])
+            why = f"a text or a whole number below {EXACT[str(kind)]:,} per row is needed"
+            advice = f"{why}, since later ones are one {kind}: write ids as text or int64"
+            raise location.error(row, f"is {array[row].as_py()}", advice)
         return array.cast(pa.int64())
-    except pa.ArrowInvalid:
-        needed = "a string or an integer per row is needed, of at most 64 bits"
-        raise location.error(0, f"is {array.type}", needed) from None
+    plain = without_dictionary(array).type
+    if not (pa.types.is_integer(plain) or is_string(plain) or pa.types.is_nested(plain)):
+        raise location.error(0, f"is {kind}", "a text or an integer per row is needed")
+    return plain_keys(array)
+
+
+def plain_keys(array: pa.Array) -> pa.Array:
+    """Return keys as int64 if they are integers that it has, otherwise as texts; nulls stay."""
+    array = without_dictionary(array)
+    kind = array.type
+    if pa.types.is_nested(kind):
+        values, codes = np.unique(fingerprints(array), return_inverse=True)
+        texts = string_array([f"{value:016x}" for value in values.tolist()]).take(pa.array(codes))
+        return pc.if_else(array.is_valid(), texts, pa.scalar(None, pa.string()))
+    long = kind == pa.uint64() and (fill_nulls(array, 0) > np.uint64(_LONGEST)).any()
+    return array.cast(pa.int64() if pa.types.is_integer(kind) and not long else pa.string())
+
+
+def is_inexact(array: pa.Array) -> NDArray[np.bool_]:
+    """Return which floats [n] are fractions, or so large that several integers are one of them."""
+    values = fill_nulls(array, 0)
+    exact = (np.floor(values) == values) & (np.abs(values) < EXACT[str(array.type)])
+    return np.asarray(~exact, np.bool_)
+
+
+def fingerprints(array: pa.Array) -> NDArray[np.uint64]:
+    """Return 64 bits of each value of any type, [n]: equal for equal values, 0 for null.
+
+    A field of a struct that is null counts as one that is absent.
+    """
+    kind = array.type
+    if pa.types.is_struct(kind):
+        total = np.ones(len(array), np.uint64)
+        for field in kind:
+            factor = np.uint64(_digest(field.name) | 1)
+            total += factor * fingerprints(pc.struct_field(array, field.name))
+    elif is_list(kind):
+        lengths = fill_nulls(pc.list_value_length(array), 0).astype(np.int64)
+        starts = np.cumsum(lengths) - lengths
+        place = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+        powers = np.cumprod(np.full(int(lengths.max(initial=0)) + 1, _MIX, np.uint64))
+        parts = np.append(fingerprints(array.flatten()) * powers[place], np.uint64(0))
+        sums = np.add.reduceat(parts, starts) if len(array) else parts[:0]
+        total = np.where(lengths > 0, sums, 0) * _MIX + lengths.astype(np.uint64) + np.uint64(1)
+    else:
+        encoded = without_dictionary(array).dictionary_encode()
+        digests = [_digest(value) for value in encoded.dictionary.to_pylist()]
+        total = np.array([*digests, 0], np.uint64)[fill_nulls(encoded.indices, len(digests))]
+    return np.asarray(np.where(is_true(array.is_valid()), total, 0), np.uint64)
+
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _digest(value: object) -> int:
+    return int.from_bytes(hashlib.blake2b(str(value).encode(), digest_size=8).digest(), "little")

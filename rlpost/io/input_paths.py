@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlpost.errors import RlpostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import PurePath
 
     import numpy as np
     from numpy.typing import NDArray
@@ -70,6 +72,16 @@ def _named(value: Any, names: list[tuple[str, str]]) -> Any:
     elif isinstance(value, list):
         return [_named(one, names) for one in value]
     return value
+
+
+@lru_cache(maxsize=1024)
+def step_key_of(path: PurePath) -> int | None:
+    """Return N of the last `step_N`, `stepN` or `step=N` of a path; the file name comes first."""
+    for part in reversed(Path(path).absolute().parts):
+        match = re.findall(r"(?:^|[^a-zA-Z])step[_=]?(\d+)", part)
+        if match:
+            return int(match[-1])
+    return None
 
 
 @contextmanager

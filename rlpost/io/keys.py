@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.io.arrow import fill_nulls, without_dictionary
+from rlpost.io.arrow import fill_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,12 +49,6 @@ class KeyColumn:
     def label(self, code: int) -> Label:
         """Return the label of a code."""
         return self.labels[code].as_py()  # type: ignore[no-any-return]
-
-
-def plain_keys(array: pa.Array) -> pa.Array:
-    """Return keys as int64 if they are integers, otherwise as texts; nulls stay."""
-    array = without_dictionary(array)
-    return array.cast(pa.int64() if pa.types.is_integer(array.type) else pa.string())
 
 
 def encode_keys(array: pa.Array) -> pa.DictionaryArray:

@@ -320,7 +320,8 @@ class Collector:
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)
         if rollout is not None or turn is not None:
             columns["turn_evidence"] = turn_evidence(columns["group"], rollout, turn)
-        return Responses(columns, labels, cells=cells)
+        notes = {"prompts": int(codes["group"].max(initial=-1)) + 1} if "group" in codes else {}
+        return Responses(columns, labels, notes, cells=cells)
 
 
 def _rollouts_of_attempts(

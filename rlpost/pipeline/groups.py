@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rlpost.io.input_paths import step_key_of
 from rlpost.kernels.segments import count_true, offsets_of, segment_min
 from rlpost.pipeline.stages.rewards import countable, group_statistics, total_rewards
 from rlpost.pipeline.totals import SPREADS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from rlpost.kernels.moments import Floats, Integers, Mask
@@ -19,6 +23,96 @@ if TYPE_CHECKING:
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import SummaryCells
     from rlpost.recipe.recipe import Recipe
+
+
+LARGE = 128
+"""Responses that hardly belong to one prompt."""
+
+
+class KeyCounts(NamedTuple):
+    """What speaks against the key of groups; the counts of several tables add up."""
+
+    batches: int = 0
+    groups: int = 0
+    prompts: int = 0
+    """Keys over all batches."""
+    least: int = 0
+    """Responses of the smallest group."""
+    of_domains: int = 0
+    """Groups of several domains."""
+    of_files: int = 0
+    """Groups of several files."""
+
+    def __or__(self, other: KeyCounts) -> KeyCounts:
+        """Return the counts of both."""
+        sums = KeyCounts(*(a + b for a, b in zip(self, other, strict=True)))
+        least = min(filter(None, (self.least, other.least)), default=0)
+        return sums._replace(prompts=max(self.prompts, other.prompts), least=least)
+
+    @property
+    def of_one_prompt(self) -> bool:
+        """Whether the key is the same in all steps, or in a step of many responses."""
+        same = self.prompts == 1 < self.batches
+        return same or (0 < self.groups <= self.batches and self.least >= LARGE)
+
+
+NO_KEYS = KeyCounts()
+
+
+def key_counts(responses: Responses, first_rows: Sequence[int]) -> KeyCounts:
+    """Return the counts of a table.
+
+    Args:
+        responses: the table.
+        first_rows: of each file in it, and of the end.
+    """
+    group, batch = responses["group"], responses["batch"]
+    sizes = np.bincount(group)
+    sizes = sizes[sizes > 0]
+    files = np.repeat(np.arange(len(first_rows) - 1), np.diff(first_rows))
+    return KeyCounts(
+        batches=len(np.unique(batch)),
+        groups=len(sizes),
+        prompts=responses.notes.get("prompts", 0),
+        least=int(sizes.min(initial=len(group))),
+        of_domains=_of_several(group, responses["domain"]),
+        of_files=_of_several(group, files) if len(files) == len(group) else 0,
+    )
+
+
+def _of_several(group: Integers, kind: Integers) -> int:
+    """Return how many groups have rows of several kinds, [N] codes each."""
+    if not len(group) or kind.min() == kind.max():
+        return 0
+    last = np.zeros(int(group.max()) + 1, np.int64)
+    last[group] = kind
+    return len(np.unique(group[kind != last[group]]))
+
+
+def mixed_domains(count: str, key: str, domain: str) -> str:
+    """Return the text of groups that have responses of several domains."""
+    return (
+        f"{count} by `{key}` have responses of several `{domain}`: if sources number their prompts "
+        "alike, a baseline compares answers to different prompts; --numerics batch=step_domain "
+        "keeps domains apart"
+    )
+
+
+def joins_files(several: int, groups: int, files: Sequence[str]) -> bool:
+    """Return whether files look like steps: by their names, or since most groups are in several."""
+    steps = [step_key_of(PurePath(file)) for file in files]
+    named = len({*steps}) == len(files) and None not in steps
+    return several > (0 if named else groups / 2)
+
+
+def mixed_files(count: str, key: str, files: Sequence[str]) -> str:
+    """Return the text of groups that have responses of several files, without a step."""
+    named = f"{PurePath(files[0]).name} to {PurePath(files[-1]).name}"
+    return (
+        f"{count} by `{key}` have responses of several of {len(files):,} files ({named}), and no "
+        "column has the step: if files are steps, a baseline compares those of several policies; "
+        "--from parquet takes steps from names such as step_7, --map batch=COLUMN from a column"
+    )
 
 
 class PromptGroups(NamedTuple):

@@ -25,7 +25,16 @@ from rlpost.pipeline import recorded
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import FailureCounts, failure_counts
-from rlpost.pipeline.groups import CellCounts, group_counts
+from rlpost.pipeline.groups import (
+    NO_KEYS,
+    CellCounts,
+    KeyCounts,
+    group_counts,
+    joins_files,
+    key_counts,
+    mixed_domains,
+    mixed_files,
+)
 from rlpost.pipeline.measures import facts_of, whole
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.reading import ADVANTAGES
@@ -72,6 +81,8 @@ class ResponseFacts:
     """Rollouts with rows of several branches that have one turn, if turns are joined."""
     same_turn: int = 0
     """Rows with the turn, branch and agent of another row of their rollout."""
+    keys: KeyCounts = NO_KEYS
+    """What speaks against the key of groups."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
         return ResponseFacts(
@@ -81,6 +92,7 @@ class ResponseFacts:
             self.failures + other.failures,
             self.forked + other.forked,
             self.same_turn + other.same_turn,
+            self.keys | other.keys,
         )
 
 
@@ -99,6 +111,9 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
         failures=failure_counts(responses),
         forked=_forked(plan.resolved, responses),
         same_turn=int((responses.columns.get(SAME_TURN, False) & responses["kept"]).sum()),
+        keys=key_counts(responses, plan.source.first_rows)
+        if plan.resolved.grouped
+        else KeyCounts(),
     )
 
 
@@ -590,7 +605,34 @@ def rollout_warnings(plan: Plan, facts: ResponseFacts) -> dict[str, list[str]]:
         "forked_rollouts": _forks(plan, facts),
         "same_turn": _same_turn(plan, facts.same_turn),
         "failures": facts.failures.warnings(plan.resolved.recipe, plan.columns),
+        **_keys(plan, facts.keys),
     }
+
+
+def _keys(plan: Plan, keys: KeyCounts) -> dict[str, list[str]]:
+    """Return the warnings of a key of groups that is hardly that of prompts, by check."""
+    texts: dict[str, list[str]] = {}
+    if not keys.groups:
+        return texts
+    column = plan.columns.column("group")
+    if keys.of_one_prompt:
+        text = (
+            f"all responses of a step are one group, of at least {keys.least:,}, by `{column}`, as "
+            "of an equal or empty prompt: --group-size N makes groups of N consecutive responses, "
+            "--map group=COLUMN reads another key"
+        )
+        texts["group_key"] = [text]
+    if keys.of_domains and "domain" in plan.columns:
+        what = _of_groups(keys.of_domains, keys.groups)
+        texts["group_domains"] = [mixed_domains(what, column, plan.columns.column("domain"))]
+    files = [str(file.path) for file in plan.source.files]
+    if "batch" not in plan.columns and joins_files(keys.of_files, keys.groups, files):
+        texts["group_files"] = [mixed_files(_of_groups(keys.of_files, keys.groups), column, files)]
+    return texts
+
+
+def _of_groups(count: int, groups: int) -> str:
+    return f"{count:,} of {counted(groups, 'group')}"
 
 
 def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:

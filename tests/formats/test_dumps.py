@@ -15,7 +15,7 @@ from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import detect, format_named
 from rlpost.formats.convert import convert
 from rlpost.formats.keys import prompt_key
-from rlpost.formats.keys import step_key_of as step_of
+from rlpost.io.input_paths import step_key_of as step_of
 
 
 def test_a_file_of_an_unknown_format_is_an_error(tmp_path):

@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from rlpost.io.arrow import common_type, is_string, without_dictionary
+from rlpost.errors import DataError
+from rlpost.io.arrow import CellLocation, common_type, is_string, key, without_dictionary
 
 TEXTS = pa.dictionary(pa.int8(), pa.string())
 
@@ -48,3 +49,37 @@ def test_texts_are_stored_in_several_ways():
         assert without_dictionary(encoded).equals(pa.array(["a", None, "a"], kind))
     plain = pa.array([1])
     assert without_dictionary(plain) is plain
+
+
+WHERE = CellLocation("a.parquet", 10, "uid")
+
+
+def test_keys_beyond_signed_integers_are_texts():
+    values = [2**63 - 5, 2**63 + 11]
+    assert key(pa.array(values, pa.uint64()), WHERE).to_pylist() == [str(x) for x in values]
+    assert key(pa.array(values[:1], pa.uint64()), WHERE).to_pylist() == values[:1]
+
+
+@pytest.mark.parametrize(("value", "kind"), [(0.5, "d"), (2.0**53, "d"), (2.0**24, "f")])
+def test_a_float_that_is_no_exact_whole_number_is_no_key(value, kind):
+    kind = {"d": pa.float64(), "f": pa.float32()}[kind]
+    with pytest.raises(DataError, match=f"a.parquet, row 11: `uid` is {value}"):
+        key(pa.array([3.0, value], kind), WHERE)
+    assert key(pa.array([3.0, 2.0**23], kind), WHERE).to_pylist() == [3, 1 << 23]
+
+
+def test_equal_messages_are_one_key_in_any_chunk():
+    chats = [[{"role": "user", "content": "1+1?"}], [{"role": "user", "content": "1+2?"}], []]
+    keys = key(pa.array([*chats, chats[0]]), WHERE).to_pylist()
+    assert len({*keys}) == 3
+    assert keys[0] == keys[3]
+    other = [{"content": "1+1?", "name": None, "role": "user"}]
+    assert (
+        key(
+            pa.array([other, chats[1]]).cast(pa.large_list(pa.array(other).type)), WHERE
+        ).to_pylist()
+        == keys[:2]
+    )
+    swapped = pa.array([[[1, 2], [3]], [[1], [2, 3]], [[1, 2], [3]]])
+    first, second, third = key(swapped, WHERE).to_pylist()
+    assert first == third != second

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpost.io.keys import KeyColumn, encode_keys, of_one_type, plain_keys, step_order
+from rlpost.io.arrow import plain_keys
+from rlpost.io.keys import KeyColumn, encode_keys, of_one_type, step_order
 
 KEYS = st.sampled_from(["b", "a", "", "ä", None])
 CHUNKS = st.lists(st.lists(KEYS, max_size=5), min_size=1, max_size=4)

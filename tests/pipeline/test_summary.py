@@ -381,6 +381,19 @@ def test_nothing_wrong_nothing_said():
         assert warnings(small(), estimator=estimator, kl_coef=0.1) == []
 
 
+def test_a_key_of_groups_that_is_hardly_that_of_prompts_is_named(tmp_path):
+    (mixed,) = warnings(small(data_source=["easy", "hard", "easy", "easy"]))
+    assert mixed.startswith("1 of 2 groups by `prompt_id` have responses of several `data_source`")
+    assert warnings(small(data_source=["easy", "easy", "hard", "hard"])) == []
+    (same,) = warnings(small(prompt_id=[""] * 4, step=[1, 1, 2, 2]))
+    assert same.startswith("all responses of a step are one group, of at least 2, by `prompt_id`")
+    for number, name in enumerate(("step_1", "step_2")):
+        key = ["a", "a", "b", "b"] if number else ["a", "a", "c", "c"]
+        small(prompt_id=key).write_parquet(tmp_path / f"{name}.parquet")
+    (files,) = warnings_of(rlpost.advantages([*tmp_path.iterdir()], tmp_path / "out"))
+    assert files.startswith("1 of 3 groups by `prompt_id` have responses of several of 2 files")
+
+
 MEASURED = {"kl_estimator": "k1"}
 filled = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
 padded = [[-1.0, 0.0, 0.0], [-1.0, -0.1, -0.2], [-0.1, 0.0, 0.0], [-1.0, -2.0, 0.0]]

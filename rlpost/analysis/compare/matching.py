@@ -14,8 +14,8 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.text import counted
 from rlpost.errors import DataError
-from rlpost.io.arrow import is_list, is_number
-from rlpost.io.keys import KeyColumn, of_one_type, plain_keys
+from rlpost.io.arrow import is_list, is_number, plain_keys
+from rlpost.io.keys import KeyColumn, of_one_type
 from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.kernels.codes import joint_codes, ordinals_of
 

@@ -161,7 +161,7 @@ def keys_of(array: pa.Array, location: CellLocation) -> pl.Series:
         return pl.Series([None] * len(array), dtype=pl.String)
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int64())
-    if pa.types.is_floating(array.type) and not _is_whole(array):
+    if pa.types.is_floating(array.type) and ragged.is_inexact(array).any():
         array = array.cast(pa.string())
     keys = ragged.key(array.drop_null(), location)
     present = pl.Series(keys)
@@ -174,18 +174,16 @@ def keys_of(array: pa.Array, location: CellLocation) -> pl.Series:
     return present.gather(indices.clip(0)).zip_with(valid, present.clear(len(valid)))
 
 
-def _is_whole(array: pa.Array) -> bool:
-    return bool(pc.all(pc.equal(array, pc.round(array))).as_py() is not False)
-
-
 def fingerprints_of(array: pa.Array, location: CellLocation) -> NDArray[np.uint64]:
-    """Return a 64-bit hash per row, of a text or of a list of numbers.
+    """Return a 64-bit hash per row, of a text, a list of numbers, or messages.
 
     Raises:
         DataError: another type.
     """
-    if is_list(array.type):
+    if is_list(array.type) and not pa.types.is_nested(array.type.value_type):
         return _hashes(lists_of(array, location))
+    if pa.types.is_nested(array.type):
+        return ragged.fingerprints(array)
     return np.asarray(pl.Series(array).cast(pl.String).hash().to_numpy())
 
 

@@ -292,7 +292,9 @@ def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:
 def _prompt(source: Source, columns: ColumnMap) -> str | None:
     """Return the column of prompts, which is not the group key itself."""
     group = columns.columns.get("group")
-    return next((name for name in _texts_or_lists(source, PROMPTS) if name != group), None)
+    names = (name for name in PROMPTS if name in source.columns and name != group)
+    kinds = (_is_text_or_list, pa.types.is_nested)
+    return next((name for name in names if _fitting(source, name, *kinds)), None)
 
 
 def _advantages(source: Source, columns: ColumnMap, recorded: str | None) -> str | None:
@@ -358,4 +360,4 @@ def _usable(role: str, kind: pa.DataType) -> bool:
         return is_readable(kind)
     if meaning == "number":
         return is_number(kind) or _is_numbers(kind)
-    return is_number(kind) or _is_text(kind)
+    return is_number(kind) or _is_text(kind) or (role == "group" and pa.types.is_nested(kind))

@@ -16,11 +16,11 @@ from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.io.arrow import CellLocation, content_kind, is_list, is_true
+from rlpost.io.arrow import CellLocation, content_kind, is_list, is_true, plain_keys
 from rlpost.io.arrow import numbers as checked_numbers
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.input_paths import InputPaths
-from rlpost.io.keys import KeyColumn, encode_keys, of_one_type, plain_keys
+from rlpost.io.keys import KeyColumn, encode_keys, of_one_type
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.io.threads import prefetch

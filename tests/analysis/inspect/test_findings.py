@@ -358,6 +358,29 @@ CASES = {
         each(BASE, "response_mask", lambda mask: 1 - mask),
         BASE,
     ),
+    "group_domains": (
+        BASE | {"data_source": [str(row % 2) for row in range(ROWS)]},
+        BASE | {"data_source": [str(row // SIZE % 2) for row in range(ROWS)]},
+    ),
+    "group_files": (
+        [without(BASE, "step")] * 2,
+        [
+            without(BASE, "step"),
+            without(
+                BASE
+                | {
+                    "prompt_id": [f"b{row // SIZE}" for row in range(ROWS)],
+                    "response": [f"b{x}" for x in BASE["response"]],
+                },
+                "step",
+            ),
+        ],
+    ),
+    "messages_as_prompts": (
+        BASE | {"prompt": [[{"role": "user", "content": f"{row}?"}] for row in range(ROWS)]},
+        BASE
+        | {"prompt": [[{"role": "user", "content": f"{row // SIZE}?"}] for row in range(ROWS)]},
+    ),
     "one_prompt_for_all_steps": (BASE | {"prompt_id": [""] * ROWS}, BASE),
     "rewards_that_differ_by_rounding": (
         BASE
@@ -384,6 +407,15 @@ FOUND_BY = {
     "lost_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses (100 %)"),
     "fractions_as_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses"),
     "inverted_mask": ("mask_values", "192 of 192 responses (100 %) begin and end with observa"),
+    "messages_as_prompts": ("group_prompts", "24 of 24 groups with several responses (100 %) have"),
+    "group_domains": (
+        "group_domains",
+        "24 of 24 groups by `prompt_id` have responses of several `d",
+    ),
+    "group_files": (
+        "group_files",
+        "24 of 24 groups by `prompt_id` have responses of several of 2 files",
+    ),
     "one_prompt_for_all_steps": ("group_key", "of one prompt: `prompt_id` is '' in all 2 steps"),
     "rewards_that_differ_by_rounding": ("no_signal", "in 1 group, rewards differ by rounding"),
     "mask_not_binary": ("mask_values", "values other than 0 and 1, such as 2, in 1 of 192"),
@@ -557,7 +589,8 @@ def runs(path, **options):
 # For each need of checks: the columns of `FULL` that provide it.
 LISTS = ("response_mask", "old_log_probs", "infer_log_probs", "ref_log_probs", "values")
 PROVIDE = {
-    "keys": ("prompt_id", "step"),
+    "keys": ("prompt_id", "step", "domain"),
+    "domain": ("domain",),
     "group": ("prompt_id",),
     "reward": ("reward",),
     "mask": ("response_mask",),
@@ -589,6 +622,7 @@ def full_of(name):
     full = asked(baselined(BASE, SIZE)) | {
         "values": BASE["ref_log_probs"],
         "finish_reason": ["stop"] * ROWS,
+        "domain": ["math"] * ROWS,
     }
     full = with_turns(full, 1) | {"run_attempt": [1] * ROWS}
     if name == "shared_prefixes":
@@ -864,7 +898,7 @@ def test_rows_without_a_response_are_not_copies(tmp_path):
     [
         ("reward", ["good"] * ROWS),
         ("response_mask", ["111"] * ROWS),
-        ("prompt_id", [["a"]] * ROWS),
+        ("prompt_id", [b"a"] * ROWS),
         ("old_log_probs", [["-1"]] * ROWS),
         ("finish_reason", [["stop"]] * ROWS),
     ],

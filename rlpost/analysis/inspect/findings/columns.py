@@ -13,6 +13,7 @@ from rlpost.analysis.inspect.findings.base import Problem, check
 from rlpost.analysis.inspect.footers import MISSING
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted
+from rlpost.io.arrow import EXACT
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import ROLES, kind_of
 
@@ -25,8 +26,6 @@ MOST_COLUMNS = 3
 MOST_FILES = 3
 REWARD_NAMES = re.compile("reward|score|accura|correct|pass|return|grade")
 NUMBERS = re.compile("u?int|float|double|halffloat|bool|decimal")
-EXACT = {"halffloat": 1 << 11, "float": 1 << 24, "double": 1 << 53}
-"""From here on, several whole numbers are one number of the type."""
 NEEDED_TYPES = {
     "tokens": "a list of numbers per row",
     "number": "a number per row",

@@ -9,13 +9,13 @@ import polars as pl
 
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.display.text import counted, share
+from rlpost.pipeline.groups import LARGE, joins_files, mixed_domains, mixed_files
 from rlpost.pipeline.turns import BY_ID, TurnCounts, one_id, turn_evidence
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
 
 
-LARGE = 128  # responses that hardly belong to one prompt
 SPLIT = 0.05  # of the prompts of a step; data sets contain some prompts twice
 UNEQUAL = 0.01  # of the groups differ in size from most
 LEAST_TURNS = 7
@@ -31,7 +31,8 @@ def group_key(data: CheckInput) -> Result:
     A response minus the mean of itself is 0, so with an id per response all advantages are 0. With
     an id per step, or one for all steps, the baseline compares answers to different prompts.
 
-    Check whether the column is the prompt's id, and set another one with --map group=COLUMN.
+    Check whether the column is the prompt's id, and set another one with --map group=COLUMN; of
+    prompts that are empty or equal, --group-size N makes groups of N consecutive responses.
     """
     groups, rows, column = data.facts.prompt_groups, data.group_rows, data.column("group")
     if groups is None or rows is None or not len(rows):
@@ -54,7 +55,8 @@ def group_key(data: CheckInput) -> Result:
     else:
         return None
     shown = rows.filter((rows["rows"] == 1) == most)["first"].to_list()
-    return Problem(text, shown, ["group"], "--map group=COLUMN", error=most)
+    option = "--map group=COLUMN" if most else "--group-size N"
+    return Problem(text, shown, ["group"], option, error=most)
 
 
 @check("error or warning", "group", "prompts")
@@ -98,9 +100,50 @@ def group_prompts(data: CheckInput) -> Result:
         return None
     pairs = pl.concat([keys.select("first", "other") for keys in shown])
     rows = [row for pair in pairs.iter_rows() for row in pair]
-    is_list = any(x.name == prompt and "list" in x.type for x in data.facts.input.columns)
-    option = f"--map group={'COLUMN' if is_list else prompt}"  # no list is a key
+    option = f"--map group={prompt}"
     return Problem("; ".join(texts), rows, ["group", "prompt"], option, error=most)
+
+
+@check("warning", "group", "domain")
+def group_domains(data: CheckInput) -> Result:
+    """Responses of a group have several domains, as of sources that number their prompts alike.
+
+    A baseline is then the mean of answers to different prompts of easy and hard sources.
+
+    Check whether the key is that of a prompt in all sources; --numerics batch=step_domain of
+    `rlpost advantages` keeps the groups of domains apart.
+    """
+    groups = _kinds_per_key(data, "group", "domain")
+    mixed = groups.filter(pl.col("kinds") > 1)
+    if mixed.is_empty():
+        return None
+    count = f"{len(mixed):,} of {counted(len(groups), 'group')}"
+    text = mixed_domains(count, data.column("group"), data.column("domain"))
+    rows = [row for pair in mixed.select("first", "other").iter_rows() for row in pair]
+    return Problem(text, rows, ["group", "domain"])
+
+
+@check("warning", "group")
+def group_files(data: CheckInput) -> Result:
+    """Responses of a group are of several files that look like steps, and no column has the step.
+
+    A baseline is then the mean of answers of several policies.
+
+    Name the column of steps with --map batch=COLUMN, or read the steps from names of files, such as
+    step_7, with --from parquet.
+    """
+    files = [file.path for file in data.facts.input.files]
+    if "batch" in data.reading.rows or len(files) == 1:
+        return None
+    groups = _kinds_per_key(data, "group", "file")
+    mixed = groups.filter(pl.col("kinds") > 1)
+    if not joins_files(len(mixed), len(groups), files):
+        return None
+    count = f"{len(mixed):,} of {counted(len(groups), 'group')}"
+    rows = [row for pair in mixed.select("first", "other").iter_rows() for row in pair]
+    return Problem(
+        mixed_files(count, data.column("group"), files), rows, ["group"], "--from parquet"
+    )
 
 
 def _kinds_per_key(data: CheckInput, key: str, what: str) -> pl.DataFrame:
@@ -110,9 +153,11 @@ def _kinds_per_key(data: CheckInput, key: str, what: str) -> pl.DataFrame:
         For each step and key its `rows`, the number of different values (`kinds`), and the indices
         of the `first` row and of the first row with an `other` value.
     """
-    rows = data.rows_of("batch", "group", "prompt", key, what)
+    rows = data.rows_of("batch", "group", key, what)
     by = ["batch", key] if "batch" in rows else [key]
-    valid = rows.drop_nulls(["group"]).filter(pl.col("prompt") != 0)
+    valid = rows.drop_nulls(["group", key, what])
+    if "prompt" in valid:
+        valid = valid.filter(pl.col("prompt") != 0)
     other = pl.col("index").filter(pl.col(what) != pl.col(what).first())
     return valid.group_by(by, maintain_order=True).agg(
         rows=pl.len(), kinds=pl.col(what).n_unique(), first=pl.first("index"), other=other.first()
