@@ -278,12 +278,20 @@ def gdpo(
     eps: float = 1e-6,
     batch_eps: float = 1e-6,
 ) -> Credit:
-    """Σ_k w_k · z-score of component k in its group, then the z-score of that in the batch."""
+    """Σ_k w_k · z-score of component k in its group, then the z-score of that in the batch.
+
+    The sum is 0 where that of z-scores without ε is 0 but for rounding.
+    """
     del token_rewards
-    total = [0.0] * len(rows)
+    keys, total = groups(rows), [0.0] * len(rows)
+    values = {name: [r.components[name] for r in rows] for name in weights}
     for name, weight in weights.items():
-        z = z_scores(groups(rows), [r.components[name] for r in rows], eps=eps)
+        z = z_scores(keys, values[name], eps=eps)
         total = [a + weight * b for a, b in zip(total, z, strict=True)]
+    exact = [[w * z for z in z_scores(keys, values[name], eps=0)] for name, w in weights.items()]
+    for i, parts in enumerate(zip(*exact, strict=True)):
+        if abs(sum(parts)) <= 4 * 2.0**-23 * max(map(abs, parts)):
+            total[i] = 0.0
     return outcome(rows, z_scores([r.batch for r in rows], total, eps=batch_eps))
 
 

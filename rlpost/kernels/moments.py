@@ -27,6 +27,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
+ROUNDING = 4 * 2.0**-23
+"""Relative difference of equal numbers: four roundings of float32, as of rewards that are sums."""
+
 _BIAS = 1152  # makes the exponent of the smallest subnormal's last bit (2^-1074) positive
 DIGITS = 70  # digits of 32 bits: 2^-1152 to beyond 2^1024, with room for carries
 _LOW = 0xFFFFFFFF
@@ -201,6 +204,36 @@ def is_constant(values: Floats, offsets: Integers) -> Mask:
     """Return whether all values of a segment are equal, [N] bool; true for 0 or 1 value."""
     constant: Mask = segment_max(values, offsets) <= segment_min(values, offsets)
     return constant
+
+
+def equal_to_rounding(low: Floats, high: Floats, rounding: float = ROUNDING) -> Mask:
+    """Return whether numbers between two bounds are equal to rounding, [N] bool.
+
+    high - low <= 4·2⁻²³ · max(|low|, |high|)
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # a span beyond float64, or of no number
+        equal: Mask = high - low <= rounding * np.maximum(abs(low), abs(high))
+    return equal
+
+
+def levelled(values: Floats, offsets: Integers) -> Floats:
+    """Return values [N] in which those of a segment are its lowest if they are equal to rounding.
+
+    NaN stays, and is none of them.
+    """
+    known = ~np.isnan(values)
+    low, high = (
+        reduced(np.where(known, values, unit), offsets)
+        for reduced, unit in ((segment_min, np.inf), (segment_max, -np.inf))
+    )
+    level = spread(equal_to_rounding(low, high), offsets) & known
+    return np.where(level, spread(low, offsets), values)
+
+
+def reaches(values: Floats, threshold: float) -> Mask:
+    """Return whether each value is at least a threshold, or equal to it to rounding, [N] bool."""
+    reached: Mask = values >= threshold - ROUNDING * abs(threshold)
+    return reached
 
 
 def keyed_moments(values: Floats, keys: Integers, count: int) -> Moments:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
-from rlpost.kernels.moments import Moments, group_moments, group_offsets, is_constant
+from rlpost.kernels.moments import (
+    Moments,
+    equal_to_rounding,
+    first_values,
+    group_moments,
+    group_offsets,
+    is_constant,
+    last_values,
+)
 from rlpost.kernels.segments import lengths, segment_max, segment_sum, spread
 
 if TYPE_CHECKING:
@@ -144,12 +152,13 @@ def standardise(values: Floats, moments: Moments, *, eps: float) -> Floats:
     return np.where(moments.std > 0, scaled, 0.0)
 
 
-def others_moments(values: Floats, offsets: Integers) -> Moments:
+def others_moments(values: Floats, offsets: Integers, rounding: float = 0.0) -> Moments:
     """Return the moments of the other values of each row's group, Bessel's correction, [N] each.
 
     Args:
         values: [N] float64, ascending within each group.
         offsets: [G+1] of the groups.
+        rounding: others that differ by this share of the largest are equal.
 
     Returns:
         Moments of the group without the row. If there are no others, the mean is the row's own
@@ -162,7 +171,7 @@ def others_moments(values: Floats, offsets: Integers) -> Moments:
     squares = spread(segment_sum(deviation**2, offsets), offsets)
     squares = (squares - deviation**2 * (1 + 1 / others)).clip(0)
     lowest, highest = _extremes_of_others(values, offsets)
-    equal = lowest == highest
+    equal = equal_to_rounding(lowest, highest, rounding)
     std = np.where(equal, 0.0, np.sqrt(squares / (others - 1).clip(1)))
     single = spread(size == 1, offsets)
     mean = np.where(equal, lowest, values - deviation * (1 + 1 / others))
@@ -195,7 +204,8 @@ def z_scores(
         norm_std: standard deviation of the same scopes; `others` that agree divide by 1.
         divided_by: norm_eps, norm_floor and norm_ddof of `divisor`.
 
-    With a norm_std, rows that are alone and rows whose group has equal values get 0.
+    With a norm_std, rows that are alone and rows whose group has equal values get 0. Without one,
+    rows whose group has values that are equal to rounding get 0.
     """
     finite = np.isfinite(values)
     order = canonical_order(keys[finite], values[finite])
@@ -219,7 +229,8 @@ def _sorted_scores(
         moments["others"] = others_moments(values, offsets)
     centred = values if norm_mean == "none" else values - moments[norm_mean].mean
     if norm_std == "none":
-        return centred
+        level = equal_to_rounding(first_values(values, offsets), last_values(values, offsets))
+        return np.where(spread(level & (norm_mean != "none"), offsets), 0.0, centred)
     scores = centred / divisor(moments[norm_std], norm_std, **divided_by)
     return np.where(spread(is_constant(values, offsets), offsets), 0.0, scores)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rlpost.io.input_paths import step_key_of
+from rlpost.kernels.moments import reaches
 from rlpost.kernels.segments import count_true, offsets_of, segment_min
 from rlpost.pipeline.stages.rewards import countable, group_statistics, total_rewards
 from rlpost.pipeline.totals import SPREADS
@@ -156,7 +157,10 @@ def prompt_groups(
         order = _in_order(responses.cells)
         rank = np.argsort(order)[responses["cell"][members]].astype(np.float64)
         cell = order[segment_min(rank, offsets).astype(np.int64)]
-    equal, passing = constant[first] & (np.diff(offsets) > 1), rewards[first] >= pass_threshold
+    equal, passing = (
+        constant[first] & (np.diff(offsets) > 1),
+        reaches(rewards[first], pass_threshold),
+    )
     return PromptGroups(members, offsets, moments.mean[first], equal, passing, cell)
 
 
@@ -190,6 +194,7 @@ def group_counts(responses: Responses, resolved: ResolvedRecipe) -> CellCounts:
     kinds = {"groups": size > 0, "several": several, "single": ~several}
     if resolved.constant:
         credited = abs(responses["credit"].astype(np.float32)) >= resolved.least_advantage
+        credited &= ~responses.columns.get("equal", np.zeros(len(responses), np.bool_))
         credited &= responses["kept"] & (responses["tokens"] > 0)
         kinds["with_signal"] = count_true(credited[groups.members], groups.offsets) > 0
     if resolved.rewarded:

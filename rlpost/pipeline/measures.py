@@ -24,7 +24,7 @@ from rlpost.kernels.divergence import (
     kl_terms,
 )
 from rlpost.kernels.histogram import tally
-from rlpost.kernels.moments import exact_product, square_sums, token_moments
+from rlpost.kernels.moments import exact_product, reaches, square_sums, token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
 from rlpost.pipeline.data import LEFT_OUT, TRUNCATED
 from rlpost.pipeline.recorded import compared
@@ -331,7 +331,7 @@ def _add_rewards(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> No
     if resolved.rewarded:
         voting = _voting(batch, resolved)
         numbers.add_numbers("reward", rows["reward"], voting)
-        numbers.sums["passed"] = (rows["reward"] >= resolved.recipe.pass_threshold) & voting
+        numbers.sums["passed"] = reaches(rows["reward"], resolved.recipe.pass_threshold) & voting
     if resolved.process is not None:
         numbers.add_numbers("process_reward", rows["process"], valid)
     if resolved.has_rewards:

@@ -196,8 +196,8 @@ class ResolvedRecipe:
 
     @property
     def least_advantage(self) -> float:
-        """The least size of an advantage that is not 0: whitening leaves rounding of its mean."""
-        return 2.0**-40 if self.whiten else SMALLEST
+        """The least size of an advantage that is not 0: a mean of the batch leaves its rounding."""
+        return 2.0**-40 if self.whiten or self.estimator.over_batch else SMALLEST
 
     @property
     def compares_recorded(self) -> bool:

@@ -311,7 +311,7 @@ def _findings(plan: Plan, facts: ResponseFacts, summary: Json, totals: Totals) -
     common = common_warnings(plan, whole(measured, "left_out:nonfinite")["total"])
     signs = [summary["recorded"]] if recorded.flipped(measured) else []
     checks = [
-        ("no_advantages", "error", zero_advantages(whole(measured, "advantage"))),
+        ("no_advantages", "error", _of_all(measured, "advantage_zero", NO_SIGNAL)),
         ("shifted_lists", "error" if certain else "warning", shifted),
         ("not_log_probs", "error", _positive(plan, totals)),
         ("all_rejected", "error", _of_all(measured, "rejected", ALL_REJECTED)),
@@ -468,13 +468,6 @@ IDENTICAL = (
     "old and infer log-probs are identical in every policy token: one is a copy of the other, "
     "so there is nothing to correct"
 )
-
-
-def zero_advantages(advantage: Json) -> list[str]:
-    """Return the finding of advantages that are all 0, from their statistics."""
-    if advantage["mean"] is None or not advantage["min"] == advantage["max"] == 0:
-        return []
-    return [NO_SIGNAL]
 
 
 def _verdict(plan: Plan, summary: Json) -> Json:

@@ -39,9 +39,9 @@ class Numerics(OptionModel):
     single: Literal["zero", "zero_always", "raw", "normalise"] = "zero"
     """Normalised reward of a single-response group: 0 if group statistics are used (zero), always 0
     (zero_always), its raw reward (raw), or the result of the formula (normalise)."""
-    constant: Literal["zero", "divide"] = "zero"
-    """Normalised reward if all rewards are equal: 0 (zero), or the result of the formula
-    (divide)."""
+    constant: Literal["zero", "identical", "divide"] = "zero"
+    """Normalised reward if all rewards are equal: 0 if they are so to rounding (zero), or if they
+    are identical (identical), or the result of the formula (divide)."""
     empty: Literal["count", "leave_out"] = "count"
     """Responses without policy tokens: counted in reward statistics (count), or not (leave_out)."""
     missing_components: Literal["error", "skip"] = "error"

@@ -140,3 +140,54 @@ def test_what_whitening_rounds_is_no_signal():
     assert (summary["groups_with_signal"], summary["groups"]) == (4, 10)
     assert whole(summary, "advantage_zero")["mean"] == 0.6
     assert sum(summary["profiles"]["advantage"]["counts"]) == 16 * 5
+
+
+NOISE = {
+    "float32": [float(np.float32(0.99999994)), 1.0, 1.0, 1.0],
+    "a sum": [0.1 + 0.2, 0.3, 0.3, 0.3],
+    "large": [1e6 + 0.4, 1e6, 1e6, 1e6],
+    "below 0": [-0.7, -0.7, -0.7 - 2e-16, -0.7],
+}
+RELATIVE = ["grpo", "dr_grpo", "rloo", "opo", "gpg", "max_rl", "grpo_passk", "hierarchical_grpo"]
+
+
+@pytest.mark.parametrize("estimator", RELATIVE)
+@pytest.mark.parametrize("preset", [None, "trl"])
+@pytest.mark.parametrize("noise", NOISE)
+def test_rewards_that_differ_by_rounding_are_equal(noise, preset, estimator):
+    """Counts and masks see no signal; without a preset, which divides as its framework, A is 0."""
+    groups = {"noise": (NOISE[noise], 0, "x"), "signal": ([0.0, 1.0, 0.5, 0.25], 0, "x")}
+    options = {"estimator": estimator}
+    if estimator == "hierarchical_grpo":
+        options["options"] = {"episode_domains": ("x",)}
+    recipe = rlpost.preset(preset, **options) if preset else rlpost.Recipe(**options)
+    table, summary = rlpost.enrich(frame(groups), recipe)
+    assert (summary["groups_with_signal"], whole(summary, "equal_rewards")["total"]) == (1, 1)
+    assert preset or not any(table["advantages"][:4].list.max())
+    recipe = recipe.model_copy(update={"drop_equal_rewards": True})
+    kept = rlpost.enrich(frame(groups), recipe)[0]["sample_mask"].to_list()
+    assert kept == [False] * 4 + [True] * 4
+    passing = whole(rlpost.enrich(frame(groups), recipe)[1], "all_pass")["total"]
+    assert passing == (noise in ("float32", "large"))
+
+
+@pytest.mark.parametrize("preset", [None, "trl", "nemo-rl"])
+def test_components_that_cancel_are_no_signal(preset):
+    """A group whose components add up to 0 is dropped, and not one whose sum is constant."""
+    groups = {
+        "cancel": ([1.0, 0.0, 1.0, 0.0], [0.1, 0.3, 0.1, 0.3]),
+        "constant sum": ([1.0, 1.0, 0.0, 0.0], [0.2, 0.2, 1.2, 1.2]),
+        "signal": ([1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.0]),
+    }
+    first, second = (np.concatenate([x[i] for x in groups.values()]) for i in (0, 1))
+    rows = {"prompt_id": np.repeat([*groups], 4), "a": first, "b": second, "length": [4] * 12}
+    data = pl.DataFrame(rows)
+    options = {"estimator": "gdpo", "reward_components": ("a", "b"), "component_weights": (1, 1)}
+    options |= {"drop_equal_rewards": True, "options": {"batch_over": "responses"}}
+    recipe = rlpost.preset(preset, **options) if preset else rlpost.Recipe(**options)
+    table, _ = rlpost.enrich(data, recipe)
+    assert table["sample_mask"].to_list() == [False] * 8 + [True] * 4
+    del options["drop_equal_rewards"]
+    assert rlpost.enrich(data, rlpost.Recipe(**options))[1]["groups_with_signal"] == 1
+    options["component_weights"] = (1, 2)
+    assert rlpost.enrich(data, rlpost.Recipe(**options))[1]["groups_with_signal"] == 3

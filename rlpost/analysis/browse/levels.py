@@ -21,6 +21,8 @@ from rlpost.analysis.responses.index import moments_by
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, style_of, visible_text
 from rlpost.display.charts import spark
 from rlpost.display.text import shortened_middle
+from rlpost.kernels.codes import keyed_extremes
+from rlpost.kernels.moments import equal_to_rounding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,8 +100,10 @@ class Listings:
             ListingColumn("rewards", np.arange(len(ids)), bars, right=False),
             *others,
         ]
-        known = keys[~np.isnan(index.rewards[units])]
-        equal = (np.bincount(known, minlength=len(ids)) > 1) & (std.values == 0)
+        known = ~np.isnan(index.rewards[units])
+        low, high = keyed_extremes(index.rewards[units][known], keys[known], len(ids))
+        equal = np.bincount(keys[known], minlength=len(ids)) > 1
+        equal &= equal_to_rounding(low, high)
         return Listing.of("groups", ids, columns, equal)
 
     def _bars(self, rewards: Numbers, keys: Codes, count: int) -> Callable[[float], Text]:

@@ -30,7 +30,7 @@ from rlpost.analysis.inspect.profiles import (
 from rlpost.io.keys import step_order
 from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.contributions import PairSums, advantage_shares, correlation
-from rlpost.kernels.moments import exact_product
+from rlpost.kernels.moments import exact_product, reaches
 from rlpost.kernels.segments import count_true
 from rlpost.pipeline.data import LEFT_OUT
 from rlpost.pipeline.groups import equal_components
@@ -97,7 +97,7 @@ def group_table(rows: pl.DataFrame, table: CountedTable) -> pl.DataFrame | None:
     first = np.minimum.reduceat(first_of[groups.members], starts) if len(starts) else starts
     columns: dict[str, NDArray[Any]] = {"rows": groups.size, "first": first, "cell": groups.cell}
     if "reward" in rows:
-        passed = table.units["reward"] >= table.resolved.recipe.pass_threshold
+        passed = reaches(table.units["reward"], table.resolved.recipe.pass_threshold)
         columns |= {
             "passed": count_true(passed[groups.members], groups.offsets),
             "equal": groups.equal,
@@ -129,7 +129,7 @@ def populations_of(
     scored = {x: units[x] for x in (f"{COMPONENT}{y}" for y in recipe.reward_components or ())}
     if "reward" in rows:
         rewards = units["reward"]
-        scored |= {"reward": rewards, "passed": rewards >= recipe.pass_threshold}
+        scored |= {"reward": rewards, "passed": reaches(rewards, recipe.pass_threshold)}
     cut = {x: units[x] for x in ("truncated",) if x in units}
     cell, all_rows = whole["cell"], np.ones(len(whole), np.bool_)
     populations = {

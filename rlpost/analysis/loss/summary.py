@@ -21,12 +21,12 @@ from rlpost.pipeline.loss_measures import (
     policy_tokens,
 )
 from rlpost.pipeline.summary import (
+    NO_SIGNAL,
     common_warnings,
     finding,
     nonfinite,
     positive_warning,
     roles_of,
-    zero_advantages,
 )
 from rlpost.pipeline.totals import Sets
 from rlpost.pipeline.variants import variants_of
@@ -142,6 +142,10 @@ def _range(first: int, last: int | None) -> str:
     return f"from {first}" if last is None else f"{first} to {last}"
 
 
+def _no_advantages(advantage: Json) -> list[str]:
+    return [NO_SIGNAL] if advantage["min"] == advantage["max"] == 0 else []
+
+
 def loss_findings(
     plan: Plan, summary: Json, totals: TotalsBy, configs: Sequence[LossConfig]
 ) -> Iterator[Json]:
@@ -156,7 +160,7 @@ def loss_findings(
     lost = sum(losses[key]["count"].count(0) for key in ("step", "batch") if key in losses)
     common = common_warnings(plan, summary["nonfinite"]).items()
     yield from (finding(name, text) for name, texts in common for text in texts)
-    yield from (finding("no_advantages", x) for x in zero_advantages(facts["advantage"]["all"]))
+    yield from (finding("no_advantages", x) for x in _no_advantages(facts["advantage"]["all"]))
     if old == new:
         text = f"current and old log-probs are the same column, `{new}`"
         yield finding("same_log_probs", text)

@@ -230,8 +230,8 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
     )
     masks = Stage(
         "sample masks",
-        reduce=per_unit(on_responses.sample_masks, recipe=recipe),
-        fields=on_responses.mask_fields(recipe),
+        reduce=per_unit(on_responses.sample_masks, recipe=recipe, estimator=resolved.estimator),
+        fields=on_responses.mask_fields(recipe, resolved.estimator),
         changes=_MASKS,
     )
     if "sample_mask" in resolved.recorded:

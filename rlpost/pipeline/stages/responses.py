@@ -15,7 +15,15 @@ from rlpost.estimators.groups import raw, weighted_scores
 from rlpost.kernels import rewards
 from rlpost.kernels.codes import keyed_extremes
 from rlpost.kernels.kl import adaptive_coefficients
-from rlpost.kernels.moments import TokenMoments, exact_sums, keyed_moments, pooled_moments
+from rlpost.kernels.moments import (
+    ROUNDING,
+    TokenMoments,
+    exact_sums,
+    keyed_moments,
+    levelled,
+    pooled_moments,
+    reaches,
+)
 from rlpost.kernels.rewards import difficulty_weights, length_weights
 from rlpost.kernels.rollouts import superseded
 from rlpost.pipeline.data import AGENT_ROLE, ATTEMPT, LEFT_OUT, NO_REWARD
@@ -24,6 +32,7 @@ from rlpost.pipeline.rollout_order import order_of
 from rlpost.pipeline.stages.ages import MEAN_AGE
 from rlpost.pipeline.stages.rewards import (
     COUNTABLE,
+    DIVISOR,
     batch_moments,
     countable,
     counted,
@@ -85,9 +94,11 @@ def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
     return responses
 
 
-def mask_fields(recipe: Recipe) -> frozenset[str]:
+def mask_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
     """Return the fields that `sample_masks` reads."""
-    return frozenset(MASKS) | (COUNTABLE if _drops_groups(recipe) else frozenset())
+    fields = frozenset(MASKS) | (COUNTABLE if _drops_groups(recipe) else frozenset())
+    reads_parts = recipe.drop_equal_rewards and "components" in estimator.columns
+    return fields | (_PARTS if reads_parts else frozenset())
 
 
 def _drops_groups(recipe: Recipe) -> bool:
@@ -96,13 +107,19 @@ def _drops_groups(recipe: Recipe) -> bool:
     return by_reward or recipe.drop_single
 
 
-def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
+_DIVIDED_BY = [name.removeprefix("numerics.") for name in sorted(DIVISOR)]
+_TINY = 1e-300
+_PARTS = frozenset({"component_weights", "norm_mean", "norm_std"})
+"""The fields that decide whether components cancel."""
+
+
+def sample_masks(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
     """Add a flag column for each mask (true: keep), and `kept`, which all of them keep.
 
     Raises:
         DataError: no response is left.
     """
-    flags = _sample_flags(responses, recipe)
+    flags = _sample_flags(responses, recipe, estimator)
     kept = responses["valid"]
     for flag in flags.values():
         kept = kept & flag
@@ -136,7 +153,7 @@ def some_left(
     raise DataError(f"no response is left of {len(responses)}: {why}; {advice}")
 
 
-def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
+def _sample_flags(responses: Responses, recipe: Recipe, estimator: Estimator) -> dict[str, Column]:
     reward, tokens = responses["reward"], responses["tokens"]
     flags = {}
     if "failed" in responses and recipe.failures == "mask":
@@ -149,16 +166,15 @@ def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
         )
     if recipe.drop_truncated:
         flags["truncated"] = ~responses["truncated"]
-    return flags | _group_flags(responses, recipe)
+    return flags | _group_flags(responses, recipe, estimator)
 
 
-def _group_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
+def _group_flags(responses: Responses, recipe: Recipe, estimator: Estimator) -> dict[str, Column]:
     """Return the flags of masks of groups; a response that no group counts is kept."""
     if not _drops_groups(recipe):
         return {}
-    rows, total = countable(responses, recipe), total_rewards(responses)
+    rows = countable(responses, recipe)
     group, _ = group_statistics(responses, responses["reward"], rows=rows)
-    _, constant = group_statistics(responses, total, rows=rows)
     alone, flags = group.number == 1, {}
     if recipe.drop_difficulty is not None:
         low, high = recipe.drop_difficulty
@@ -166,10 +182,20 @@ def _group_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
             group.mean, group.number, low=low, high=high
         )
     if recipe.drop_equal_rewards:
-        flags["equal_rewards"] = ~constant | alone
+        equal = group_statistics(responses, total_rewards(responses), rows=rows)[1]
+        if "components" in estimator.columns:
+            equal = _equal_components(responses, recipe, rows)
+        flags["equal_rewards"] = ~equal | alone
     if recipe.drop_single:
         flags["single"] = ~alone
     return {name: flag | ~rows for name, flag in flags.items()}
+
+
+def _equal_components(responses: Responses, recipe: Recipe, rows: Mask) -> Mask:
+    """Return whether components are equal in the group, or cancel in each of its responses, [N]."""
+    differs = (rows & ~_cancel(responses, recipe, rows)).astype(np.float64)
+    equal: Mask = group_statistics(responses, differs, rows=rows)[0].mean == 0
+    return equal
 
 
 def group_column_fields(written: Collection[str]) -> frozenset[str]:
@@ -183,7 +209,7 @@ def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add size, mean, deviation and pass rate of each response's group, by raw reward."""
     rows, reward = countable(responses, recipe), responses["reward"]
     moments, _ = group_statistics(responses, reward, rows=rows)
-    passed = (reward >= recipe.pass_threshold).astype(np.float64)
+    passed = reaches(reward, recipe.pass_threshold).astype(np.float64)
     rate, _ = group_statistics(responses, passed, rows=rows)
     return responses.with_(
         group_size=moments.number,
@@ -243,10 +269,23 @@ def estimate_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
     """Return the fields that `estimate` reads, besides the options of an estimator of responses."""
     if estimator.level == "token":
         return frozenset()
-    grouped = "offsets" in estimator.parameters and "single" not in estimator.keywords
-    return (COUNTABLE if estimator.function is raw else counted_fields(recipe)) | {
-        *(["numerics.single"] if grouped else [])
-    }
+    grouped = "offsets" in estimator.parameters
+    fields = COUNTABLE if estimator.function is raw else counted_fields(recipe)
+    fields |= {"numerics.single"} if grouped and "single" not in estimator.keywords else set()
+    return fields | {*(["numerics.constant"] if _compares_group(estimator) else [])}
+
+
+def _compares_group(estimator: Estimator) -> bool:
+    """Return whether an estimator of responses compares the rewards of a group, 0 if all are equal.
+
+    What a user's own makes of equal rewards is not known.
+    """
+    return "offsets" in estimator.parameters and not estimator.of_user
+
+
+def _levels(estimator: Estimator, recipe: Recipe) -> bool:
+    """Return whether rewards of a group that are equal to rounding are compared as one reward."""
+    return _compares_group(estimator) and recipe.numerics.constant == "zero"
 
 
 def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
@@ -262,12 +301,14 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
     if "domain_name" in estimator.columns and not estimator.of_user:
         names = np.array([str(label) for label in responses.labels["domain"]])
         responses = responses.with_(domain_name=names[responses["domain"]])
-    rows = counted(responses, recipe)
+    rows, level = counted(responses, recipe), _levels(estimator, recipe)
     columns = _columns(responses.with_(rewards=values), estimator, recipe)
     if "components" in estimator.columns:
-        responses = responses.with_(**component_parts(responses, columns, rows, recipe))
+        responses = responses.with_(**component_parts(responses, rows, recipe, level=level))
 
     def function(chosen: dict[str, Column], offsets: Integers | None = None) -> Floats:
+        if level and offsets is not None:
+            chosen = chosen | {x: levelled(chosen[x], offsets) for x in chosen if _is_reward(x)}
         credit = estimator(_stacked(chosen, estimator), offsets, recipe)
         estimator.check_finite(credit)
         return np.stack(credit, axis=1)
@@ -277,36 +318,77 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
     else:
         both = np.zeros((len(responses), 2))
         both[rows] = function({name: x[rows] for name, x in columns.items()})
-    credit, returns = both.T
-    alone = "offsets" in estimator.parameters and "single" not in estimator.keywords
-    if recipe.numerics.single == "raw" and alone:
-        single = group_statistics(responses, values, rows=rows)[0].number == 1
-        credit, returns = (np.where(single, values, part) for part in (credit, returns))
-    return responses.with_(credit=credit, credit_returns=returns)
+    if "components" in estimator.columns:
+        cancel = _cancel(responses, recipe, rows)
+        both = np.where((cancel & level)[:, None], 0.0, both)
+        centred = recipe.norm_mean in (None, "group")
+        responses = responses.with_(equal=cancel) if centred else responses
+    responses = responses.with_(credit=both[:, 0], credit_returns=both[:, 1])
+    return _with_equal(responses, values, rows, recipe, estimator)
+
+
+def _is_reward(column: str) -> bool:
+    return column == "rewards" or is_component(column)
+
+
+def _with_equal(
+    responses: Responses, values: Floats, rows: Mask, recipe: Recipe, estimator: Estimator
+) -> Responses:
+    """Give groups of one their raw reward if numerics say so; add `equal` if noise is divided.
+
+    It is true for responses of a group whose rewards are equal, so that it has no signal.
+    """
+    raw_single = recipe.numerics.single == "raw" and "single" not in estimator.keywords
+    raw_single &= "offsets" in estimator.parameters
+    noise = _compares_group(estimator) and "components" not in estimator.columns
+    noise &= not _levels(estimator, recipe)
+    if not raw_single and not noise:
+        return responses
+    group, equal = group_statistics(responses, values, rows=rows)
+    single = group.number == 1
+    changed = {"equal": equal & ~single} if noise else {}
+    for name in ("credit", "credit_returns") if raw_single else ():
+        changed[name] = np.where(single, values, responses[name])
+    return responses.with_(**changed)
+
+
+def _cancel(responses: Responses, recipe: Recipe, rows: Mask) -> Mask:
+    """Return whether the components of a response add up to 0 but for rounding, and ε, [N]."""
+    exact = {"norm_eps": _TINY, "norm_floor": 0.0}
+    parts = np.stack([*component_parts(responses, rows, recipe, level=True, **exact).values()])
+    cancel: Mask = abs(parts.sum(0)) <= ROUNDING * abs(parts).max(0)
+    return cancel
 
 
 def component_parts(
-    responses: Responses, columns: dict[str, Column], rows: Mask, recipe: Recipe
+    responses: Responses, rows: Mask, recipe: Recipe, *, level: bool, **divided_by: float
 ) -> dict[str, Column]:
-    """Return `part:NAME`, each component times its weight, normalised within groups, [N] each."""
-    names = {
-        f"part:{name}": columns[f"component:{name}"] for name in recipe.reward_components or ()
-    }
-    numerics, means = recipe.numerics, (recipe.norm_mean, recipe.norm_std)
+    """Return `part:NAME`, each component times its weight, normalised within groups, [N] each.
+
+    Args:
+        responses: have the components.
+        rows: [N] the responses that count.
+        recipe: names the components.
+        level: components that are equal to rounding in a group are equal.
+        divided_by: in place of the recipe's.
+    """
+    names = recipe.reward_components or ()
+    columns = {f"component:{name}": responses[f"component:{name}"] for name in names}
+    divided_by = {name: getattr(recipe.numerics, name) for name in _DIVIDED_BY} | divided_by
 
     def scores(chosen: dict[str, Column], offsets: Integers) -> Floats:
+        values = [levelled(x, offsets) if level else x for x in chosen.values()]
         return weighted_scores(
-            np.stack([*chosen.values()], axis=1),
+            np.stack(values, axis=1),
             offsets,
             component_weights=recipe.component_weights or (),
-            norm_mean=means[0] or "group",
-            norm_std=means[1] or "group",
-            norm_eps=numerics.norm_eps,
-            norm_floor=numerics.norm_floor,
-            norm_ddof=numerics.norm_ddof,
+            norm_mean=recipe.norm_mean or "group",
+            norm_std=recipe.norm_std or "group",
+            **divided_by,
         )
 
-    return dict(zip(names, per_group(responses, names, scores, rows=rows).T, strict=True))
+    parts = per_group(responses, columns, scores, rows=rows).T
+    return {f"part:{name}": part for name, part in zip(names, parts, strict=True)}
 
 
 def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict[str, Column]:

@@ -13,7 +13,9 @@ from rlpost.kernels import rewards
 from rlpost.kernels.arrays.numpy_arrays import canonical_order
 from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.moments import (
+    ROUNDING,
     Moments,
+    equal_to_rounding,
     first_values,
     group_moments,
     group_offsets,
@@ -159,14 +161,16 @@ def norm_fields(resolved: ResolvedRecipe) -> frozenset[str]:
 def _divides_constant(resolved: ResolvedRecipe) -> bool:
     """Return whether `constant` can change a number.
 
-    Equal rewards of a set minus the mean of the set are 0, which is divided by ε. Running
-    statistics are those of a domain, which may have one response of a group.
+    Rewards of a group may be equal to rounding, and identical rewards of a set minus its mean are
+    0, which is divided by ε. Running statistics are those of a domain, which may have one response
+    of a group.
     """
     (mean_of, std_of), numerics = resolved.norm, resolved.recipe.numerics
+    scopes = {mean_of, std_of}
+    if not scopes.isdisjoint(("group", "others")):
+        return True
     if std_of not in ("none", "others") and numerics.norm_eps == numerics.norm_floor == 0:
         return True
-    if mean_of in ("group", "others"):
-        return std_of == "running"
     return numerics.single == "zero_always" or std_of not in (mean_of, "none")
 
 
@@ -195,11 +199,13 @@ def normalise_rewards(
     if "running" in scopes:
         responses, moments["running"] = _running(responses, values, rows, running)
     if "others" in scopes:
-        moments["others"] = _others(responses, values, rows)
+        moments["others"] = _others(responses, values, rows, numerics.constant)
     single = constant = np.zeros(len(responses), np.bool_)
     if scopes & {"group", "others"} or numerics.single == "zero_always":
-        moments["group"], constant = group_statistics(responses, values, rows=rows)
+        moments["group"], equal = group_statistics(responses, values, rows=rows)
         single = moments["group"].number == 1
+        constant = equal if numerics.constant == "zero" else rows & (moments["group"].std == 0)
+        responses = responses.with_(equal=equal & ~single & (mean_of in ("group", "others")))
     out = values if mean_of == "none" else values - moments[mean_of].mean
     if std_of != "none":
         out = out / divisor(
@@ -209,8 +215,9 @@ def normalise_rewards(
             norm_floor=numerics.norm_floor,
             norm_ddof=numerics.norm_ddof,
         )
-    if numerics.constant == "zero":
-        flat = constant if std_of in ("none", "others") else constant | (moments[std_of].std == 0)
+    if numerics.constant != "divide":
+        scoped = std_of in moments and std_of != "others"
+        flat = constant | (moments[std_of].std == 0) if scoped else constant
         out = np.where(flat & ~single, 0.0, out)
     if numerics.single in ("zero", "zero_always"):
         out = np.where(single, 0.0, out)
@@ -219,9 +226,11 @@ def normalise_rewards(
     return responses.with_(rewards=np.where(rows, out, 0.0))
 
 
-def _others(responses: Responses, values: Floats, rows: Mask) -> Moments:
+def _others(responses: Responses, values: Floats, rows: Mask, constant: str) -> Moments:
+    rounding = ROUNDING if constant == "zero" else 0.0
+
     def others(columns: dict[str, Column], offsets: Integers) -> Floats:
-        return np.stack(others_moments(columns["values"], offsets), axis=1)
+        return np.stack(others_moments(columns["values"], offsets, rounding), axis=1)
 
     return Moments(*per_group(responses, {"values": values}, others, rows=rows).T)
 
@@ -291,7 +300,10 @@ def per_group(
 def group_statistics(
     responses: Responses, values: Floats, *, rows: Mask | None = None
 ) -> tuple[Moments, Mask]:
-    """Return the moments of each response's group, and whether its values are all equal, [N]."""
+    """Return the moments of each response's group, and whether its values are equal, [N].
+
+    They are if they differ by rounding alone; a deviation is 0 only if they are identical.
+    """
     own = _from_zero(responses["group"])
     groups, equal = _by_group(own, values, rows)
     moments = groups.at(own)
@@ -307,11 +319,11 @@ def _from_zero(codes: Integers) -> Integers:
 
 
 def _by_group(codes: Integers, values: Floats, rows: Mask | None) -> tuple[Moments, Mask]:
-    """Return the moments of each group, and whether its values are all equal, [G]."""
+    """Return the moments of each group, and whether its values are equal to rounding, [G]."""
     count, taken = int(codes.max()) + 1 if len(codes) else 0, values
     if rows is not None and not bool(rows.all()):
         codes, taken = codes[rows], values[rows]
     offsets = group_offsets(codes, count)
     ascending = taken[canonical_order(codes, taken)]
-    equal = first_values(ascending, offsets) == last_values(ascending, offsets)
-    return group_moments(ascending, offsets, equal), equal
+    low, high = first_values(ascending, offsets), last_values(ascending, offsets)
+    return group_moments(ascending, offsets, low == high), equal_to_rounding(low, high)

@@ -7,7 +7,6 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.failures import signs_of_failures
@@ -25,7 +24,6 @@ HALF = 1 / 2  # of the groups
 STEP_EQUAL = 0.9  # of the groups of a step, if those of other steps differ
 GROUPS_OF_STEP = 4  # fewer may be equal by chance
 ROWS_OF_STEP = 16
-NEAR = 5e-7  # of rewards: four units in the last place of float32
 SATURATED = 0.95  # of the rewards have one value
 LEAST_STEPS = 5  # for a trend
 LAST = 5  # the last fifth of the steps is compared with those before
@@ -92,12 +90,12 @@ def no_signal(data: CheckInput) -> Result:
     """Most groups have equal rewards, in the input, in some steps, or in more and more of the last.
 
     A reward minus the mean of equal rewards is 0: these groups cost as much to sample as others,
-    and train nothing. The last fifth of the steps is compared with those before, by 3 standard
-    errors. Rewards that are equal but for rounding are named, too: an estimator that divides by
-    their std trains on noise.
+    and train nothing. Rewards are equal if they differ by rounding alone, at most 4·2⁻²³ of the
+    largest: a framework that divides them by their std trains on noise. The last fifth of the
+    steps is compared with those before, by 3 standard errors.
 
     Sample other prompts (dynamic sampling; harder ones if all pass), or more responses per prompt,
-    round rewards, or leave such groups out with --drop-equal-rewards.
+    or leave such groups out with --drop-equal-rewards.
     """
     facts, groups, rows = data.facts, data.facts.prompt_groups, data.group_rows
     assert groups is not None
@@ -134,13 +132,9 @@ def no_signal(data: CheckInput) -> Result:
         if not texts[1:]:
             shown &= rows["batch"].is_in([x for x, *_ in steps[-last:]])
     first = rows.filter(shown)["first"].to_list() if texts else []
-    if near := _nearly_equal(data):
-        noise = f"rewards differ by rounding noise alone (less than {NEAR:g} of their size)"
-        texts.append(f"in {counted(len(near), 'group')}, {noise}")
     if not texts:
         return None
-    option = "--drop-equal-rewards"
-    return Problem("; ".join(texts), [*first, *near], ["reward", "group"], option)
+    return Problem("; ".join(texts), first, ["reward", "group"], "--drop-equal-rewards")
 
 
 def _rise(steps: list[tuple[Label, int, int]], last: int) -> tuple[float, float] | None:
@@ -161,23 +155,6 @@ def _rise(steps: list[tuple[Label, int, int]], last: int) -> tuple[float, float]
     error = math.sqrt(pooled * (1 - pooled) * sum(1 / n for n, _ in counts))
     rose = after >= MUCH and after - before > SHARE_ERRORS * error
     return (before, after) if rose else None
-
-
-def _nearly_equal(data: CheckInput) -> list[int]:
-    """Return the first row of each group whose rewards are almost equal."""
-    rewards, rows = data.reading.rows["reward"].to_numpy(), data.table.rows
-    chosen = np.flatnonzero(np.isfinite(rewards) & data.table.counted)
-    values, codes, count = rewards[chosen], rows["group"][chosen], rows.count("group")
-    low, high, first = np.full(count, np.inf), np.full(count, -np.inf), np.zeros(count, np.int64)
-    np.minimum.at(low, codes, values)
-    np.maximum.at(high, codes, values)
-    first[codes[::-1]] = chosen[::-1]
-    with np.errstate(over="ignore"):
-        spread = high - low
-    near: list[int] = np.sort(
-        first[(spread > 0) & (spread < NEAR * np.maximum(high, -low))]
-    ).tolist()
-    return near
 
 
 @check("warning", "reward", "lengths")
