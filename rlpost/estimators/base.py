@@ -98,6 +98,8 @@ class Estimator:
     """The baselines of positions, from Σ weight · return, Σ weight and the number of tokens."""
     over_batch: Function | None = None
     """Normalises advantages over the responses of a batch, from these and the batch's moments."""
+    of_success: bool = False
+    """It is defined for rewards of 0 and 1: it divides by their mean, which is 0 for no success."""
     beyond_steps: bool = False
     """The advantage of a response may depend on responses of other steps."""
     of_user: bool = False

@@ -488,7 +488,13 @@ ESTIMATORS = (
         "best of g: (r_max - r_second) / (std_g + 1e-6); others 0",
         "arXiv:2503.19595",
     ),
-    Estimator("max_rl", max_rl, "(r - mean_g) / mean_g; 0 where mean_g ≤ 0", "arXiv:2602.02710"),
+    Estimator(
+        "max_rl",
+        max_rl,
+        "(r - mean_g) / mean_g; 0 where mean_g ≤ 0",
+        "arXiv:2602.02710",
+        of_success=True,
+    ),
     Estimator(
         "gdpo",
         gdpo,

@@ -180,7 +180,8 @@ def group_moments(values: Floats, offsets: Integers, constant: Mask | None = Non
     mean = segment_sum(values, offsets) / count.clip(1)
     constant = is_constant(values, offsets) if constant is None else constant
     mean = np.where(constant, first_values(values, offsets), mean)
-    squares = segment_sum((values - spread(mean, offsets)) ** 2, offsets)
+    with np.errstate(over="ignore"):
+        squares = segment_sum((values - spread(mean, offsets)) ** 2, offsets)
     return Moments(count, mean, np.sqrt(squares / (count - 1).clip(1)))
 
 

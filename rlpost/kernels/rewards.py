@@ -138,8 +138,10 @@ def divisor(
         norm_eps: ε.
         norm_floor: smallest standard deviation.
         norm_ddof: 0 converts std to the population's, dividing by n in place of n - 1.
+
+    A deviation beyond float64, of rewards beyond 1e150, has no divisor: NaN.
     """
-    std = moments.std
+    std = np.where(np.isinf(moments.std), np.nan, moments.std)
     if norm_ddof == 0:
         std = std * np.sqrt((moments.number - 1).clip(0) / moments.number.clip(1))
     floored = std.clip(norm_floor) + norm_eps

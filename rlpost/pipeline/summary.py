@@ -5,6 +5,7 @@ It has the measures of the totals, facts about groups and KL coefficients, and w
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -409,10 +410,30 @@ def _likely(plan: Plan, summary: Json, totals: Totals) -> dict[str, str]:
     if "token_rewards" in columns and resolved.process is None:
         name = resolved.estimator.name
         texts["process_rewards"] = f"process rewards are not used: {name} reads no reward"
+    if resolved.estimator.of_success:
+        texts |= _no_success(resolved, whole(facts, "response_level_reward"))
     if empty:
         what = counted(empty, "response")
         texts["no_policy_tokens"] = f"{what} without policy tokens, so without an advantage"
     return texts
+
+
+def _no_success(resolved: ResolvedRecipe, reward: Json) -> dict[str, str]:
+    """Return the warning of rewards other than 0 and 1 for an estimator that divides by a mean."""
+    count, mean, low = (reward[name] for name in ("count", "mean", "min"))
+    if not count:
+        return {}
+    squares = (count - 1) * (reward["std"] or 0.0) ** 2 + count * mean**2
+    binary = low >= 0 and reward["max"] <= 1 and math.isclose(squares, count * mean, rel_tol=1e-9)
+    if binary:
+        return {}
+    name = resolved.estimator.name
+    text = f"{name} divides by the mean reward of the group, which is a pass rate for rewards of 0 "
+    text += f"and 1; here they are {low:g} to {reward['max']:g}"
+    if low < 0:
+        text += ", so that a mean below 0 gives advantage 0, and one near 0 a huge one: use "
+        text += "another estimator, or map the rewards to 0 and above with --reward-scale"
+    return {"not_success": text}
 
 
 def _sums_kl(resolved: ResolvedRecipe) -> bool:

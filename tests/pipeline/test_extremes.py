@@ -19,9 +19,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import Response
 from strategies import to_table
-from summaries import whole
+from summaries import warnings_of, whole
 
 from rlpost import Recipe, enrich
+from rlpost.errors import DataError
 
 ULP = 2.0**-23
 SCAN = 1e-5
@@ -148,3 +149,29 @@ def test_a_response_of_two_hundred_thousand_tokens_beside_empty_ones():
 
 
 # Everything at once
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "grpo_passk", "reinforce_pp"])
+@pytest.mark.parametrize("largest", [1e160, 1e300])
+def test_rewards_whose_squares_are_beyond_float64_are_an_error(estimator, largest):
+    rows = {"prompt_id": [0, 0, 1, 1], "reward": [0.0, largest, largest / 2, largest]}
+    data = pa.table({**rows, "response_mask": [[1, 1]] * 4})
+    with pytest.raises(DataError, match="scale the rewards down"):
+        enrich(data, Recipe(estimator=estimator, emit=("advantages",)))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "words"),
+    [
+        ([0.0, 1.0, 1.0], None),
+        ([0.0, 0.0, 0.0], None),
+        ([0.0, 0.5, 1.0], "0 to 1"),
+        ([0.0, 1.0, 3.0], "0 to 3"),
+        ([-1.0, 1.0, 0.01], "a mean below 0"),
+        ([-3.0, -1.0, -2.0], "a mean below 0"),
+    ],
+)
+def test_max_rl_names_rewards_other_than_success(rewards, words):
+    summary = advantages(group(rewards), estimator="max_rl")[1]
+    texts = [x for x in warnings_of(summary) if x.startswith("max_rl divides")]
+    assert (len(texts), words is None or words in texts[0]) == (words is not None, True)
