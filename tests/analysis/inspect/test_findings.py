@@ -417,7 +417,7 @@ FOUND_BY = {
         "24 of 24 groups by `prompt_id` have responses of several of 2 files",
     ),
     "one_prompt_for_all_steps": ("group_key", "of one prompt: `prompt_id` is '' in all 2 steps"),
-    "rewards_that_differ_by_rounding": ("no_signal", "are without signal: 0 all pass"),
+    "rewards_that_differ_by_rounding": ("no_signal", "16 of 24 groups of several responses"),
     "mask_not_binary": ("mask_values", "values other than 0 and 1, such as 2, in 1 of 192"),
     "null_keys": ("unusable_keys", "no `prompt_id` in 1 of 192 responses"),
     "single_row_groups": ("group_key", "192 of 192 groups by `prompt_id` have one response"),
