@@ -58,7 +58,7 @@ HOMES = {
     "obstore": ("io",),
     "botocore": ("io",),
     "ray": ("distributed.ray", "ray"),
-    "msgspec": ("formats", "io.own_files"),
+    "msgspec": ("formats",),
     "textual": ("analysis.browse",),
     "typer": ("cli",),
     "pyarrow": (

@@ -16,8 +16,7 @@ import torch
 from rlpost._version import __version__
 from rlpost.analysis.verify import ColumnDifference
 from rlpost.errors import UnavailableError
-from rlpost.io.machine import cpu_model, memory
-from rlpost.io.system import cores
+from rlpost.io.system import cores, cpu_model, memory
 from rlpost.pipeline.device import AUTO, CPU, TORCH_CPU
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.run import enrich

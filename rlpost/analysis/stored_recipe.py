@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, UsageError
-from rlpost.io.own_files import stored_object
+from rlpost.io.parquet.inputs import stored_object
 from rlpost.pipeline.output.metadata import PRESET_KEY, FileMetadata
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.named import NamedByUser

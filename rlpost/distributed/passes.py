@@ -6,6 +6,7 @@ the last pass write files.
 
 from __future__ import annotations
 
+import glob
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ from rlpost.io.clock import Clock
 from rlpost.io.keys import encode_keys
 from rlpost.io.locks import STAGING_PREFIX
 from rlpost.io.memory_limit import limited_memory, memory_limit
-from rlpost.io.outputs import file_errors, publish_files
+from rlpost.io.outputs import OutputFile, file_errors, publish_files
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.paths import RemotePath, remote_errors
 from rlpost.io.transfers import abort_leftover_uploads
@@ -166,14 +167,11 @@ def write(
     with job.engine(part) as engine:
         totals, reasons = engine.plan.no_totals, []
         for index, target in enumerate(part.targets):
-            sink = local.sink_of(engine.plan, index, target, names=job.names)
-            try:
+            with OutputFile(target) as output:
+                sink = local.sink_of(engine.plan, index, output, names=job.names)
                 file = local.fill_file(engine, index, responses, job.names, metadata, sink)
                 totals += local.complete_file(engine.clock, file).totals
-                sink.publish()
-            except BaseException:
-                sink.abort()
-                raise
+                publish_files([output])
             reasons.append(sink.reason)
     return Note(totals, reasons, engine.clock.bytes, engine.clock.seconds), None
 
@@ -329,10 +327,9 @@ class StagedOutputs:
             abort_leftover_uploads(prefix, of_files)
             with suppress(Exception):
                 prefix.forget()
-                for folder in prefix.store.folders(prefix.path.rpartition("/")[0]):
-                    for path in prefix.store.find(folder) if folder.startswith(prefix.path) else ():
-                        if path.rpartition("/")[2] in of_files:
-                            prefix.store.remove(path)
+                for path in prefix.store.glob(f"{glob.escape(prefix.path)}*/*"):
+                    if path.rpartition("/")[2] in of_files:
+                        prefix.store.remove(path)
                 prefix.forget()
 
 

@@ -28,7 +28,7 @@ from rlpost.formats.pickles import is_cut_archive
 from rlpost.formats.reading import is_sequential, lines_of, read_dump
 from rlpost.io.arrow import CellLocation
 from rlpost.io.compressed import open_bytes
-from rlpost.io.parquet.canonical import is_canonical
+from rlpost.io.parquet.column_names import is_canonical
 from rlpost.io.paths import missing_error, relative_to_glob
 from rlpost.io.processes import Processes, map_here
 from rlpost.io.system import cores

@@ -26,7 +26,7 @@ from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.outputs import OutputFile, publish_files
-from rlpost.io.parquet.canonical import first_table
+from rlpost.io.parquet.column_names import first_table
 from rlpost.io.paths import (
     RemotePath,
     glob_files,

@@ -14,7 +14,7 @@ from rlpost.errors import DataError, UsageError
 from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import ArrowStream, arrow_table, is_table
-from rlpost.io.parquet.canonical import first_table, is_canonical
+from rlpost.io.parquet.column_names import first_table, is_canonical
 from rlpost.io.paths import location_of, parse_path
 from rlpost.io.ranges import arrow_file
 

@@ -195,14 +195,18 @@ def list_values(array: pa.Array, location: CellLocation) -> tuple[NDArray[np.int
     kind = array.type
     if not is_list(kind) or not _readable(kind.value_type):
         raise location.error(0, f"is {kind}", "a list of floats, integers or bools is needed")
-    if array.null_count:
-        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise location.error(
-            row, "is null", "every row needs a list, which may be empty: fill or drop the row"
-        )
+    _check_no_nulls(
+        array, location, "every row needs a list, which may be empty: fill or drop the row"
+    )
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         array = array.cast(pa.large_list(kind.value_type))
     return _offsets(array), _numbers(array.flatten())
+
+
+def _check_no_nulls(array: pa.Array, location: CellLocation, needed: str) -> None:
+    if array.null_count:
+        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        raise location.error(row, "is null", needed)
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
@@ -306,9 +310,7 @@ def check_exact(array: pa.Array, location: CellLocation) -> None:
 
 def flags(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
     """Return a bool column; DataError for a null."""
-    if array.null_count:
-        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise location.error(row, "is null", "every row needs a bool: fill or drop the row")
+    _check_no_nulls(array, location, "every row needs a bool: fill or drop the row")
     return is_true(array)
 
 
@@ -326,9 +328,7 @@ def key(array: pa.Array, location: CellLocation) -> pa.Array:
         DataError: another type, a null, or a float that is no exact whole number.
     """
     kind = array.type
-    if array.null_count:
-        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise location.error(row, "is null", "every row needs a value: fill or drop the row")
+    _check_no_nulls(array, location, "every row needs a value: fill or drop the row")
     if pa.types.is_floating(kind):
         if (wrong := is_inexact(array)).any():
             row = int(np.flatnonzero(wrong)[0])

@@ -4,9 +4,6 @@ obstore reads the environment, but no AWS profiles, no connection strings, and n
 credential files. So botocore's session supplies region, endpoint and credentials of S3, in which
 order and from which source is then as everywhere: environment, profile, SSO, web identity,
 container, instance. Its client also makes the requests for which obstore has no function.
-
-fsspec's configuration of `s3` comes first: pandas and Hugging Face datasets read it for `s3://`, so
-users expect an endpoint or a key that is set there to be used.
 """
 
 from __future__ import annotations
@@ -39,8 +36,6 @@ _ENCRYPTION = {  # variables that obstore reads, and their fields in requests of
     "AWS_SSE_KMS_KEY_ID": "SSEKMSKeyId",
 }
 _GOOGLE_KEYS = ("SERVICE_ACCOUNT", "SERVICE_ACCOUNT_PATH", "SERVICE_ACCOUNT_KEY", "BEARER_TOKEN")
-_FSSPEC_NAMES = ("key", "secret", "token", "endpoint_url", "anon", "profile")
-_LOG = logging.getLogger("rlpost")
 
 
 def attempts() -> int:
@@ -74,27 +69,10 @@ def _true(text: object) -> bool:
     return str(text).lower() in ("1", "true", "yes")
 
 
-def _fsspec_settings(scheme: str, read: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return settings of a client in fsspec's configuration; warn of those that are not read."""
-    from fsspec.config import conf  # noqa: PLC0415 - not needed for local files
-
-    settings: dict[str, Any] = conf.get(scheme, {})
-    if ignored := sorted(name for name in settings if name not in read):
-        _LOG.warning(
-            "rlpost: %s:// has the settings %s in fsspec's configuration (FSSPEC_%s_*), which are "
-            "not read; set the store's own environment variables: rlpost help large-runs",
-            scheme,
-            ", ".join(ignored),
-            scheme.upper(),
-        )
-    return {name: value for name, value in settings.items() if name in read}
-
-
 class S3:
     """S3's session and clients, one per bucket because each bucket has its region."""
 
     def __init__(self) -> None:
-        self._settings = _fsspec_settings("s3", _FSSPEC_NAMES)
         self._clients: dict[str, Any] = {}
         self._lock = threading.RLock()
         self._opened: Any = None
@@ -107,17 +85,12 @@ class S3:
             # botocore's warnings stay off stderr: rlpost's errors have what matters
             for name in ("botocore", "urllib3"):
                 logging.getLogger(name).addHandler(logging.NullHandler())
-            session = Session(profile=self._settings.get("profile"))
-            if key := self._settings.get("key"):
-                session.set_credentials(
-                    key, self._settings.get("secret"), self._settings.get("token")
-                )
-            self._opened = session
+            self._opened = Session()
         return self._opened
 
     @property
     def _anonymous(self) -> bool:
-        return _true(os.environ.get("AWS_SKIP_SIGNATURE") or self._settings.get("anon"))
+        return _true(os.environ.get("AWS_SKIP_SIGNATURE"))
 
     def client(self, bucket: str) -> Any:
         """Return botocore's client for a bucket, in the bucket's region."""
@@ -141,12 +114,7 @@ class S3:
             max_pool_connections=_CONNECTIONS,
             retries={"total_max_attempts": attempts(), "mode": "standard"},
         )
-        client = self._session().create_client(
-            "s3",
-            region_name=region,
-            endpoint_url=self._settings.get("endpoint_url"),
-            config=config,
-        )
+        client = self._session().create_client("s3", region_name=region, config=config)
         client.meta.events.register("before-sign.s3", _without_expect)
         return client
 
@@ -259,8 +227,6 @@ def open_gcs(scheme: str, bucket: str) -> Any:
     """Return obstore's store of a bucket in Google Cloud Storage."""
     from obstore.store import GCSStore  # noqa: PLC0415
 
-    _fsspec_settings(scheme)
-    _fsspec_settings("gcs" if scheme == "gs" else "gs")
     if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
         url = emulator if "://" in emulator else f"http://{emulator}"
         options = _options(http=url.startswith("http://"))
@@ -316,7 +282,6 @@ def open_azure(scheme: str, container: str) -> Any:
     """Return obstore's store of a container in Azure."""
     from obstore.store import AzureStore  # noqa: PLC0415
 
-    _fsspec_settings(scheme)
     text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     fields = dict(field.split("=", 1) for field in text.split(";") if "=" in field)
     names = {

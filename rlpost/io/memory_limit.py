@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.errors import NotEnoughMemoryError, UsageError
-from rlpost.io.machine import memory
+from rlpost.io.system import memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -379,6 +379,21 @@ def write_file(target: Path, data: bytes | memoryview) -> None:
         publish_files([file])
 
 
+def read_file(path: Path) -> bytes | None:
+    """Return the bytes of a regular file; None if there is none.
+
+    Raises:
+        ReadWriteError: it cannot be read, or is a folder or a pipe.
+    """
+    with file_errors(path, "cannot be read"):
+        if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+            raise ReadWriteError(f"{path}: cannot be read: not a regular file")
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+
 class OutputFiles:
     """Files that are published together: a context manager that undoes what is not published.
 

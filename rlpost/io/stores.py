@@ -56,9 +56,6 @@ class Store(Protocol):
     def find(self, path: str) -> list[str]:
         """Return the paths of all objects below a folder."""
 
-    def folders(self, path: str) -> list[str]:
-        """Return the paths of the folders in a folder."""
-
     def glob(self, pattern: str) -> list[str]:
         """Return the paths of the objects that a glob matches."""
 
@@ -135,14 +132,6 @@ class ObjectStore:
         store, key = self.at(path)
         pages = obstore.list(store, key or None, chunk_size=1000)
         return self._remember(path, (item for page in pages for item in page))
-
-    def folders(self, path: str) -> list[str]:
-        """Return the paths of the folders in a folder."""
-        import obstore  # noqa: PLC0415
-
-        store, key = self.at(path)
-        folders = obstore.list_with_delimiter(store, key or None)["common_prefixes"]
-        return [f"{path.partition('/')[0]}/{folder}" for folder in folders]
 
     def glob(self, pattern: str) -> list[str]:
         """Return the paths of the objects that a glob matches."""
@@ -275,10 +264,6 @@ class FsspecStore:
     def find(self, path: str) -> list[str]:
         """Return the paths of all files below a folder."""
         return [*self._client.find(path)]
-
-    def folders(self, path: str) -> list[str]:
-        """Return the paths of the folders in a folder."""
-        return [info["name"] for info in self._client.ls(path) if info["type"] == "directory"]
 
     def glob(self, pattern: str) -> list[str]:
         """Return the paths of the files that a glob matches."""

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.arrow import content_kind, is_number, is_tokens
-from rlpost.io.own_files import stored_object
-from rlpost.io.parquet.inputs import COMBINED, COMPUTED, MISSING_ROLES, RECIPE_KEY
+from rlpost.io.parquet.inputs import COMBINED, COMPUTED, MISSING_ROLES, RECIPE_KEY, stored_object
 from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.turns import turn_columns
 from rlpost.recipe.estimators import NAMES

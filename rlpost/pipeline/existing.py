@@ -20,11 +20,10 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError, ErrorPart, InputsError, ReadWriteError, UsageError
 from rlpost.io.clock import Clock
 from rlpost.io.outputs import file_errors
-from rlpost.io.own_files import parse
-from rlpost.io.parquet.canonical import is_canonical
+from rlpost.io.parquet.column_names import is_canonical
 from rlpost.io.parquet.fingerprint import check_overwritable, fingerprint_of, last_entry
 from rlpost.io.parquet.footer import MAGIC, MAGIC_ENCRYPTED
-from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.inputs import find_inputs, parse
 from rlpost.io.parquet.schemas import SOURCE_KEY
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import parse_path

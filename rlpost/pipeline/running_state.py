@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost.errors import DataError
-from rlpost.io.outputs import file_errors, write_file
-from rlpost.io.own_files import parse, read_bytes
+from rlpost.io.outputs import file_errors, read_file, write_file
+from rlpost.io.parquet.inputs import parse
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.recipe import semantics
 from rlpost.recipe.semantics import SEMANTICS
@@ -73,7 +73,7 @@ def load_state(path: Path | None) -> RunState:
     """
     if path is None:
         return RunState()
-    text = read_bytes(path)
+    text = read_file(path)
     if text is None:
         return RunState()
     try:

@@ -135,7 +135,7 @@ def _splice(source: Path, target: Path) -> None:
             kept = pa.array([row % 2 == 0 for row in range(rows)])
             sink.append(group, sink.encode(pa.record_batch([lists, kept], schema=FIELDS)))
         sink.complete({"rlpost.version": "0"})
-        sink.publish()
+        sink.output.publish()
     finally:
         sink.abort()
     found = pq.ParquetFile(target).read(["advantages", "kept"], use_threads=False)

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 
-import fsspec
 import pyarrow.parquet as pq
 import pytest
 from runs import long_rollout, rollout, run, save
@@ -153,18 +152,6 @@ def test_other_sources_of_credentials_are_read(s3, aws, tmp_path, kind):
     ran = run("advantages", url, "s3://lab/out.parquet", "-q")
     assert ran.code == 0, ran.err
     assert s3.keys() == ["in.parquet", "out.parquet"]
-
-
-def test_settings_of_fsspec_are_read_or_named(s3, aws, tmp_path, caplog):
-    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        aws.delenv(name)
-    caplog.set_level("WARNING", "rlpost")
-    settings = {"endpoint_url": s3.url, "key": "key", "secret": "secret", "use_ssl": False}
-    aws.setitem(fsspec.config.conf, "s3", settings)
-    url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
-    assert run("advantages", url, tmp_path / "out.parquet").code == 0
-    (line,) = [one.getMessage() for one in caplog.records if one.name == "rlpost"]
-    assert line.startswith("rlpost: s3:// has the settings use_ssl in fsspec's configuration")
 
 
 @pytest.mark.usefixtures("s3")

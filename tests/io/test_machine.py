@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlpost.io import machine
+from rlpost.io import system as machine
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:        100 kB\nMemAvailable:   800 kB\n"
 FREE = machine.Memory(1000 << 10, 800 << 10, None)

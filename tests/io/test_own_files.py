@@ -6,7 +6,8 @@ import os
 import pytest
 
 from rlpost.errors import ReadWriteError
-from rlpost.io.own_files import parse, read_bytes, stored_object
+from rlpost.io.outputs import read_file
+from rlpost.io.parquet.inputs import parse, stored_object
 
 DEEP = b"[" * 100_000
 
@@ -22,7 +23,7 @@ def test_a_pipe_and_a_folder_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path):
         with pytest.raises(ReadWriteError, match="not a regular file"):
-            read_bytes(path)
-    assert read_bytes(tmp_path / "none") is None
+            read_file(path)
+    assert read_file(tmp_path / "none") is None
     (tmp_path / "file").write_text(json.dumps({}))
-    assert read_bytes(tmp_path / "file") == b"{}"
+    assert read_file(tmp_path / "file") == b"{}"

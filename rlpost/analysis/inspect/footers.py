@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from rlpost.analysis.inspect.model import ColumnFacts, FileFacts, InputFacts, RoleFacts
 from rlpost.errors import UsageError
 from rlpost.estimators import ESTIMATORS
-from rlpost.io.own_files import stored_object
-from rlpost.io.parquet.inputs import RECIPE_KEY
+from rlpost.io.parquet.inputs import RECIPE_KEY, stored_object
 from rlpost.pipeline.measures import SHARE
 from rlpost.recipe.recipe import Recipe
 

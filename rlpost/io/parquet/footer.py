@@ -371,12 +371,17 @@ def chunk_extent(meta: Struct) -> tuple[int, int]:
     Raises:
         DamagedError: they are impossible.
     """
-    offsets = [at for field in _OFFSETS if (at := meta.integer(field, 0)) > 0]
-    begin = min(offsets, default=0)
-    end = begin + meta.integer(ColumnMeta.COMPRESSED)
-    if end != begin and not len(MAGIC) <= begin <= max(offsets, default=0) < end:
+    offsets = [meta.integer(field, 0) for field in _OFFSETS]
+    begin, end = extent_of(offsets, meta.integer(ColumnMeta.COMPRESSED))
+    if end != begin and not len(MAGIC) <= begin <= max(offsets) < end:
         raise DamagedError(f"a column chunk at bytes {begin} to {end} is not in its data")
     return begin, end
+
+
+def extent_of(offsets: Sequence[int], size: int) -> tuple[int, int]:
+    """Return begin and end of a column chunk, from the offsets of its first pages; 0 is none."""
+    begin = min((at for at in offsets if at > 0), default=0)
+    return begin, begin + size
 
 
 def shift_chunk(meta: Struct, delta: int) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
+import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from rlpost.display.controls import in_utf8
@@ -117,6 +118,28 @@ FORMAT_KEY = b"rlpost.format"  # the name of the format that a dump was converte
 RECIPE_KEY = b"rlpost.recipe"  # how the advantages of the file were computed
 MASK_KEY = b"rlpost.sample_mask"  # what the column `sample_mask` is, if a run computed it
 COMPUTED, COMBINED = "computed", "combined"  # COMBINED: the input's own mask was replaced
+
+
+def parse(text: bytes) -> dict[str, Any]:
+    """Return a mapping from JSON; raise ValueError if it is none."""
+    try:
+        table = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(table, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 - the text is wrong
+    return table
+
+
+def stored_object(metadata: Mapping[bytes, bytes], key: bytes) -> dict[str, Any]:
+    """Return the JSON object under a key of a file's metadata; empty without one.
+
+    A damaged one is empty, too: `rlpost verify` reports it.
+    """
+    try:
+        return parse(metadata.get(key, b"{}"))
+    except ValueError:
+        return {}
 
 
 def entry_origins(

@@ -13,6 +13,7 @@ from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.memory_limit import is_out_of_memory, rows_that_fit
 from rlpost.io.parquet.checks import check_utf8, read_metadata
 from rlpost.io.parquet.fingerprint import FileFingerprint
+from rlpost.io.parquet.footer import extent_of
 from rlpost.io.paths import RemotePath
 from rlpost.io.ranges import (
     PrefetchedFile,
@@ -118,7 +119,8 @@ class ParquetReader:
         if self._prefetched is not None:
             self._prefetched.forget(group)
             for number in range(group, min(group + 1 + ahead, metadata.num_row_groups)):
-                self._prefetched.announce(number, column_extents(metadata, number, columns))
+                chunks = chunks_of(metadata.row_group(number), columns)
+                self._prefetched.announce(number, map(_extent, chunks))
         rows = rows if fitted else self.rows_that_fit(rows, group, columns)
         row_group = metadata.row_group(group)
         threads = not self._frugal and row_group.total_byte_size > _ONE_THREAD
@@ -201,15 +203,9 @@ def decoded_bytes(group: pq.RowGroupMetaData, columns: Collection[str]) -> int:
     )
 
 
-def column_extents(
-    footer: pq.FileMetaData, group: int, columns: Collection[str]
-) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of the column chunks of top-level columns."""
-    for chunk in chunks_of(footer.row_group(group), columns):
-        begin = chunk.data_page_offset
-        if chunk.has_dictionary_page:
-            begin = min(begin, chunk.dictionary_page_offset)
-        yield begin, begin + chunk.total_compressed_size
+def _extent(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    dictionary = chunk.dictionary_page_offset if chunk.has_dictionary_page else 0
+    return extent_of((chunk.data_page_offset, dictionary), chunk.total_compressed_size)
 
 
 def damaged_columns(

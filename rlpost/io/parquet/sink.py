@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.memory_limit import memory_limit
-from rlpost.io.outputs import READ_BYTES, OutputFile, file_errors, publish_files
+from rlpost.io.outputs import READ_BYTES, OutputFile, file_errors
 from rlpost.io.parquet.encode import EncodedRows, Encoder, shared_encoder
 from rlpost.io.parquet.footer import (
     MAGIC,
@@ -195,12 +195,8 @@ class Sink:
         self.size = self._end
         self.output.complete()
 
-    def publish(self) -> None:
-        """Publish the completed file."""
-        publish_files([self.output])
-
     def abort(self) -> None:
-        """Remove the unfinished file; never raises, and does nothing after `publish`."""
+        """Remove the unfinished file; never raises, and does nothing after its publication."""
         self._spool.clear()
         self.output.discard()
 

@@ -75,7 +75,7 @@ def feed(sink, source, new, sub_rows=13):
             sink.append(group, sink.encode(new.slice(row + at, min(sub_rows, rows - at))))
         row += rows
     sink.complete({"rlpost.version": "0"})
-    sink.publish()
+    sink.output.publish()
 
 
 def enrich(source, target, *, sub_rows=13, new=None, fields=FIELDS, **options):

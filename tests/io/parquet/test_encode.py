@@ -32,7 +32,7 @@ def written(folder, batches, **options):
     for batch in batches:
         sink.append(0, sink.encode(batch))
     sink.complete({})
-    sink.publish()
+    sink.output.publish()
     return target
 
 

@@ -154,7 +154,7 @@ def test_encoding_may_run_in_other_threads(source, target):
     for group, part in enumerate(encoded):
         sink.append(group, part)
     sink.complete({})
-    sink.publish()
+    sink.output.publish()
     expected = pa.Table.from_batches(batches)
     assert pq.read_table(target, columns=FIELDS.names).equals(expected)
 
@@ -353,7 +353,7 @@ def survive(source, target):
         for group, at in enumerate(range(0, 60, 25)):
             sink.append(group, sink.encode(new[at : at + 25]))
         sink.complete({})
-        sink.publish()
+        sink.output.publish()
     except (RlpostError, ValueError):
         sink.abort()
     target.unlink(missing_ok=True)
