@@ -1,14 +1,15 @@
-"""Signals at evenly spread moments of a run: `python -m tests.signal_sweep [--runs 300]`.
+"""Signals at evenly spread moments of every command that writes: `python -m tests.signal_sweep`.
 
-Each run of `rlpost advantages` on a small file gets one signal. Right before it is sent, /proc says
-whether the process catches it: not yet (Python starts), now, or no longer (Python ends). Prints the
-exit codes by that state, and what runs left behind. Exits with 1 if a process that caught the
-signal ended with another code than 0 or the signal's, or left files or processes.
+Each run gets one signal. Right before it is sent, /proc says whether the process catches SIGTERM:
+not yet (Python starts), now, or no longer (Python ends). An output has to be complete or absent
+then, and the inputs have to be as they were. What a killed run left has to go with the next one.
+Prints the exit codes by command, signal and state, and exits with 1 if a run ended otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import secrets
 import signal
@@ -22,7 +23,11 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
+import polars as pl
+
 from rlpost.io.shutdown import EXIT_CODES
+from tests.s3_server import Server
 
 PROGRAM = Path(sys.executable).with_name("rlpost")
 SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
@@ -31,20 +36,32 @@ NOT_YET, CAUGHT, NO_LONGER = "not yet caught", "caught", "no longer caught"
 POLL = 0.002
 PROCESSES_END = 10.0
 """Seconds that the processes of a Ray cluster may outlive their driver."""
+COMMANDS = {
+    "advantages": "advantages IN/in.parquet OUT/o.parquet --summary-json OUT/s.json --quiet",
+    "folder": "advantages IN/steps OUT/new --quiet",
+    "loss": "loss IN/in.parquet OUT/o.parquet --map log_probs=ref_log_probs --quiet",
+    "convert": "convert IN/d.jsonl OUT/o.parquet --from jsonl --quiet",
+    "export": "export IN/0.parquet OUT/o.jsonl --to jsonl --quiet",
+    "report": "report IN/0.parquet -o OUT/o.html --quiet",
+    "replay": "replay IN/0.parquet --save-config OUT/o.toml",
+    "upload": "advantages IN/large.parquet s3://lab/o.parquet --quiet",
+    "ray": "advantages IN/steps OUT/new --engine ray --quiet",
+}
 
 
 class Sent(NamedTuple):
     """One signal, and what became of the run."""
 
-    moment: float
-    """Seconds after the start of the process."""
     state: str
     code: int
+    result: str
+    """Which outputs there are."""
+    left: bool
+    """Whether it left other files."""
     seconds: float
     """From the signal to the end."""
-    left: list[str]
-    """Files and processes that the run left."""
-    err: str
+    wrong: list[str]
+    """What no run may do."""
 
 
 def catches(pid: int, number: int) -> bool:
@@ -66,79 +83,155 @@ def marked(mark: str) -> list[str]:
     return found
 
 
-def one(moment: float, number: int, top: Path, words: list[str]) -> Sent:
-    """Start a run, send it the signal at a moment, and wait until it ends."""
-    mark, out = secrets.token_hex(8), Path(tempfile.mkdtemp(dir=top))
-    command = [PROGRAM, "advantages", SAMPLE, out / "out.parquet", "--quiet", *words]
-    begun, state = time.monotonic(), NOT_YET
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, MARK: mark}
-    ) as process:
-        while True:
-            now = catches(process.pid, number)
-            state = CAUGHT if now else NOT_YET if state == NOT_YET else NO_LONGER
-            if time.monotonic() - begun >= moment:
-                break
-            time.sleep(min(POLL, moment))
-        sent = time.monotonic()
-        process.send_signal(number)
-        err = process.communicate()[1].decode(errors="replace")
-        ended = time.monotonic()
-    while (running := marked(mark)) and time.monotonic() - ended < PROCESSES_END:
-        time.sleep(0.1)
-    complete = {"out.parquet"} if process.returncode == 0 else set()
-    left = [path.name for path in out.iterdir() if path.name not in complete]
-    return Sent(moment, state, process.returncode, ended - sent, left + running, err)
+def make_inputs(top: Path) -> None:
+    """Write the inputs of all commands."""
+    rows = pl.read_parquet(SAMPLE)
+    (top / "steps").mkdir(parents=True)
+    rows.write_parquet(top / "in.parquet")
+    subprocess.run([PROGRAM, "advantages", SAMPLE, top / "0.parquet", "--quiet"], check=True)
+    for number, part in enumerate(rows.partition_by("step")):
+        part.write_parquet(top / "steps" / f"{number}.parquet")
+    noise = np.random.default_rng(0).bytes(20_000 * len(rows)).hex()
+    texts = [noise[40_000 * row : 40_000 * (row + 1)] for row in range(len(rows))]
+    rows.with_columns(pl.Series("noise", texts)).write_parquet(top / "large.parquet")
+    words = ["export", top / "0.parquet", top / "d.jsonl", "--to", "jsonl", "--quiet"]
+    subprocess.run([PROGRAM, *words], check=True)
 
 
-def whole(top: Path, words: list[str]) -> float:
-    """Return how long a run takes, the longest of three."""
-    seconds = []
-    for index in range(3):
-        begun = time.monotonic()
-        command = [PROGRAM, "advantages", SAMPLE, top / f"{index}.parquet", "--quiet", *words]
-        subprocess.run(command, check=True)
-        seconds.append(time.monotonic() - begun)
-    return max(seconds)
+def contents(top: Path) -> dict[str, bytes]:
+    """Return the bytes of all files below a folder; of a summary, which has times, its keys."""
+    files = {str(path.relative_to(top)): path for path in top.rglob("*") if path.is_file()}
+    return {
+        name: " ".join(json.loads(path.read_bytes())).encode()
+        if path.suffix == ".json"
+        else path.read_bytes()
+        for name, path in files.items()
+    }
 
 
-def wrong(sent: Sent, number: int) -> bool:
-    """Whether a run ended as no run may that had a handler when the signal came."""
-    codes = (0, EXIT_CODES[signal.Signals(number)])
-    return bool(sent.left) or (sent.state != NOT_YET and sent.code not in codes)
+class Sweep:
+    """Runs of one command, each with its outputs and temporary files in a new folder."""
+
+    def __init__(self, name: str, top: Path, server: Server) -> None:
+        self._words, self._top, self._server = COMMANDS[name].split(), top, server
+        self._inputs = contents(top / "in")
+        seconds = []
+        for _ in range(3):
+            self._folder = Path(tempfile.mkdtemp(dir=top))
+            begun = time.monotonic()
+            self._run()
+            seconds.append(time.monotonic() - begun)
+        self.seconds = sorted(seconds)[1]
+        self._complete = self._files()
+
+    def _start(self, mark: str = "") -> subprocess.Popen[bytes]:
+        for name in ("out", "tmp"):
+            (self._folder / name).mkdir(exist_ok=True)
+        places = {"IN/": f"{self._top}/in/", "OUT/": f"{self._folder}/out/"}
+        places["lab/"] = f"lab/{self._folder.name}/"
+        words = [*self._words]
+        for short, place in places.items():
+            words = [word.replace(short, place) for word in words]
+        variables = {
+            MARK: mark,
+            "TMPDIR": str(self._folder / "tmp"),
+            "AWS_ENDPOINT_URL": self._server.url,
+        }
+        variables |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        return subprocess.Popen(
+            [PROGRAM, *words, "--overwrite"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "AWS_DEFAULT_REGION": "us-east-1", **variables},
+        )
+
+    def _run(self) -> None:
+        """Run the command to its end."""
+        with self._start() as process:
+            err = process.communicate()[1].decode()
+        assert process.returncode == 0, err
+
+    def _files(self) -> dict[str, bytes]:
+        """Return all files of the runs in the folder, those of the store and its uploads, too."""
+        own = f"{self._folder.name}/"
+        keys = [key for key in self._server.keys() if key.startswith(own)]  # noqa: SIM118
+        uploads = [upload["Key"] for upload in self._server.uploads()]
+        return {
+            **contents(self._folder),
+            **{key.removeprefix(own): self._server.get(key) for key in keys},
+            **{f"upload of {key}": b"" for key in uploads if key.startswith(own)},
+        }
+
+    def signalled(self, moment: float, number: int) -> Sent:
+        """Start a run, send it the signal at a moment, and wait until it ends."""
+        self._folder, mark = Path(tempfile.mkdtemp(dir=self._top)), secrets.token_hex(8)
+        begun, state = time.monotonic(), NOT_YET
+        with self._start(mark) as process:
+            while True:
+                now = catches(process.pid, signal.SIGTERM)
+                state = CAUGHT if now else NOT_YET if state == NOT_YET else NO_LONGER
+                if time.monotonic() - begun >= moment:
+                    break
+                time.sleep(min(POLL, moment))
+            sent = time.monotonic()
+            process.send_signal(number)
+            err = process.communicate()[1].decode(errors="replace")
+            ended = time.monotonic()
+        while (running := marked(mark)) and time.monotonic() - ended < PROCESSES_END:
+            time.sleep(0.1)
+        files, wrong = self._files(), [*running]
+        outputs = files.keys() & self._complete.keys()
+        wrong += [f"{name} is torn" for name in outputs if files[name] != self._complete[name]]
+        left = sorted(files.keys() - self._complete.keys())
+        if left and number == signal.SIGKILL:
+            self._run()
+            wrong += sorted(self._files().keys() - self._complete.keys())
+        elif left or (process.returncode == 0 and len(outputs) < len(self._complete)):
+            wrong += left or ["outputs are missing"]
+        if contents(self._top / "in") != self._inputs:
+            wrong.append("the inputs are changed")
+        codes = (0, -number) if number == signal.SIGKILL else (0, EXIT_CODES[number])
+        if process.returncode not in codes and state != NOT_YET:
+            wrong.append(f"exit code {process.returncode}: {err}")
+        result = "complete" if len(outputs) == len(self._complete) else f"{len(outputs)} outputs"
+        return Sent(state, process.returncode, result, bool(left), ended - sent, wrong)
 
 
 def main() -> None:
     """Send the signals and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=300)
-    parser.add_argument("--signal", default="TERM")
-    parser.add_argument("--engine", default="local", choices=("local", "ray"))
-    parser.add_argument("--until", type=float, help="seconds; by default as long as a run takes")
+    parser.add_argument("--runs", type=int, default=300, help="of all commands together")
+    parser.add_argument("--signals", default="TERM,KILL")
+    parser.add_argument("--commands", default=",".join([*COMMANDS][:-1]))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    number = signal.Signals[f"SIG{options.signal}"]
-    words = ["--engine", "ray"] if options.engine == "ray" else []
-    counts: Counter[tuple[str, int]] = Counter()
-    failures = 0
+    numbers = [signal.Signals[f"SIG{name}"] for name in options.signals.split(",")]
+    names, failures = options.commands.split(","), 0
+    server = Server()
+    server.reset()
     with tempfile.TemporaryDirectory() as folder:
-        top = Path(folder)
-        until = options.until or whole(top, words)
-        moments = [until * (index + 0.5) / options.runs for index in range(options.runs)]
-        Random(options.seed).shuffle(moments)  # noqa: S311 - no secret hangs on it
-        slowest = 0.0
-        for moment in moments:
-            sent = one(moment, number, top, words)
-            counts[sent.state, sent.code] += 1
-            slowest = max(slowest, sent.seconds)
-            if wrong(sent, number):
-                failures += 1
-                print(f"{moment:.3f} s: {sent}", flush=True)
-            elif sent.state == NOT_YET:
-                print(f"{moment:.3f} s: {sent.state}, exit code {sent.code}", flush=True)
-    print(f"{options.runs} signals from 0 to {until:.2f} s; the slowest end took {slowest:.2f} s")
-    for (state, code), count in sorted(counts.items()):
-        print(f"{count:6} {state}, exit code {code}")
+        make_inputs(Path(folder) / "in")
+        for name in names:
+            sweep, count = Sweep(name, Path(folder), server), options.runs // len(names)
+            runs = [(sweep.seconds * (n + 0.5) / count, numbers[n % len(numbers)])
+                    for n in range(count)]  # fmt: skip
+            Random(options.seed).shuffle(runs)  # noqa: S311 - no secret hangs on it
+            table: Counter[tuple[str, ...]] = Counter()
+            slowest = 0.0
+            for moment, number in runs:
+                sent = sweep.signalled(moment, number)
+                cells = (number.name, sent.state, str(sent.code), sent.result)
+                table[(*cells, "leftovers, gone with the next run" if sent.left else "")] += 1
+                slowest = max(slowest, sent.seconds)
+                if sent.wrong:
+                    failures += 1
+                    print(f"{name}, {number.name} at {moment:.3f} s: {sent}", flush=True)
+            print(
+                f"{name}: {count} signals until {sweep.seconds:.2f} s; slowest end {slowest:.2f} s"
+            )
+            for cells, times in sorted(table.items()):
+                print(f"{times:6} {'  '.join(cells)}", flush=True)
+    server.close()
     sys.exit(int(failures > 0))
 
 
