@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.io.arrow import is_true
-from rlpost.pipeline.data import ATTEMPT, FAILURE, LEFT_OUT, NO_REWARD, Collector
+from rlpost.pipeline.data import ATTEMPTS, FAILURE, LEFT_OUT, NO_REWARD, Collector
 from rlpost.pipeline.groups import prompt_groups
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages import unit_stages
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 COUNTED_KEYS = ("group", "batch", "domain", "rollout", FAILURE, *PLACE[1:])
 """The columns of `counted_table` that are keys: arrays of Arrow, plain or with a dictionary."""
 COUNTED_NUMBERS = (
-    "tokens", "length", "reward", "reward_null", "kept", "turn", "truncated", "attempt",
+    "tokens", "length", "reward", "reward_null", "kept", "turn", "truncated", *ATTEMPTS,
 )  # fmt: skip
 """Its other columns, besides components of the reward: arrays of numpy; NaN where a row has none.
 
@@ -163,7 +163,8 @@ def _numbers(
         numbers["turn"] = np.where(np.isfinite(columns["turn"]), columns["turn"], -1.0)
     if "truncated" in columns:
         numbers["truncated"] = columns["truncated"]
-    if "attempt" in columns:
-        attempt = np.where(np.isnan(columns["attempt"]), -np.inf, columns["attempt"])
-        numbers[ATTEMPT] = np.unique(attempt, return_inverse=True)[1].astype(np.int64)
+    for name in ATTEMPTS:
+        if name in columns:
+            attempt = np.where(np.isnan(columns[name]), -np.inf, columns[name])
+            numbers[name] = np.unique(attempt, return_inverse=True)[1].astype(np.int64)
     return numbers

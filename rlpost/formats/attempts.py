@@ -1,52 +1,91 @@
-"""Attempts of a run in a dump: after a restart it writes the steps after its checkpoint again."""
+"""Attempts in dumps: of a run, which writes steps again after a restart, and of its rollouts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from rlpost.display.text import counted
+from rlpost.io.arrow import is_number
+from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.rollouts import superseded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    Pairs = NDArray[np.float64]
+ATTEMPT = "run_attempt"
+_UNITS: dict[str, tuple[str, ...]] = {
+    ATTEMPT: ("step",),
+    "attempt": ("step", "prompt_id", "rollout_id", ATTEMPT),
+}
+"""Column of attempts -> the columns that name what its attempts write again."""
+KEYS = ("step", "prompt_id", "rollout_id", *_UNITS)
+"""The columns that `Attempts` reads."""
 
-ATTEMPT, STEP = "run_attempt", "step"
+
+class Attempts:
+    """The attempts that have rows of each step and rollout, of all rows of a conversion."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[pa.Table]] = {name: [] for name in _UNITS}
+
+    def recorded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a dump, whether or not a condition keeps their rows."""
+        for batch in batches:
+            for name in _attempts_of(batch):
+                keys = _keys(batch, name)
+                self._seen[name].append(keys.group_by(keys.column_names).aggregate([]))
+            yield batch
+
+    @cached_property
+    def several(self) -> set[str]:
+        """The columns of attempts that have more than one, when all rows were recorded."""
+        numbers = {
+            name: pa.concat_tables(tables).column(name)
+            for name, tables in self._seen.items()
+            if tables
+        }
+        return {name for name, column in numbers.items() if len(pc.unique(column)) > 1}
+
+    def replaced(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Return the rows of whose step or rollout a later attempt has rows, [n]."""
+        flags = np.zeros(len(rows), np.bool_)
+        for name in _attempts_of(rows):
+            keys = pa.concat_tables([_keys(rows, name), *self._seen[name]])
+            codes = (
+                keys.column(unit).combine_chunks().dictionary_encode("encode").indices.to_numpy()
+                for unit in _UNITS[name]
+            )
+            attempts = keys.column(name).to_numpy()
+            flags |= superseded(joint_codes(*codes), attempts)[: len(rows)]
+        return flags
 
 
-@dataclass
-class StepAttempts:
-    """The attempts that have rows of each step, of all rows of a conversion."""
+def _attempts_of(rows: pa.RecordBatch | pa.Table) -> list[str]:
+    """Return the columns of attempts; that of rollouts needs their ids."""
+    return [
+        name
+        for name, (*_, last) in _UNITS.items()
+        if name in rows.schema.names
+        and is_number(rows.schema.field(name).type)
+        and (last in rows.schema.names or name == ATTEMPT or "rollout_id" in rows.schema.names)
+    ]
 
-    _seen: set[tuple[float, float]] = field(default_factory=set)
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows, whether or not a condition keeps them."""
-        if ATTEMPT in batch.schema.names:
-            self._seen |= {*map(tuple, np.unique(_pairs(batch), axis=0).tolist())}
-
-    def join(self, other: StepAttempts) -> None:
-        """Add the rows that were read elsewhere."""
-        self._seen |= other._seen
-
-    @property
-    def several(self) -> bool:
-        """Whether the run was restarted."""
-        return len({attempt for _, attempt in self._seen}) > 1
-
-    def replaced(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return the rows of whose step a later attempt has rows, [n]."""
-        own = _pairs(batch)
-        every = np.concatenate([own, np.asarray(sorted(self._seen)).reshape(-1, 2)])
-        steps = np.unique(every[:, 0], return_inverse=True)[1].reshape(-1)
-        return superseded(steps, every[:, 1].astype(np.int64))[: len(own)]
+def _keys(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Table:
+    """Return what an attempt writes again and its number, which is -1 for null."""
+    columns = {}
+    for key in (*_UNITS[name], name):
+        kind = pa.string() if key.endswith("_id") else pa.int64()
+        has = key in rows.schema.names
+        columns[key] = rows.column(key).cast(kind) if has else pa.nulls(rows.num_rows, kind)
+    columns[name] = columns[name].fill_null(-1)
+    return pa.table(columns)
 
 
 def renumbered(batch: pa.RecordBatch, numbers: Mapping[int, int]) -> pa.RecordBatch:
@@ -56,22 +95,3 @@ def renumbered(batch: pa.RecordBatch, numbers: Mapping[int, int]) -> pa.RecordBa
     column = batch.column(ATTEMPT)
     values = pa.array([numbers.get(x) for x in column.to_pylist()], column.type)
     return batch.set_column(batch.schema.get_field_index(ATTEMPT), ATTEMPT, values)
-
-
-def replaced_text(rows: int) -> str:
-    """Return the warning about rows that were left out."""
-    return (
-        f"{counted(rows, 'row')} of steps that a later attempt of the run wrote again left out "
-        f"(by `{ATTEMPT}`); --attempts all keeps them"
-    )
-
-
-def _pairs(batch: pa.RecordBatch) -> Pairs:
-    """Return step and attempt of each row, [n, 2]; -1 where the dump has none."""
-    columns = [
-        np.nan_to_num(batch.column(name).to_numpy(zero_copy_only=False).astype(np.float64), nan=-1)
-        if name in batch.schema.names
-        else np.full(batch.num_rows, -1.0)
-        for name in (STEP, ATTEMPT)
-    ]
-    return np.stack(columns, axis=1)

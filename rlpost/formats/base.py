@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
-from rlpost.formats.attempts import StepAttempts
+from rlpost.formats.attempts import Attempts
 from rlpost.formats.containers import EVERYTHING, Contents, container_of
 from rlpost.recipe.roles import ROLES
 
@@ -88,10 +88,10 @@ class ReadStats:
     """Records whose token lists the layout changed."""
     warnings: list[str] = field(default_factory=list)
     """What of a dump has no row, and what the user should check."""
-    attempts: StepAttempts = field(default_factory=StepAttempts)
-    """The attempts of a run that wrote each step."""
+    attempts: Attempts = field(default_factory=Attempts)
+    """The attempts that wrote each step and rollout."""
     replaced: int = 0
-    """Rows that were left out because a later attempt wrote their step again."""
+    """Rows that were left out because there is a later attempt."""
     begins_with_0: int = 0
     """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -118,7 +118,6 @@ class ReadStats:
         self.annotated |= other.annotated
         self.warnings += other.warnings
         self.counts.update(other.counts)
-        self.attempts.join(other.attempts)
         for run in other.runs:
             self.runs.setdefault(run, len(self.runs) + 1)
         for name in ("groups", "unchanged", "changed", "begins_with_0", "evaluated"):
@@ -148,7 +147,7 @@ class ReadOptions:
     nonfinite: Nonfinite = "keep"
     """Whether a NaN or infinite reward or token number is an error; otherwise it is counted."""
     attempts: Literal["newest", "all"] = "all"
-    """Rows of a step that several attempts of a run wrote: those of the newest, or all."""
+    """Rows of a step or rollout that several attempts wrote: those of the newest, or all."""
     where: Where | None = None
     """Which rows are kept; None: all."""
     rows: str | None = None

@@ -12,7 +12,6 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
-from rlpost.formats.attempts import replaced_text
 from rlpost.formats.base import ReadOptions, ReadStats
 from rlpost.formats.dumps import (
     Dump,
@@ -113,7 +112,7 @@ def _convert(
         "warnings": [
             *options.stats.warnings,
             *(f"{counted(n, noun)} {what}" for (noun, what), n in options.stats.counts.items()),
-            *_attempt_warnings(options),
+            *_attempt_warnings(options.stats.replaced),
             *_nonfinite_warnings(nonfinite),
             *_layout_warnings(options),
         ],
@@ -149,10 +148,10 @@ def _nonfinite_warnings(nonfinite: dict[str, dict[str, int]]) -> list[str]:
     return warnings
 
 
-def _attempt_warnings(options: ReadOptions) -> list[str]:
-    """Return the warnings about steps that several attempts of a run wrote."""
-    stats = options.stats
-    return [replaced_text(stats.replaced)] if stats.replaced else []
+def _attempt_warnings(replaced: int) -> list[str]:
+    """Return the warning about rows that were left out because there is a later attempt."""
+    text = f"{counted(replaced, 'row')} of which there is a later attempt left out"
+    return [f"{text}; --attempts all keeps them"] if replaced else []
 
 
 def _layout_warnings(options: ReadOptions) -> list[str]:
@@ -219,8 +218,8 @@ def write_all(
             files.append(CanonicalFile(staged.stage(target)))
             write_dumps(files[-1], dumps, options, reporter, batches)
         attempts = options.stats.attempts
-        if options.attempts == "newest" and attempts.several:
-            options.stats.replaced = sum(file.leave_out(attempts.replaced) for file in files)
+        if options.attempts == "newest":
+            options.stats.replaced = sum(file.leave_out(attempts) for file in files)
         for file, dumps in zip(files, plan.values(), strict=True):
             if file.rows:
                 file.complete(dumps[0].format, options.tokenizer)

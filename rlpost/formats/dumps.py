@@ -311,19 +311,19 @@ def dump_reader(
     small = workers is None and sum(dump.size for dump in dumps) < _LARGE
     alone = len(dumps) == 1 and _is_whole(dumps[0], options)
     if number == 1 or small or alone or is_sequential(options):
-        yield _matching(dumps, _batches_of(dumps, options, map_here), where)
+        yield _kept(dumps, _batches_of(dumps, options, map_here), options, where)
         return
     with Processes(number) as processes:
-        yield _matching(dumps, _batches_of(dumps, options, processes.map), where)
+        yield _kept(dumps, _batches_of(dumps, options, processes.map), options, where)
 
 
-def _matching(dumps: Sequence[Dump], batches: DumpBatches, where: Where | None) -> DumpBatches:
-    """Yield the rows that match; None follows the last ones of each dump."""
-    if where is None:
-        yield from batches
-        return
+def _kept(
+    dumps: Sequence[Dump], batches: DumpBatches, options: ReadOptions, where: Where | None
+) -> DumpBatches:
+    """Yield the rows that match, and record the attempts of all; None ends each dump."""
     for dump in dumps:
-        yield from where.batches(iter(batches.__next__, None), dump.path)
+        rows = options.stats.attempts.recorded(iter(batches.__next__, None))
+        yield from rows if where is None else where.batches(rows, dump.path)
         yield None
 
 

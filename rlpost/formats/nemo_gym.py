@@ -147,7 +147,7 @@ FORMAT = Format(
     title="NeMo-Gym rollouts.jsonl, with rollouts_failures.jsonl beside it",
     containers=(JSON,),
     roles=("group", "reward", "mask", "infer_log_probs", "truncated", "sample_mask", "branch",
-           "agent_role", "failure"),
+           "agent_role", "failure", "attempt"),
     missing_roles={
         "mask": "the model server returned no token ids: set return_token_id_information",
         "infer_log_probs": "the model server returned no log-probs",

@@ -75,25 +75,6 @@ def read_dump(
         ReadWriteError: a file cannot be read.
     """
     check_container(path, layout)
-    return _with_attempts(_batches(path, layout, options, map_items), options)
-
-
-def _with_attempts(
-    batches: Iterator[pa.RecordBatch], options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
-    """Yield the batches, after the attempts of their steps are recorded."""
-    for batch in batches:
-        options.stats.attempts.add(batch)
-        yield batch
-
-
-def _batches(
-    path: Path,
-    layout: Format,
-    options: ReadOptions,
-    map_items: MapItems,
-) -> Iterator[pa.RecordBatch]:
-    """Yield a dump as record batches."""
     if layout.read is not None:
         yield from layout.read(path, options)
         return

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.formats.attempts import ATTEMPT
+from rlpost.formats.attempts import KEYS
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.rows import has_failed, nonfinite_numbers
 from rlpost.io.locks import scratch_folder
@@ -21,10 +21,9 @@ from rlpost.io.ranges import arrow_file
 from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
-    from numpy.typing import NDArray
-
+    from rlpost.formats.attempts import Attempts
     from rlpost.formats.base import Format
     from rlpost.io.outputs import OutputFile
 
@@ -110,13 +109,9 @@ class CanonicalFile:
         if self._bytes >= ROW_GROUP_BYTES:
             self._flush()
 
-    def leave_out(self, replaced: Callable[[pa.RecordBatch], NDArray[np.bool_]]) -> int:
-        """Write the file again without some rows; return their number.
-
-        Args:
-            replaced: returns the rows of a batch to leave out, from its columns.
-        """
-        if not self.rows or ATTEMPT not in self._names():
+    def leave_out(self, attempts: Attempts) -> int:
+        """Write the file again without rows of older attempts; return their number."""
+        if not self.rows or attempts.several.isdisjoint(self._names()):
             return 0
         self._flush()
         with scratch_folder(None) as folder:
@@ -126,9 +121,13 @@ class CanonicalFile:
             self._clear()
             with arrow_file(copy) as file:
                 stored = pq.ParquetFile(file)
+                keys = [name for name in KEYS if name in stored.schema_arrow.names]
+                kept, first = ~attempts.replaced(stored.read(keys)), 0
                 for group in range(stored.num_row_groups):
                     for batch in stored.read_row_group(group).to_batches():
-                        self.append(batch.filter(pa.array(~replaced(batch))), source)
+                        own = kept[first : first + batch.num_rows]
+                        self.append(batch.filter(pa.array(own)), source)
+                        first += batch.num_rows
         return rows - self.rows
 
     def _names(self) -> set[str]:

@@ -185,7 +185,7 @@ def inspect(
     unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal",
     failures: Failures = "drop",
-    attempts: Attempts = "all",
+    attempts: Attempts = "newest",
     reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Sequence[str] = (),
     evidence: int = 5,
@@ -207,7 +207,7 @@ def inspect(
             and their mean counts.
         failures: failed responses, as of a recipe: left out (`drop`), counted (`mask`, which leaves
             them out of training, and `keep`), or with reward 0 (`zero`).
-        attempts: rows of a step that several attempts of a run wrote: all, or the `newest`.
+        attempts: rows of a step or rollout that several attempts wrote: the `newest`, or all.
         reward_components: columns whose sum is the reward, in place of a reward column; a mapping
             has the weight of each.
         ignore: names of checks that are not run.
@@ -457,7 +457,7 @@ def report(
     unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal",
     failures: Failures = "drop",
-    attempts: Attempts = "all",
+    attempts: Attempts = "newest",
     reward_components: Mapping[str, float] | Sequence[str] = (),
     examples: int = 6,
     seed: int = 0,
@@ -565,8 +565,8 @@ def convert(
             `--tokenizer`, of dumps without tokens.
         where: a condition on rows in SQL, as with `--where`: over roles and columns; others are
             left out.
-        attempts: of a step that several attempts of a run wrote, by `run_attempt`, keep the rows of
-            the newest, or all.
+        attempts: of a step or rollout that several attempts wrote, by `run_attempt` and `attempt`,
+            keep the rows of the newest, or all.
         nonfinite: NaN and infinite numbers are kept and counted, or an error.
         workers: processes that read; None: one per core, at most 8, for 128 MiB or more.
         overwrite: whether to replace existing files.

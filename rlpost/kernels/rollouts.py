@@ -131,15 +131,16 @@ class RolloutOrder:
         return z_scores(values[self.first], group[self.first], **normalise)[self.rollout]  # type: ignore[arg-type]
 
 
-def superseded(step: Integers, attempt: Integers) -> NDArray[np.bool_]:
-    """Return the rows of whose step a later attempt has rows, [N].
+def superseded(unit: Integers, attempt: Integers) -> NDArray[np.bool_]:
+    """Return the rows of whose unit a later attempt has rows, [N].
 
-    A run that restarts from a checkpoint writes the steps after it again.
+    A run that restarts from a checkpoint writes the steps after it again, and a rollout may be
+    tried again.
 
     Args:
-        step: [N] codes from 0.
+        unit: [N] codes from 0 of what is written again: a step, or a rollout.
         attempt: [N].
     """
-    newest = np.full(int(step.max(initial=-1)) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(newest, step, attempt)
-    return attempt < newest[step]
+    newest = np.full(int(unit.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(newest, unit, attempt)
+    return attempt < newest[unit]

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 Masked = Literal["all", "rest", "none"]
 """Rows of a sample mask, of `masked_rows`."""
 # Read by every recipe if the input has them.
-ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask", "failure", "run_attempt")
+ROW_ROLES = (
+    "group", "reward", "batch", "domain", "sample_mask", "failure", "run_attempt", "attempt",
+)  # fmt: skip
 LENGTH = "response_length"
 """The role with the number of policy tokens of a response, for inputs without tokens."""
 FINAL_MASK = "final_response_mask"

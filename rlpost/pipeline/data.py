@@ -39,8 +39,10 @@ TRUNCATED = "truncated"
 """The role, and the column of Responses, of responses that a limit cut off."""
 NO_REWARD = "no_reward"
 """The column of Responses that is true for rows whose reward is null, if rollouts count."""
-FAILURE, ATTEMPT = "failure", "run_attempt"
-"""The roles of why a response failed, and of which attempt of the run wrote it."""
+FAILURE, ATTEMPTS = "failure", ("run_attempt", "attempt")
+"""The roles of why a response failed, and of the attempts of the run and of its rollout."""
+RETRIED = "retried"
+"""The column with the code of the rollout whose attempts are counted."""
 AGENT_ROLE = "agent_role"
 """The role, and the column of Responses, of the agent whose policy sampled a row."""
 LEFT_OUT = ("sample_mask", "superseded", "failure")
@@ -284,7 +286,7 @@ class Collector:
             codes[name] = keys.codes
             if name in _LABELLED:
                 labels[name] = keys.labels.to_pylist()
-        codes |= _rollouts_of_attempts(codes, columns, recipe)
+        retried = _separate_attempts(codes, columns)
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
@@ -306,6 +308,7 @@ class Collector:
             "domain": domain,
             "group": joint_codes(batch, own),
         }
+        columns |= {name: joint_codes(columns["group"], code) for name, code in retried.items()}
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
         if "branch" in codes:  # in the order of their names
             codes["branch"] = name_ranks(labels.pop("branch"))[codes["branch"]]
@@ -324,14 +327,17 @@ class Collector:
         return Responses(columns, labels, notes, cells=cells)
 
 
-def _rollouts_of_attempts(
-    codes: Mapping[str, Column], columns: Mapping[str, Column], recipe: Recipe
+def _separate_attempts(
+    codes: dict[str, Column], columns: Mapping[str, Column]
 ) -> dict[str, Column]:
-    """Return the codes of rollouts, [N]: a run that restarts writes others with the same ids."""
-    if recipe.attempts != "newest" or "rollout" not in codes or ATTEMPT not in columns:
-        return {}
-    attempts = np.unique(columns[ATTEMPT], return_inverse=True)[1]
-    return {"rollout": joint_codes(codes["rollout"], attempts)}
+    """Make each attempt of a rollout a rollout; return the codes [N] that its attempts share."""
+    shared = {}
+    for name in ATTEMPTS if "rollout" in codes else ():
+        if name in columns:
+            shared = {RETRIED: codes["rollout"]} if name != ATTEMPTS[0] else {}
+            attempts = np.unique(columns[name], return_inverse=True)[1]
+            codes["rollout"] = joint_codes(codes["rollout"], attempts)
+    return shared
 
 
 def _finite(columns: Mapping[str, Column], count: int, *, skip: bool) -> NDArray[np.bool_]:

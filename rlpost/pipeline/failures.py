@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rlpost.display.text import counted, most_frequent, value_list
 from rlpost.io import arrow
 from rlpost.io.finish_reasons import is_readable, plain_reasons
-from rlpost.pipeline.data import ATTEMPT, FAILURE, LEFT_OUT
+from rlpost.pipeline.data import ATTEMPTS, FAILURE, LEFT_OUT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,14 +70,19 @@ def _short(text: str) -> str:
 
 
 def attempts(array: pa.Array, location: CellLocation) -> Codes:
-    """Return the attempt of the run that wrote each row, [n]; DataError if one is not whole."""
-    numbers = arrow.numbers(array, location)
-    wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers % 1 == 0)))
+    """Return the attempt that each row is of, [n]; null is before all others.
+
+    Raises:
+        DataError: one is not whole.
+    """
+    nulls = arrow.is_true(array.is_null())
+    numbers = np.where(nulls, -np.inf, arrow.numbers(array, location))
+    wrong = np.flatnonzero(~nulls & ~(np.isfinite(numbers) & (numbers % 1 == 0)))
     if len(wrong):
         row = int(wrong[0])
-        value = "is null" if array[row].as_py() is None else f"is {numbers[row]:g}"
-        raise location.error(row, value, "a whole number is needed, larger after a restart")
-    return numbers.astype(np.int64)
+        needed = "a whole number is needed, larger for a later attempt"
+        raise location.error(row, f"is {numbers[row]:g}", needed)
+    return np.where(nulls, np.iinfo(np.int64).min, numbers).astype(np.int64)
 
 
 def failed_units(failed: Flags, order: RolloutOrder, *places: NDArray[Any] | None) -> Flags:
@@ -108,7 +113,7 @@ class FailureCounts:
     survived: int = 0
     """Rows with a failure after which their rollout went on."""
     superseded: int = 0
-    """Rows of whose step a later attempt of the run has rows."""
+    """Rows of whose step, or rollout, a later attempt has rows."""
 
     def __add__(self, other: FailureCounts) -> FailureCounts:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -127,7 +132,7 @@ class FailureCounts:
             }
         if resolved.attempts:
             entries["attempts"] = {
-                "column": columns.column(ATTEMPT),
+                "column": attempt_columns(columns),
                 "kept": resolved.recipe.attempts,
                 "superseded": self.superseded,
             }
@@ -143,11 +148,15 @@ class FailureCounts:
             )
         if self.superseded and recipe.attempts == "all":
             texts.append(
-                f"{counted(self.superseded, 'row')} of steps that a later attempt of the run wrote "
-                f"again (by `{columns.column(ATTEMPT)}`) count too: --attempts newest leaves them "
-                "out"
+                f"{counted(self.superseded, 'row')} of which there is a later attempt (by "
+                f"`{attempt_columns(columns)}`) count too: --attempts newest leaves them out"
             )
         return texts
+
+
+def attempt_columns(columns: ColumnMap) -> str:
+    """Return the columns of attempts, as text."""
+    return " and ".join(columns.column(role) for role in ATTEMPTS if role in columns)
 
 
 def named_failures(responses: Responses) -> Flags:

@@ -267,6 +267,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *([NEXT_VALUE] if recipe.bootstrap == "column" else []),
         *(["turn"] if recipe.group_length_penalty is not None else []),
         *(["rollout", *PLACE] if resolved.orders_rows else []),
+        *(["rollout"] if resolved.attempts else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *(["turn_reward"] if resolved.joins else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],

@@ -15,7 +15,7 @@ from rlpost.io.tokenizer import token_counts
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
 from rlpost.pipeline.data import (
-    ATTEMPT,
+    ATTEMPTS,
     FAILURE,
     NEXT_VALUE,
     NO_REWARD,
@@ -373,7 +373,7 @@ _OWN_TYPES: dict[str, Callable[[pa.Array, CellLocation], Column | pa.Array]] = {
     TURN: _turns,
     ROLLOUT: _rollouts,
     FAILURE: failure_reasons,
-    ATTEMPT: attempts,
+    **dict.fromkeys(ATTEMPTS, attempts),
     ADVANTAGES: _numbers_or_nan,
 }
 """What reads the columns of roles that have a type of their own."""

@@ -65,7 +65,7 @@ class ResolvedRecipe:
     turn_rewards: bool = False
     """The input has rewards of turns."""
     attempts: bool = False
-    """The input says which attempt of the run wrote a row."""
+    """The input says which attempt of the run, or of a rollout, a row is."""
     recorded: frozenset[str] = frozenset()
     """Written columns that are read as a trainer recorded them, in place of being computed."""
 
@@ -342,19 +342,15 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         unit=unit,
         unit_reason=unit_reason,
         failures="failure" in columns,
-        attempts="run_attempt" in columns,
+        attempts="run_attempt" in columns or {"rollout", "attempt"} <= columns.columns.keys(),
         turn_rewards="turn_reward" in columns,
         recorded=recorded,
     )
 
 
 def outcome_roles(recipe: Recipe) -> dict[str, str]:
-    """Return the roles that a recipe needs to treat failures and attempts, with the reason."""
-    needed = {
-        "failure": ("--failures zero", recipe.failures == "zero"),
-        "run_attempt": ("--attempts newest", recipe.attempts == "newest"),
-    }
-    return {role: why for role, (why, needs) in needed.items() if needs}
+    """Return the roles that a recipe needs to treat failures, with the reason."""
+    return {"failure": "--failures zero"} if recipe.failures == "zero" else {}
 
 
 def estimator_of(recipe: Recipe) -> Estimator:

@@ -36,8 +36,6 @@ def mask_flags(recipe: Mapping[str, Any]) -> dict[str, str]:
     }
     if recipe["nonfinite"] == "mask":
         flags = {"nonfinite": "--nonfinite mask", **flags}
-    if recipe["attempts"] == "newest":
-        flags = {"superseded": "--attempts newest", **flags}
     if recipe["is_filter"]:
         flags["off_policy"] = f"--is-filter {', '.join(map(str, recipe['is_filter']))}"
     return flags
@@ -71,8 +69,10 @@ def recipe_words(resolved: ResolvedRecipe) -> dict[str, str]:
 
 
 def _failures(resolved: ResolvedRecipe) -> list[str]:
-    """Return what becomes of failed responses, if the input has any."""
-    return [f"--failures {resolved.recipe.failures}"] if resolved.failures else []
+    """Return what becomes of failed responses and of older attempts, if the input has any."""
+    recipe = resolved.recipe
+    failures = [f"--failures {recipe.failures}"] if resolved.failures else []
+    return failures + ([f"--attempts {recipe.attempts}"] if resolved.attempts else [])
 
 
 def _rewards(resolved: ResolvedRecipe) -> str:

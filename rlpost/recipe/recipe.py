@@ -430,8 +430,9 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     failures: Failures = "drop"
     """Failed responses: out of statistics and training (drop), out of training alone (mask), as any
     other (keep), or reward 0."""
-    attempts: Attempts = "all"
-    """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
+    attempts: Attempts = "newest"
+    """Rows of a step that several attempts of a run wrote, or of a rollout that was tried several
+    times: those of the newest, or all."""
 
     kl_coef: Annotated[NonNegative, COMMON] = 0.0
     """KL coefficient β: subtract β·KL from token rewards."""

@@ -153,6 +153,7 @@ ROLES: dict[str, Role] = {
     "failure": _role("failure", "flag", "failure", "failure_reason"),
     "next_value": _role("next_value", "number", "next_value"),
     "run_attempt": _role("run_attempt", "number", "run_attempt"),
+    "attempt": _role("attempt", "number", "attempt", "attempt_index", "_ng_attempt_index"),
     "state_id": _role("state_id", "key", "state_id"),
     "step_score": _role("step_score", "number", "step_score"),
     "episode_score": _role("episode_score", "number", "episode_score"),

@@ -383,6 +383,8 @@ def _funnel(summary: Json) -> list[TextTable]:
         left -= new
         label = flags.get(name) or f"`{_column(summary, name)}` of the input"
         label = f"failed {_reasons(summary)}" if name == "failure" else label
+        if name == "superseded":
+            label = f"of older attempts (`{summary['attempts']['column']}`)"
         rows.append((label, f"-{new:,}" if new else "0", f"{total:,}", bar(left, responses, _BAR)))
     kept, tokens = _whole(summary, "kept")["total"], ""
     if summary["tokens"] is not None and reads_tokens(summary):

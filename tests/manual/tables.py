@@ -63,6 +63,7 @@ USES = {
     "response_token_ids": "findings and browse of rows that share a prefix",
     "prompt_token_ids": "findings and browse of rows that share a prefix",
     "run_attempt": "the restart of a run that wrote a row",
+    "attempt": "the attempt at a rollout, whose id all its attempts have",
 }
 """What uses a role, beside the estimators that need it."""
 OF_MOST = ("group", "reward", "batch")

@@ -1,5 +1,7 @@
 """Responses that failed do not vote, and rows that a later attempt replaced can be left out."""
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,18 +106,19 @@ def test_an_object_with_a_type_is_a_reason_and_long_texts_are_cut():
 def test_wrong_contents_are_errors():
     with pytest.raises(DataError, match=r"row 2: `failure` is 0\.5"):
         centred(table([0.0, 1.0, 0.5, 0.0]))
-    with pytest.raises(DataError, match="row 1: `run_attempt` is null"):
-        centred(table(None, run_attempt=[1, None, 1, 1]))
+    with pytest.raises(DataError, match=r"row 1: `run_attempt` is 1\.5"):
+        centred(table(None, run_attempt=[1, 1.5, 1, 1]))
     with pytest.raises(DataError, match="every response failed"):
         centred(table(["x"] * 4))
 
 
-@pytest.mark.parametrize("option", ["--failures zero", "--attempts newest"])
-def test_an_option_without_its_column_is_an_error(option, tmp_path):
+def test_an_option_without_its_column_is_an_error(tmp_path):
     pq.write_table(table(None), tmp_path / "in.parquet")
-    ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet", *option.split())
+    paths = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    ran = run("advantages", *paths, "--failures", "zero")
     assert ran.code == 3
-    assert option in ran.err
+    assert "--failures zero" in ran.err
+    assert run("advantages", *paths, "--attempts", "newest").code == 0
 
 
 PRESETS = {
@@ -160,15 +163,44 @@ def attempts_table():
 
 
 def test_rows_of_an_older_attempt_count_with_a_warning_or_are_left_out():
-    advantages, got, summary = centred(attempts_table())
+    advantages, got, summary = centred(attempts_table(), attempts="all")
     assert "sample_mask" not in got.column_names
     assert summary["attempts"]["superseded"] == 2
     assert any("--attempts newest" in one for one in warnings_of(summary))
-    advantages, got, summary = centred(attempts_table(), attempts="newest")
+    advantages, got, summary = centred(attempts_table())
     assert advantages == [0.5, -0.5, 0.0, 0.0, 0.5, -0.5]
     assert got["sample_mask"].to_pylist() == [True, True, False, False, True, True]
     assert whole(summary, "left_out:superseded")["total"] == 2
     assert not any("--attempts" in one for one in warnings_of(summary))
+
+
+def test_the_screen_counts_rows_of_older_attempts(tmp_path):
+    pq.write_table(attempts_table(), tmp_path / "in.parquet")
+    ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet")
+    assert re.search(r"of older attempts \(`run_attempt`\) +-2 ", ran.out + ran.err)
+
+
+@pytest.mark.parametrize("unit", ["row", "rollout"])
+def test_a_rollout_that_was_tried_again_counts_as_its_newest_attempt(unit):
+    """Only rows of one prompt, step, run and id are attempts of one rollout."""
+    rows = pa.table(
+        {
+            "prompt_id": [*"aaaaaabb"],
+            "step": [0, 0, 0, 0, 1, 1, 0, 0],
+            "rollout_id": [*"00112213"],
+            "attempt": [0, 1, 0, None, 0, 0, 1, 0],
+            "reward": [1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0],
+            "response_mask": [[1]] * 8,
+        }
+    )
+    recipe = rlpost.Recipe(estimator="raw", unit=unit)
+    got, summary = rlpost.enrich(rows, recipe)
+    assert got["sample_mask"].to_pylist() == [False, True, True, False, *[True] * 4]
+    assert summary["attempts"] == {"column": "attempt", "kept": "newest", "superseded": 2}
+    again = pa.table({**rows.to_pydict(), "run_attempt": [1, 2, 2, 1, 1, 1, 1, 1]})
+    got, summary = rlpost.enrich(again, recipe)
+    assert got["sample_mask"].to_pylist() == [False, True, True, False, True, True, False, False]
+    assert rlpost.enrich(rows.drop_columns(["rollout_id"]))[1].get("attempts") is None
 
 
 @pytest.mark.parametrize("rule", ["last", "sum", "mean"])

@@ -118,7 +118,7 @@ VALUES = {
     "unit": ("row",),
     "rollout_reward": ("last", "sum", "mean"),
     "failures": ("mask", "keep", "zero"),
-    "attempts": ("newest",),
+    "attempts": ("all",),
     "nonfinite": ("mask",),
     "emit": (),
     "emit_only": (True,),

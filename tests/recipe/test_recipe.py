@@ -34,7 +34,7 @@ DEFAULTS = {
     "kl_coef": 0.0,
     "rollout_reward": "equal",
     "failures": "drop",
-    "attempts": "all",
+    "attempts": "newest",
     "nonfinite": "error",
     "pass_threshold": 1.0,
     "is_filter": (),

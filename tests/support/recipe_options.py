@@ -50,7 +50,7 @@ CASES = {
     "length_weight": ("--length-weight", True, ""),
     "columns": ("--map reward=r --map group=g", {"reward": "r", "group": "g"}, ""),
     "tokenizer": ("--tokenizer Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ""),
-    "attempts": ("--attempts newest", "newest", ""),
+    "attempts": ("--attempts all", "all", ""),
     "failures": ("--failures keep", "keep", ""),
     "unit": ("--unit rollout", "rollout", ""),
     "rollout_reward": ("--rollout-reward last", "last", "--map rollout=traj"),

@@ -104,7 +104,7 @@ def inspect_source(
     unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal",
     failures: Failures = "drop",
-    attempts: Attempts = "all",
+    attempts: Attempts = "newest",
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
     evidence: int = 5,

@@ -29,7 +29,7 @@ from rlpost.io.system import keep_freed_memory, release_freed_memory
 from rlpost.io.threads import Prefetcher
 from rlpost.kernels.histogram import tally
 from rlpost.kernels.rewards import component_sum
-from rlpost.pipeline.data import ATTEMPT, FAILURE
+from rlpost.pipeline.data import ATTEMPTS, FAILURE
 from rlpost.pipeline.failures import failure_reasons
 
 if TYPE_CHECKING:
@@ -269,8 +269,9 @@ def _keys_and_numbers(
         rows["sample"] = decode.numbers_of(*column(selection.sample))
     if FAILURE in selection.columns:
         rows["failure"] = pl.Series(pl.from_arrow(failure_reasons(*column(FAILURE))))
-    if ATTEMPT in selection.columns:
-        rows["attempt"] = decode.numbers_of(*column(ATTEMPT))
+    for role in ATTEMPTS:
+        if role in selection.columns:
+            rows[role] = decode.numbers_of(*column(role))
     if selection.components:
         columns = {name: decode.numbers_of(*column(name)) for name in selection.components}
         rows |= {f"component:{name}": values for name, values in columns.items()}

@@ -13,7 +13,7 @@ from rlpost.analysis.inspect.tokens import LAMBDAS, policy_role
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
 from rlpost.pipeline.columns import FINAL_MASK, LENGTH, TEXT, content_of, token_id_columns
-from rlpost.pipeline.data import ATTEMPT, FAILURE
+from rlpost.pipeline.data import ATTEMPTS, FAILURE
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import TOKEN_IDS, fits, kind_of
@@ -32,7 +32,7 @@ LOG_PROB_PAIRS = (
     ("old_log_probs", "ref_log_probs"),
     ("infer_log_probs", "ref_log_probs"),
 )
-NO_ANSWERS = (FAILURE, ATTEMPT)
+NO_ANSWERS = (FAILURE, *ATTEMPTS)
 # Columns that number the rollouts of a prompt.
 SAMPLES = ("sample_idx", "sample_index", "sample_id", "traj_idx", "rollout_idx")
 RESPONSE_ADVANTAGE = "response_advantage"

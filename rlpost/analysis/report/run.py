@@ -54,7 +54,7 @@ def build(
     inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0, unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal", failures: Failures = "drop",
-    attempts: Attempts = "all", reward_components: Mapping[str, float] | None = None,
+    attempts: Attempts = "newest", reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0, partial: bool = False,
     recipe: Recipe | None = None, named: str = "the recipe",
     by_user: NamedByUser | None = None,

@@ -27,7 +27,7 @@ from rlpost.io.threads import prefetch
 from rlpost.kernels.moments import group_moments, group_offsets
 from rlpost.kernels.rollouts import RolloutOrder
 from rlpost.pipeline.columns import LENGTH, TEXT, masked_rows
-from rlpost.pipeline.data import ATTEMPT, FAILURE, LEFT_OUT, TRUNCATED
+from rlpost.pipeline.data import ATTEMPTS, FAILURE, LEFT_OUT, TRUNCATED
 from rlpost.pipeline.failures import failure_reasons
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.rollout_order import PLACE, ROLLOUT_ORDER, add_order, rollout_codes
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 MEASURES = ("reward", "kl", "length", "advantage")
 MOST_NAMED = 3  # files in an error
 _NUMBERS = {
-    "reward": "reward", "turn": "turn", "turn_reward": "turn_reward", ATTEMPT: "attempt",
-    "sample_mask": "kept",
+    "reward": "reward", "turn": "turn", "turn_reward": "turn_reward", "sample_mask": "kept",
+    **dict(zip(ATTEMPTS, ATTEMPTS, strict=True)),
 }  # fmt: skip
 """The columns of the index, by the role whose column has one number for each row."""
 _LEFT_OUT = dict(zip(LEFT_OUT, ("masked", "superseded", "failed"), strict=True))
@@ -208,15 +208,11 @@ class Index:
         return RolloutOrder.of(rollout_codes(rows, grouped=grouped), rows[ROLLOUT_ORDER])
 
     def rollout_rows(self, row: int) -> Codes:
-        """Return the rows of a row's rollout in their order; without rollouts the row.
-
-        Those of an older attempt of the run are another rollout.
-        """
+        """Return the rows of a row's rollout in their order; without rollouts the row."""
         if self.order is None:
             return np.array([row])
-        rollout, flags = self.order.rollout[row], self.table.rows.columns.get("superseded")
-        rows = self.order.order[slice(*self.order.offsets[rollout : rollout + 2])]
-        return rows if flags is None else rows[flags[rows] == flags[row]]
+        rollout = self.order.rollout[row]
+        return self.order.order[slice(*self.order.offsets[rollout : rollout + 2])]
 
     def left_out(self, row: int) -> str:
         """Return why no statistic counts a row; empty if they do."""

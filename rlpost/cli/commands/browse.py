@@ -44,7 +44,7 @@ def browse(
     where: declared.Where = None,
     rollout_reward: declared.RolloutReward = "equal",
     failures: declared.Failures = "drop",
-    attempts: declared.Attempts = "all",
+    attempts: declared.Attempts = "newest",
 ) -> None:
     """Browse responses in the terminal: steps, groups, responses, tokens.
 

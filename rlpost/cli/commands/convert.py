@@ -67,7 +67,7 @@ def convert(
     where: declared.Where = None,
     attempts: Annotated[
         Literal["newest", "all"],
-        option("--attempts", "", "Rows of a step that several attempts wrote."),
+        option("--attempts", "", "Rows of a step or rollout that several attempts wrote."),
     ] = "newest",
     nonfinite: Annotated[
         Literal["keep", "error"],

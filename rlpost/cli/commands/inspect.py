@@ -63,7 +63,7 @@ def inspect(
     unit: declared.Unit = None,
     rollout_reward: declared.RolloutReward = "equal",
     failures: declared.Failures = "drop",
-    attempts: declared.Attempts = "all",
+    attempts: declared.Attempts = "newest",
     reward_components: declared.Components = None,
     component_weights: declared.Weights = None,
     how: declared.Output = "table",

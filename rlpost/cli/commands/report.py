@@ -42,7 +42,7 @@ def report(
     unit: declared.Unit = None,
     rollout_reward: declared.RolloutReward = "equal",
     failures: declared.Failures = "drop",
-    attempts: declared.Attempts = "all",
+    attempts: declared.Attempts = "newest",
     reward_components: declared.Components = None,
     component_weights: declared.Weights = None,
     examples: Annotated[

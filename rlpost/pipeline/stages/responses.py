@@ -26,7 +26,7 @@ from rlpost.kernels.moments import (
 )
 from rlpost.kernels.rewards import difficulty_weights, length_weights
 from rlpost.kernels.rollouts import superseded
-from rlpost.pipeline.data import AGENT_ROLE, ATTEMPT, LEFT_OUT, NO_REWARD
+from rlpost.pipeline.data import AGENT_ROLE, ATTEMPTS, LEFT_OUT, NO_REWARD, RETRIED
 from rlpost.pipeline.failures import failed_units, failure_ends, named_failures
 from rlpost.pipeline.rollout_order import order_of
 from rlpost.pipeline.stages.ages import MEAN_AGE
@@ -63,11 +63,14 @@ def leave_out_nonfinite(responses: Responses) -> Responses:
 
 
 def treat_attempts(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Add `superseded`, true for rows of whose step a later attempt of the run has rows.
+    """Add `superseded`: a later attempt of the run has rows of their step, or of their rollout.
 
     They are left out if only the newest attempt counts.
     """
-    flags = superseded(responses["step"], responses[ATTEMPT])
+    flags = np.zeros(len(responses), np.bool_)
+    for unit, attempt in zip(("step", RETRIED), ATTEMPTS, strict=True):
+        if unit in responses and attempt in responses:
+            flags |= superseded(responses[unit], responses[attempt])
     responses = responses.with_(superseded=flags)
     return responses.leaving_out(flags, "superseded") if recipe.attempts == "newest" else responses
 

@@ -16,7 +16,7 @@ import numpy as np
 from rlpost.errors import DataError
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.moments import exact_means, exact_sums
-from rlpost.pipeline.data import ATTEMPT, NO_REWARD
+from rlpost.pipeline.data import NO_REWARD
 from rlpost.pipeline.rollout_order import SAME_TURN, order_of, repeated_turns
 from rlpost.recipe.roles import is_component
 
@@ -163,7 +163,7 @@ class RowsDiffer(NamedTuple):
                 "number is needed there",
                 tip="--nonfinite mask leaves such rollouts out",
             )
-        if self.column in ("turn", ATTEMPT):
+        if self.column == "turn":
             return self._repeated_turn(names, columns)
         if self.column == "step":
             step = columns.column("batch")
@@ -189,15 +189,13 @@ class RowsDiffer(NamedTuple):
         )
 
     def _repeated_turn(self, names: Sequence[str], columns: ColumnMap) -> DataError:
-        """Return the error of two rows of one turn, which have these attempts or turns."""
+        """Return the error of two rows of one turn."""
         first, second = (
             f"{name}, has `{columns.column(self.column)}` {value:g}"
             for name, value in zip(names, self.values, strict=True)
         )
         tip = "drop the copies"
-        if self.column == ATTEMPT:
-            tip = "--attempts newest leaves out the steps that a later attempt wrote again"
-        elif "branch" not in columns:
+        if "branch" not in columns:
             tip = "--map branch=COLUMN separates the branches of a turn; else drop the copies"
         return DataError(
             f"{first}, and {second}; both rows are one turn of a rollout by "
@@ -221,11 +219,8 @@ def check_rows(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
         flags[pairs[1]] = True
         return responses.with_(**{SAME_TURN: flags})
     first, second = pairs[:, 0].tolist()
-    column = "turn"
-    if ATTEMPT in responses and responses[ATTEMPT][first] != responses[ATTEMPT][second]:
-        column = ATTEMPT
-    values = responses[column][[first, second]].tolist()
-    return responses.noting(rows_differ=RowsDiffer([first, second], values, column))
+    values = responses["turn"][[first, second]].tolist()
+    return responses.noting(rows_differ=RowsDiffer([first, second], values, "turn"))
 
 
 def _checked_steps(responses: Responses) -> Responses:

@@ -25,11 +25,10 @@ def found(path, **options):
     return {one.check: one for one in inspect([path], **ROLLOUTS, **options).findings}
 
 
-def test_restarts_copies_and_dropped_rollouts_are_named(generated, path):
+def test_copies_and_dropped_rollouts_are_named(generated, path):
     """The group sizes are those of the newest attempt; copies of replaced rows are no matter."""
     findings, truth = found(path), pl.from_arrow(generated.truth)
     superseded, duplicate = truth["superseded"], truth["duplicate"]
-    assert findings["superseded_attempts"].text.startswith(f"{superseded.sum():,} of ")
     # A copy of a row without tokens has no fingerprint of its own.
     copies = (duplicate & ~superseded & _with_tokens(generated)).sum()
     assert f": {copies:,} rows of a rollout again" in findings["written_twice"].text
@@ -48,7 +47,7 @@ def _with_tokens(generated):
 
 
 def test_failures_are_counted_by_rollout(generated, path):
-    whole, counts = inspect([path], **ROLLOUTS), generated.counts()
+    whole, counts = inspect([path], **ROLLOUTS, attempts="all"), generated.counts()
     facts, failed = whole.failures, whole.whole("failed")
     assert (whole.unit, failed["total"], failed["count"]) == (
         "rollout", counts["failed rollouts"], counts["rollouts"]
@@ -73,10 +72,9 @@ def test_without_the_column_crashes_look_like_failures(path):
 
 
 def test_rows_that_a_run_left_out_are_no_fault_of_its_output(generated, tmp_path):
-    recipe = rlpost.Recipe(estimator="grpo", columns={"rollout": "rollout_id"}, attempts="newest")
+    recipe = rlpost.Recipe(estimator="grpo", columns={"rollout": "rollout_id"})
     got, summary = rlpost.enrich(generated.table, recipe)
     pl.from_arrow(got).write_parquet(tmp_path / "out.parquet")
-    assert "superseded_attempts" not in found(tmp_path / "out.parquet")
     empty = ~_with_tokens(generated) & pl.from_arrow(got)["sample_mask"]
     assert not empty.any()  # crashes, which are left out, have no token
     assert not any("without policy tokens" in text for text in warnings_of(summary))

@@ -197,28 +197,25 @@ def screen(folder: Path, *args: str) -> str:
 
 
 def test_the_screen_says_what_is_left_out(tmp_path):
-    shown = screen(tmp_path)
+    shown = screen(tmp_path, "--attempts", "all")
     assert "2 groups of 1 to 2" in shown
     assert "1 response with `sample_mask` 0 left out here, as of `rlpost advantages`" in shown
     assert "40.0 % of 5 responses failed: docker 2 (left out here" in shown
-    assert "superseded_attempts" not in screen(tmp_path, "--attempts", "newest", "--quiet")
-    shown = screen(tmp_path, "--attempts", "newest", "--failures", "keep")
-    assert "1 row that a later attempt wrote again (`run_attempt`) left out" in shown
+    shown = screen(tmp_path, "--failures", "keep")
+    assert "1 row of older attempts (`run_attempt`) left out" in shown
     assert "(--failures keep: they count as any other)" in shown
     assert "2 groups of 1 to 3" in shown
 
 
-@pytest.mark.parametrize("option", ["--failures zero", "--attempts newest"])
-def test_an_option_without_its_column_is_the_error_of_advantages(option, tmp_path):
-    pq.write_table(pa.table(ROWS).drop_columns(["failure", "run_attempt"]), tmp_path / "in.parquet")
-    flag, value = option.split()
-    settings = {flag[2:]: value}
+def test_an_option_without_its_column_is_the_error_of_advantages(tmp_path):
+    pq.write_table(pa.table(ROWS).drop_columns(["failure"]), tmp_path / "in.parquet")
+    settings = {"failures": "zero"}
     with pytest.raises(DataError) as ours:
         inspect(tmp_path / "in.parquet", **settings)
     with pytest.raises(DataError) as theirs:
         rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", Recipe(**settings))
     assert str(ours.value) == str(theirs.value)
-    assert option in str(ours.value)
+    assert "--failures zero" in str(ours.value)
 
 
 def test_the_mask_of_a_run_leaves_nothing_out(tmp_path):
@@ -256,10 +253,6 @@ def test_rows_that_a_run_left_out_are_said_once(tmp_path):
     assert dropped.left_out == dropped.whole("counted")["total"] - sum(
         pq.read_table(tmp_path / "drop.parquet")["sample_mask"].to_pylist()
     )
-    shown = screen(tmp_path)
-    newer = sum(ROWS["run_attempt"])
-    older = pq.read_table(tmp_path / "in.parquet", columns=["run_attempt"]).num_rows - newer
-    assert f"{older} of {len(ROWS['reward'])} responses" in shown
 
 
 def counted_rows(**columns: Any) -> pa.Table:
@@ -337,8 +330,8 @@ def test_failed_responses_have_no_part_in_statistics_of_policies(tmp_path):
 @pytest.mark.parametrize(
     ("options", "twice"),
     [
-        ({"columns_map": IDS, "failures": "keep"}, False),
-        ({"failures": "keep", "attempts": "newest"}, True),
+        ({"columns_map": IDS, "failures": "keep", "attempts": "all"}, False),
+        ({"failures": "keep"}, True),
         ({}, True),
     ],
 )

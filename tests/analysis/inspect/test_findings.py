@@ -331,10 +331,6 @@ CASES = {
     "vanishing_signal": (in_steps(BASE, 0.75), in_steps(BASE, 0.25)),
     "many_failures": (failing(BASE, 1 / 2), failing(BASE, 1 / 8)),
     "zeros_without_answers": (crashed(BASE, 0.0), crashed(BASE, 1.0)),
-    "superseded_attempts": (
-        BASE | {"run_attempt": [1 + row % 2 for row in range(ROWS)]},
-        BASE | {"run_attempt": [1 + step for step in BASE["step"]]},
-    ),
     "recorded_advantages": (baselined(BASE, SIZE // 2), baselined(BASE, SIZE)),
     "unequal_groups": (taken(BASE, range(ROWS - 3)), BASE),
     "repeated_rollouts": (
@@ -609,7 +605,6 @@ PROVIDE = {
     "batch": ("step",),
     "rollout ids, turns or steps": ("traj_id", "turn", "step"),
     "rollouts, samples or steps": ("traj_id", "step"),
-    "run_attempt": ("run_attempt",),
     "rollout ids": ("rollout_id",),
     "token ids": ("prompt_token_ids",),
     "recorded advantages": ("advantage",),
@@ -624,7 +619,7 @@ def full_of(name):
         "finish_reason": ["stop"] * ROWS,
         "domain": ["math"] * ROWS,
     }
-    full = with_turns(full, 1) | {"run_attempt": [1] * ROWS}
+    full = with_turns(full, 1)
     if name == "shared_prefixes":
         return without(with_forks(full, shared=False), "traj_id")
     return full
@@ -695,8 +690,8 @@ def test_a_check_of_an_input_has_all_its_rows_and_its_severity(tmp_path):
     assert shown.splitlines()[-2].startswith("✗ ")
     not_run = CliRunner().invoke(app, [str(path), "--about", "many_truncated", "--no-tokens"])
     assert "did not run" not in not_run.stdout
-    not_run = CliRunner().invoke(app, [str(path), "--about", "superseded_attempts"])
-    assert "did not run: no column for run_attempt" in not_run.stdout
+    not_run = CliRunner().invoke(app, [str(path), "--about", "shared_prefixes"])
+    assert "did not run: no column for rollout ids" in not_run.stdout
     well = CliRunner().invoke(app, [str(path), "--about", "empty_masks"]).stdout
     assert well.splitlines()[-1].startswith("✓ ")
     listed = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths", "--format", "json"])

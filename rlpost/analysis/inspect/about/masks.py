@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, percent
+from rlpost.pipeline.data import ATTEMPTS
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts, MaskFacts
@@ -50,7 +51,6 @@ def left_out_lines(facts: Facts) -> list[str]:
         both = "; some may have no policy token either" if empty else ""
         lines.append(f"{rows} with `{column}` 0 {where}{both}")
     if replaced := facts.whole("left_out:superseded")["total"]:
-        column = facts.roles["run_attempt"].column
-        rows = counted(replaced, "row")
-        lines.append(f"{rows} that a later attempt wrote again (`{column}`) left out")
+        columns = " and ".join(facts.roles[role].column for role in ATTEMPTS if role in facts.roles)
+        lines.append(f"{counted(replaced, 'row')} of older attempts (`{columns}`) left out")
     return lines

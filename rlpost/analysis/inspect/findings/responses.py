@@ -259,25 +259,6 @@ def _repeated_steps(data: CheckInput) -> pl.DataFrame:
     return steps.with_columns(original=original).filter(pl.col("batch") != pl.col("original"))
 
 
-@check("error", "run_attempt")
-def superseded_attempts(data: CheckInput) -> Result:
-    """Several attempts of the run wrote rows of the same step: the older ones count twice.
-
-    A run that restarts from a checkpoint writes the steps after it again. Rows of the older attempt
-    are from weights that were discarded, and join the groups of the newer one.
-
-    Leave them out of statistics, here and in `rlpost advantages`, with --attempts newest.
-    """
-    flags, rows = data.flags("superseded"), data.reading.rows
-    count = int(flags.sum())
-    if not (flags & data.unmasked).any() or data.table.resolved.recipe.attempts == "newest":
-        return None
-    steps = rows["batch"].filter(flags).unique().to_list() if "batch" in rows else []
-    text = f"{data.part(count)} are of an older attempt (`{data.column('run_attempt')}`) than "
-    text += f"others of their step{data.in_steps(steps)}"
-    return Problem(text, flags, ["run_attempt"], "--attempts newest")
-
-
 @check("warning", "failures or rewards")
 def many_failures(data: CheckInput) -> Result:
     """At least 25 % of the rollouts failed, or half of those of a step, or rewards of 0 look so.
