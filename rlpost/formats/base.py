@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from rlpost.formats.attempts import Attempts
 from rlpost.formats.containers import EVERYTHING, Contents, container_of
-from rlpost.recipe.roles import ROLES
+from rlpost.recipe.roles import ON_DEMAND, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+    from collections.abc import Callable, Iterator, Mapping, Sized
     from pathlib import Path
 
     from rlpost.formats.containers import Container
@@ -182,45 +182,62 @@ class Version:
 
 
 @dataclass(frozen=True)
+class Field:
+    """A column that is computed from a record: what it is made of, for users, and how."""
+
+    text: str
+    read: Callable[[Record], Any]
+
+
+@dataclass(frozen=True)
 class Format:
     """One layout: what a framework's records mean, wherever they are stored.
 
-    A layout is a declaration and the code that is its own:
+    A layout is a declaration, and code only where records nest in their own way:
 
     - `containers` are those that it is found in (`rlpost.formats.containers`), which read the
       records; a dump in another one is an error.
     - `contents` names the files of a directory or archive, and the columns of a table, to read.
     - `sniff` recognises it by the fields of the first record, or by the names of columns.
-    - `rows` turns records into rows, each with its record: canonical columns (`CANONICAL`), and
-      others under their own names. The user's map is applied to the row's record afterwards.
-    - `split` makes several records of one before that, such as a line that has a whole step.
-    - `own` are the fields that `rows` reads; all others are kept under their names, with the
-      type that the whole file has. None: others are dropped.
-    - `bind` replaces `rows` and `own` for a layout whose fields depend on the dump.
-    - `read` replaces all of that by a reader of the layout's own.
+    - `fields` names the columns (`CANONICAL`, and others under their own names) and the dotted path
+      of each, in the record or in what contains it; a `Field` computes one. A column of a role is
+      in all dumps, and a record without it is an error, if `missing_roles` does not say why the
+      role may be missing. The user's map is applied to the row's record afterwards.
+    - `at` is the path of the rows inside a record; `split` makes several records of one by code.
+    - `rows` turns records into rows by code, each with its record; `fields` are texts for users
+      then. `Row(record, {"reward": 1.0, ...})` is a whole row; `record.get`, `record.integer` and
+      `record.nested` raise errors that name file, line and field. `record.file` is the record's
+      file, so a layout can open those beside it.
+    - `own` are the fields that are read besides those of `fields`; all others are kept under their
+      names, with the type that the whole file has. None: others are dropped.
+    - `bind` replaces `rows` and `own` for a layout whose fields depend on the dump, and `read` all
+      of that by a reader of the layout's own, for the dumps of which it does not return None.
     - `by_record`: the rows of a record depend on it alone, or do in the files for which it returns
       true, so that several processes can read a file. `prepare` reads what they need of files
       beside the dump; `finish` runs after the last record of a dump, and warns about what they
       counted.
-
-    `Row(record, {"reward": 1.0, ...})` is a whole row; `record.get`, `record.integer` and
-    `record.nested` raise errors that name file, line and field. `record.file` is the record's
-    file, so a layout can open those beside it.
     """
 
     name: str
     title: str
-    containers: tuple[Container, ...]
-    roles: tuple[str, ...]
-    """Roles that a dump of this format can contain."""
-    missing_roles: Mapping[str, str]
-    """Role -> why a dump of this format never contains it, or why this dump does not."""
-    sniff: Callable[[Mapping[str, Any]], bool]
-    """Returns whether the first record's fields, or names with None, are this layout's."""
     source: str
     """The writer, with the framework's version, whose code defines the format."""
-    rows: Callable[[Iterator[Record], ReadOptions], Iterator[Row]] | None = None
+    containers: tuple[Container, ...]
+    sniff: Callable[[Mapping[str, Any]], bool]
+    """Returns whether the first record's fields, or names with None, are this layout's."""
+    fields: Mapping[str, str | Field] = field(default_factory=dict)
+    """Column -> what it is read from; `ReadStats.sources` and the map have precedence."""
+    missing_roles: Mapping[str, str] = field(default_factory=dict)
+    """Role -> why a dump of this format never contains it, or why this dump does not; an empty text
+    for one that only some dumps contain, of which nobody needs to hear."""
+    note: str = ""
+    """One line that a user of this format should read, such as a trap."""
+    at: str | None = None
+    layout: str | None = None
+    """How token lists of `fields` are laid out, one of `rlpost.formats.layout.LAYOUTS`; or `tail`:
+    `sequence_token_ids` begin with the prompt, and other lists are of the response alone."""
     split: Callable[[Record], Iterator[Record]] | None = None
+    rows: Callable[[Iterator[Record], ReadOptions], Iterator[Row]] | None = None
     own: frozenset[str] | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Column that is not canonical -> its type; others have the type of their first values."""
@@ -238,15 +255,7 @@ class Format:
     bind: Callable[[Path, ReadOptions, Callable[[], Any]], Any] | None = None
     """Returns a `rlpost.formats.rows.BatchReader`, given a function that returns the
     `OtherFields` of all records."""
-    read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
-    options: tuple[str, ...] = ()
-    """Fields of `ReadOptions` that apply to this format; others are rejected."""
-    fields: Mapping[str, str] = field(default_factory=dict)
-    """Column -> field of the dump; `ReadStats.sources` and the map have precedence."""
-    note: str = ""
-    """One line that a user of this format should read, such as a trap."""
-    role_notes: Mapping[str, str] = field(default_factory=dict)
-    """Role -> how its values are found, which does not apply if the map names a field."""
+    read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch] | None] | None = None
 
     def __reduce__(self) -> Any:
         return _registered, (self.name,)
@@ -267,10 +276,19 @@ class Format:
             fnmatch(str(file.relative_to(outer)), pattern) for pattern in self.beside
         )
 
-    def notes(self, mapped: Collection[str] = ()) -> str:
-        """Return the notes on this format that apply if these roles are mapped."""
-        texts = [text for role, text in self.role_notes.items() if role not in mapped]
-        return " ".join([*([self.note] if self.note else []), *texts])
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that a dump of this format can contain; all, if its fields decide.
+
+        Token lists set the length of a response, which then is no role.
+        """
+        names = self.fields.keys() or {alias for x in ROLES.values() for alias in x.aliases}
+        tokens = {LENGTH} if "response_mask" in self.fields else set()
+        return tuple(
+            name
+            for name, role in ROLES.items()
+            if role.kind not in ON_DEMAND and not names.isdisjoint({*role.aliases} - tokens)
+        )
 
     def sources(self, options: ReadOptions) -> dict[str, str]:
         """Return column -> the fields that it was read from, after reading with these options."""
@@ -278,7 +296,8 @@ class Format:
             ROLES[role].aliases[0] if role in ROLES else role: path
             for role, path in options.map.items()
         }
-        return {**self.fields, **options.stats.sources, **mapped}
+        texts = {name: x if isinstance(x, str) else x.text for name, x in self.fields.items()}
+        return {**texts, **options.stats.sources, **mapped}
 
 
 def _registered(name: str) -> Format:

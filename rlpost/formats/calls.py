@@ -21,6 +21,9 @@ TYPES: dict[str, pa.DataType] = {
 }
 """Columns that are not canonical, which every file has: the first failure may come late."""
 
+FIELDS = {"branch": "calls that go on from one another", "turn": "the order of calls"}
+"""What these layouts read their places from, for users."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:

@@ -107,7 +107,7 @@ def _convert(
             name: field for name, field in dump_format.sources(options).items() if name in columns
         },
         "missing_roles": dict(missing_roles(dump_format, columns)),
-        "note": "" if exported else dump_format.notes(options.map),
+        "note": "" if exported else dump_format.note,
         "nonfinite": (nonfinite := _nonfinite(files)),
         "warnings": [
             *options.stats.warnings,

@@ -58,7 +58,8 @@ DumpBatches: TypeAlias = Iterator[pa.RecordBatch | None]
 GENERIC = ("jsonl", "parquet")
 
 
-_FLAGS = {"rows": "--rows", "layout": "--layout", "group_size": "--group-size", "map": "--map"}
+_FLAGS = {"rows": "--rows", "layout": "--layout"}
+"""Options that apply to the layouts whose fields have no declaration."""
 
 
 @dataclass(frozen=True)
@@ -440,7 +441,7 @@ def check_options(dump_format: Format, options: ReadOptions) -> None:
         UsageError: an option does not apply to the format, or the map names an unknown role.
     """
     for name, flag in _FLAGS.items():
-        if getattr(options, name) and name not in dump_format.options:
+        if getattr(options, name) and dump_format.name not in GENERIC:
             raise UsageError(f"{flag}: does not apply to {dump_format.name} dumps; omit it")
     for role, source in options.map.items():
         if role not in ROLES and role not in CANONICAL and source != "none":

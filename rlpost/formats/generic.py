@@ -454,13 +454,11 @@ JSONL = Format(
     name="jsonl",
     title="any JSONL or JSON array with one object per response, with --map ROLE=FIELD",
     containers=(JSON, ZIP, FOLDER),
-    roles=_ROLES,
     missing_roles=_MISSING_ROLES,
     sniff=sniff_jsonl,
     bind=bind_jsonl,
     by_record=True,
     source="any writer; fields are found by role name, by alias or by --map",
-    options=("map", "rows", "layout", "group_size"),
     note="--map ROLE=FIELD sets the field of a role; a.b is field b inside a. A list is summed if "
     "the role is one number. Fields without a role are kept.",
 )
@@ -470,12 +468,10 @@ PARQUET = Format(
     name="parquet",
     title="any Parquet with one row per response, with --map ROLE=COLUMN",
     containers=(PARQUET_FILES,),
-    roles=_ROLES,
     missing_roles=_MISSING_ROLES,
     sniff=lambda _: False,  # a Parquet file that needs no conversion looks the same
     read=read_parquet,
     source="any writer; columns are found by role name, by alias or by --map",
-    options=("map", "rows", "layout", "group_size"),
     note="--map ROLE=COLUMN sets the column of a role; a.b is field b of struct a. A list is "
     "summed if the role is one number. Columns without a role are kept.",
 )

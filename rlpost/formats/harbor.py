@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost.formats.base import Format, Version
-from rlpost.formats.calls import TYPES, ModelCall, call_rows
+from rlpost.formats.calls import FIELDS, TYPES, ModelCall, call_rows
 from rlpost.formats.containers import FOLDER, JSON, Contents
 from rlpost.formats.containers.json_text import json_records
 from rlpost.formats.keys import text_key
@@ -218,10 +218,6 @@ FORMAT = Format(
     title="Harbor trials (result.json) and ATIF trajectories (trajectory.json)",
     containers=(JSON, FOLDER),
     contents=Contents(members="*__*/result.json"),
-    roles=(
-        "group", "reward", "mask", "infer_log_probs", "domain", "truncated", "branch",
-        "turn_reward", "agent_role", "failure", "batch",
-    ),
     missing_roles={
         "reward": "trajectories have no rewards; result.json of their trials has them",
         "domain": "the task has no source",
@@ -233,6 +229,7 @@ FORMAT = Format(
         "old_log_probs": "Harbor has no trainer",
         "ref_log_probs": "Harbor has no trainer",
         "values": "Harbor has no critic",
+        "failure": "", "turn_reward": "",
         "batch": "Harbor has no training steps, and the folder of the job is not named step_N",
     },
     sniff=_is_harbor,
@@ -240,9 +237,10 @@ FORMAT = Format(
     types={**TYPES, "turn_reward": pa.float64(), "seconds": pa.float64()},
     version=Version("schema_version", tuple(f"ATIF-v1.{minor}" for minor in range(9))),
     part_of=trial_of,
-    options=("map",),
     source="harbor 0.25.0 models/trial/result.py, models/trajectories; ATIF 1.0 to 1.8",
     fields={
+        **FIELDS,
+        "rollout_id": "id, or the session", "agent_role": "agent_info.name, or agent.name",
         "prompt_id": "task_name", "reward": "verifier_result.rewards", "domain": "source",
         "response_mask": "rollout_details (all sampled tokens)", "truncated": "exception_info",
         "response_token_ids": "rollout_details.completion_token_ids, or metrics of steps",

@@ -210,7 +210,7 @@ def converted_line(
         missing = [role for role in missing if kind_of(role) != "tokens" and role != LENGTH]
         without = f", without columns of tokens{lengths}"
     without += f"; it has no {', '.join(missing)}" if missing else ""
-    note = f"\n  {dump_format.notes()}" if dump_format.notes() else ""
+    note = f"\n  {dump_format.note}" if dump_format.note else ""
     several = f"{len(dumps)} dumps, read" if len(dumps) > 1 else "read"
     one_input = " as one input," if joined and len(dumps) > 1 else ""
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,11 @@ def text_key(prompt: str) -> str:
     return hashlib.blake2b(prompt.encode(errors="surrogatepass"), digest_size=_ID_BYTES).hexdigest()
 
 
+def content_key(value: object) -> str:
+    """Return a key of a text, or of any other JSON value, such as messages: 16 hex digits."""
+    return text_key(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
+
+
 def prompt_key(tokens: NDArray[Any]) -> str:
     """Return a key of a prompt's tokens [P]: 16 hex digits, equal for equal prompts."""
     with np.errstate(invalid="ignore"):  # NaN is rejected later, in the column
@@ -50,16 +56,16 @@ class GroupBlocks:
         self._size = options.group_size
         self._stats = options.stats
         self._where = where
-        self._records = 0
+        self._records = self._end = 0
         if self._size is not None:
             options.stats.sources["prompt_id"] = f"blocks of {self._size} records"
 
-    def next(self) -> str:
-        """Return the group of the next record."""
+    def next(self, place: int | None = None) -> str:
+        """Return the group of the next record, or of the one at a place of the dump."""
         assert self._size is not None
-        group = self._stats.groups + self._records // self._size
-        self._records += 1
-        return str(group)
+        place = self._records if place is None else place
+        self._records, self._end = self._records + 1, max(self._end, place + 1)
+        return str(self._stats.groups + place // self._size)
 
     def close(self) -> None:
         """End the dump.
@@ -69,8 +75,9 @@ class GroupBlocks:
         """
         if self._size is None:
             return
-        check_blocks(self._where, self._records, self._size)
-        self._stats.groups += self._records // self._size
+        if self._end == self._records:  # none between them is left out
+            check_blocks(self._where, self._records, self._size)
+        self._stats.groups += -(-self._end // self._size)
 
 
 def check_blocks(where: str, records: int, size: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost.formats.base import Format
-from rlpost.formats.calls import TYPES, ModelCall, call_rows
+from rlpost.formats.calls import FIELDS, TYPES, ModelCall, call_rows
 from rlpost.formats.containers import JSON
 from rlpost.formats.containers.json_text import json_records
 from rlpost.formats.keys import SAME_TEXT, text_key
@@ -146,11 +146,10 @@ FORMAT = Format(
     name="nemo-gym",
     title="NeMo-Gym rollouts.jsonl, with rollouts_failures.jsonl beside it",
     containers=(JSON,),
-    roles=("group", "reward", "mask", "infer_log_probs", "truncated", "sample_mask", "branch",
-           "agent_role", "failure", "attempt"),
     missing_roles={
         "mask": "the model server returned no token ids: set return_token_id_information",
         "infer_log_probs": "the model server returned no log-probs",
+        "agent_role": "",
         "batch": "NeMo-Gym has no training steps",
         **dict.fromkeys(("log_probs", "old_log_probs", "ref_log_probs", "values"), _NONE),
     },
@@ -160,9 +159,9 @@ FORMAT = Format(
     integers=False,  # scores of the environment: their types differ between files
     types={**TYPES, "sample_loss_mask": pa.float64(), "attempt": pa.int64()},
     part_of=rollouts_of,
-    options=("map",),
     source="nemo-gym 0.4.0 rollout_collection.py, base_resources_server.py, openai_utils.py",
     fields={
+        **FIELDS,
         "prompt_id": _TASK, "rollout_id": f"{_TASK} and {_ROLLOUT}", "attempt": _ATTEMPT,
         "reward": "reward",
         "sample_loss_mask": "mask_sample", "failure": _CLASS, "agent_role": "agent_ref.name",

@@ -223,8 +223,6 @@ FORMAT = Format(
     name="open-instruct",
     title="open-instruct {run}_rollouts_{shard}.jsonl of save_traces, with trainer_logprobs",
     containers=(JSON,),
-    roles=("group", "reward", "batch", "domain", "truncated", "infer_log_probs", "mask",
-           "old_log_probs"),
     missing_roles={
         "reward": "the trainer's packs have none, and no rollouts are beside them",
         "domain": "the trainer's packs have none, and no rollouts are beside them",
@@ -246,7 +244,6 @@ FORMAT = Format(
     types=_TYPES,
     source="open-instruct, open_instruct/rl_utils.py, RolloutRecord (2025-12 to 2026-08), and "
     "_save_trainer_logprobs (commit ccb36c5, 2026-06)",
-    options=("map",),
     fields={
         "prompt_id": "step/prompt_idx", "reward": "reward", "step": "step", "domain": "dataset",
         "finish_reason": "finish_reason", "infer_log_probs": "logprobs, or vllm_logprobs",

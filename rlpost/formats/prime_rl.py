@@ -17,10 +17,10 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.formats.annotations import LISTS, Annotations, fold
 from rlpost.formats.attempts import ATTEMPT
-from rlpost.formats.base import Format, has
+from rlpost.formats.base import Field, Format, has
 from rlpost.formats.calls import TYPES, call_rows
 from rlpost.formats.containers import JSON, STREAM
-from rlpost.formats.keys import SAME_TOKENS, prompt_key
+from rlpost.formats.fields import same_tokens
 from rlpost.formats.layout import (
     as_mask,
     as_vector,
@@ -54,15 +54,6 @@ _NODE_LISTS = {
 
 _VERSION = 1
 """Of the schema of traces that verifiers 0.4 writes."""
-
-
-_EXPORT_LISTS = {
-    "token_ids": "response_token_ids",
-    "inference_logprobs": "infer_log_probs",
-    "trainer_logprobs": "old_log_probs",
-    "entropy": "entropy",
-    "advantages": "dumped_advantages",
-}
 
 
 _NO_LOG_PROBS = (
@@ -411,45 +402,11 @@ def _content(message: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _export_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
-    """Yield the sequences of one rank, each from its first trained token on."""
-    return map(_export_row, records)
-
-
-def _export_row(record: Record) -> Row:
-    where = record.where
-    mask = as_mask(where, "loss_mask", record.get("loss_mask"))
-    lists = {
-        column: as_vector(where, name, record.get(name)) for name, column in _EXPORT_LISTS.items()
-    }
-    cut = padded(where, mask, lists, len(mask))
-    start = response_start(mask)
-    prompt = lists["response_token_ids"][:start]
-    parts = ("step", "rank", "export_sequence_idx")
-    return Row(
-        record,
-        {
-            "step": record.integer("step"),
-            "prompt_id": prompt_key(prompt),
-            "sample_id": ":".join(str(record.integer(part)) for part in parts),
-            "domain": record.fields.get("env_name"),
-            "prompt_length": start,
-            "response_length": len(cut["response_mask"]),
-            "prompt_token_ids": prompt,
-            **cut,
-        },
-    )
-
-
 TRACES = Format(
     name="prime-rl",
     title="verifiers 0.4 and prime-rl traces.jsonl, or traces/stream with its annotations",
     containers=(JSON, STREAM),
     beside=("annotations/*", "*.index.jsonl", "live/*"),
-    roles=(
-        "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
-        "domain", "truncated", "branch", "agent_role", "failure", "run_attempt",
-    ),
     missing_roles={
         "mask": "the client of the model recorded no tokens",
         "infer_log_probs": "the client of the model recorded no tokens",
@@ -458,6 +415,7 @@ TRACES = Format(
         "token_exports/ always contains them",
         "ref_log_probs": "the run had no reference model",
         "values": "prime-rl has no critic",
+        "batch": "the run did not train", "policy_version": "", "entropy": "", "domain": "",
         "run_attempt": "only the stream of a run has its relaunches",
     },
     sniff=_is_traces,
@@ -469,7 +427,6 @@ TRACES = Format(
         **TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32()),
         "dumped_mismatch_kl": pa.list_(pa.float32()),
     },
-    options=("map",),
     source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
     "(chunks.py at 551bfc39, update.py at 799bb508)",
     fields={
@@ -477,7 +434,8 @@ TRACES = Format(
         "prompt_id": "group.id, or the task's key", "response_mask": "nodes.mask",
         "reward": "rewards (score · weight, summed)", "step": "run.work.step",
         "domain": "env.name", "truncated": "finish_reason and stop_condition",
-        "agent_role": "agent.name", "policy_version": "run.work.policy.start",
+        "agent_role": "agent.name", "rollout_id": "id", "branch": "the order of the leaves",
+        "policy_version": "run.work.policy.start",
         "failure": "the type of the last error", "turn": "the branch's last sampled message",
         "run_attempt": "the order of run.id in the stream",
     },
@@ -485,26 +443,31 @@ TRACES = Format(
 )  # fmt: skip
 
 
+def _sequence(record: Record) -> str:
+    return ":".join(str(record.integer(x)) for x in ("step", "rank", "export_sequence_idx"))
+
+
 TOKENS = Format(
     name="prime-rl-tokens",
     title="prime-rl token_exports/step_{N}/rank_{R}.jsonl",
+    source="prime_rl trainer/rl token export, schema_version 1 (2026)",
     containers=(JSON,),
-    roles=("group", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
+    sniff=has("export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"),
+    fields={
+        "step": "step", "prompt_id": same_tokens("token_ids"), "domain": "env_name",
+        "sample_id": Field("step, rank and export_sequence_idx", _sequence),
+        "response_mask": "loss_mask", "response_token_ids": "token_ids", "entropy": "entropy",
+        "infer_log_probs": "inference_logprobs", "old_log_probs": "trainer_logprobs",
+        "dumped_advantages": "advantages",
+        "sequence_length": Field("token_ids", lambda record: len(record.array("token_ids"))),
+    },
     missing_roles={
         "reward": "token exports have no rewards; traces.jsonl has them",
         "log_probs": _NO_LOG_PROBS,
         "ref_log_probs": "token exports have no log-probs of a reference policy",
         "values": "prime-rl has no critic",
+        "domain": "", "entropy": "",
     },
-    sniff=has("export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"),
-    rows=_export_rows,
+    layout="padded",
     by_record=True,
-    options=("map",),
-    source="prime_rl trainer/rl token export, schema_version 1 (2026)",
-    fields={
-        **{column: name for name, column in _EXPORT_LISTS.items()},
-        "prompt_id": f"token_ids ({SAME_TOKENS})", "response_mask": "loss_mask", "step": "step",
-        "domain": "env_name",
-    },
-    role_notes={"group": "A group is the responses of one step with the same prompt tokens."},
 )  # fmt: skip

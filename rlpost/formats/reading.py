@@ -15,7 +15,8 @@ from rlpost.formats.attempts import renumbered
 from rlpost.formats.base import ReadStats
 from rlpost.formats.containers import JSON, PARQUET, container_of
 from rlpost.formats.containers.json_text import json_fields
-from rlpost.formats.fields import apply_map
+from rlpost.formats.fields import apply_map, field_rows
+from rlpost.formats.keys import GroupBlocks
 from rlpost.formats.records import describe, first_names
 from rlpost.formats.rows import (
     EarlierRows,
@@ -75,8 +76,9 @@ def read_dump(
         ReadWriteError: a file cannot be read.
     """
     check_container(path, layout)
-    if layout.read is not None:
-        yield from layout.read(path, options)
+    batches = None if layout.read is None else layout.read(path, options)
+    if batches is not None:
+        yield from batches
         return
     options.stats.begin_dump()
     if layout.prepare is not None:
@@ -144,11 +146,12 @@ def _reader(
     typed = {**layout.types, **named}.items()
     types = {name: kind for name, kind in typed if name not in options.omitted_columns}
     in_all = {x: kind for x, kind in types.items() if x in named or not pa.types.is_nested(kind)}
-    return partial(_layout_batches, layout, others, types, OtherFields(in_all))
+    return partial(_layout_batches, layout, str(path), others, types, OtherFields(in_all))
 
 
 def _layout_batches(
     layout: Format,
+    path: str,
     others: OtherFields | None,
     types: Mapping[str, pa.DataType],
     in_all: OtherFields,
@@ -156,7 +159,7 @@ def _layout_batches(
     options: ReadOptions,
     earlier: EarlierRows,
 ) -> Iterator[pa.RecordBatch]:
-    rows = layout_rows(records, layout, options, others)
+    rows = layout_rows(records, layout, path, options, others)
     return in_all.add_missing_columns(record_batches(rows, options, types, earlier))
 
 
@@ -183,10 +186,12 @@ def _of_layout(records: Iterator[Record], layout: Format, rows: str | None) -> I
             continue
         if layout.version is not None:
             check_version(record, layout)
-        if layout.split is None:
-            yield record
-        else:
+        if layout.at is not None:
+            yield from record.rows(layout.at)
+        elif layout.split is not None:
             yield from layout.split(record)
+        else:
+            yield record
 
 
 def check_version(record: Record, layout: Format) -> None:
@@ -212,7 +217,9 @@ def _kept_fields(
     """Return the fields that a layout keeps under their names, with types of the whole dump."""
     if layout.own is None:
         return None
-    skip = {*layout.own, *options.omitted_columns}
+    paths = (source for source in layout.fields.values() if isinstance(source, str))
+    read = () if layout.rows else (path.partition(".")[0] for path in paths)
+    skip = {*layout.own, *read, *options.omitted_columns}
     if container_of(path) is PARQUET:
         return OtherFields.of_schema(Source([InputFile(path, Path(path.name))]).schemas[0], skip)
     return _all_fields(path, layout, options, skip, map_items)
@@ -227,7 +234,7 @@ def _all_fields(
         return OtherFields.of_parts(map_items(_types_of_lines, (layout, skip, options.rows), lines))
     fields = (
         json_fields(path)
-        if container_of(path) is JSON and layout.split is None and options.rows is None
+        if container_of(path) is JSON and not (layout.split or layout.at or options.rows)
         else (record.columns for record in records_of(path, layout, replace(options, where=None)))
     )
     return infer_other_fields(fields, skip, integers=layout.integers)
@@ -239,7 +246,7 @@ def _types_of_lines(
     layout, skip, rows = shared
     fields = (
         lines.fields()
-        if layout.split is None and rows is None
+        if not (layout.split or layout.at or rows)
         else (record.columns for record in _of_layout(lines.records(), layout, rows))
     )
     yield field_types(fields, skip, integers=layout.integers)
@@ -248,14 +255,21 @@ def _types_of_lines(
 def layout_rows(
     records: Iterator[Record],
     layout: Format,
+    path: str,
     options: ReadOptions,
     others: OtherFields | None,
 ) -> Iterator[Row]:
     """Yield the rows of records, with kept fields and the user's map."""
-    assert layout.rows is not None
-    for row in layout.rows(records, options):
+    blocks, rollout, block = GroupBlocks(options, path), None, ""
+    for row in (layout.rows or partial(field_rows, layout))(records, options):
+        if options.group_size is not None:
+            last, rollout = rollout, row.values.get("rollout_id")
+            if not row.values.get("turn") or rollout != last:  # else a call of the same rollout
+                block = blocks.next(row.place)
+            row.values["prompt_id"] = block
         if others is not None:
             row.values |= others.values(row.record.columns)
         apply_map(row, options.map)
         row.record = row.record.position  # its values are many times the row's
         yield row
+    blocks.close()

@@ -69,6 +69,20 @@ class Record:
             record = record.outer
         return self.get(path)
 
+    def find(self, path: str) -> Any:
+        """Return the field of a dotted path, as `lookup` does; None if there is none."""
+        record: Record | None = self
+        while record is not None:
+            fields: Any = record.fields
+            if path in fields:
+                return fields[path]
+            for name in path.split("."):
+                fields = fields.get(name) if isinstance(fields, dict) else None
+            if fields is not None:
+                return fields
+            record = record.outer
+        return None
+
     def rows(self, path: str) -> Iterator[Record]:
         """Yield the items of a list of this record as records with this one as their outer one.
 
@@ -170,6 +184,8 @@ class Row:
     record: Record
     """What it was read from, for errors and for the user's map."""
     values: dict[str, Any]
+    place: int | None = None
+    """Its place among the responses of the dump, if that is not the one in the file."""
 
     @property
     def where(self) -> str:

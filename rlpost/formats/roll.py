@@ -13,88 +13,35 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Format, has
+from rlpost.formats.base import Field, Format, has
 from rlpost.formats.containers import JSON
-from rlpost.formats.fields import no_token_roles, read_number
+from rlpost.formats.fields import no_token_roles, read_number, transposed
 from rlpost.formats.keys import SAME_TEXT, text_key
-from rlpost.formats.layout import as_mask, as_vector, response_lists
-from rlpost.formats.records import Row, parse_json
+from rlpost.formats.records import parse_json
 from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-
-    from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
 
 
-_BOARD_FIELDS = {
-    "new_response_mask",
-    "logprobs",
-    "ref_logprobs",
-    "response_tokens",
-    "reward",
-    "step",
-}
-
-
-_BOARD_LISTS = {
-    "old_log_probs": "logprobs",
-    "ref_log_probs": "ref_logprobs",
-    "entropy": "old_log_probs2_entropy",
-    "log_probs2": "log_probs2",
-}
-
-
-_BOARD_TYPES = {
-    "log_probs2": pa.list_(pa.float32()),
-    "response_tokens": pa.list_(pa.string()),
-    "dumped_token_rewards": pa.list_(pa.float32()),
-}
-
-
-_TEXTS = {"domain": "domain", "responses": "response", "tag": "tag", "source": "source",
-          "ground_truth": "ground_truth", "exp_name": "exp_name"}  # fmt: skip
-
-
 _SPECIAL = re.compile(r"^(?:<[^<>\s]+>|\[PAD\])+")
-_AGENTIC = {"prompt_id": "env_info.task_name", "reward": "reward_info.episode_reward"}
+"""The leading special tokens of a prompt, which include the left padding of its batch."""
 
 
-def _board_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
-    for record in records:
-        prompt, lists = record.text("prompt"), _board_lists(record)
-        length = len(lists["response_mask"])
-        values: dict[str, Any] = {
-            "step": record.integer("step"),
-            "prompt_id": text_key(_unpadded(prompt)),
-            "reward": record.number("reward"),
-            "response_length": length,
-            "prompt": prompt,
-            "response": record.text("response"),
-            "response_tokens": _tokens_of(record, length),
-            **lists,
-        }
-        yield Row(record, values)
+def _same_prompt(record: Record) -> str:
+    return text_key(_SPECIAL.sub("", record.text("prompt")))
 
 
-def _unpadded(prompt: str) -> str:
-    """Return a prompt's text without its leading special tokens, which include the left padding.
-
-    The padding of a prompt differs from batch to batch, and its responses are still one group.
-    """
-    return _SPECIAL.sub("", prompt)
-
-
-def _tokens_of(record: Record, length: int) -> list[str | None]:
+def _tokens(record: Record) -> list[str | None]:
     """Return the response's tokens as text, without any padding after them.
 
     Raises:
-        DataError: there are fewer tokens than the `length` entries of the other lists.
+        DataError: there are fewer tokens than entries of the other lists.
     """
-    tokens = record.array("response_tokens")
+    mask, tokens = record.array("new_response_mask"), record.array("response_tokens")
+    length = max((i + 1 for i, x in enumerate(mask) if x), default=0)
     if len(tokens) < length:
         raise DataError(
             f"{record.where}: `response_tokens` has {len(tokens)} entries and `logprobs` has "
@@ -103,25 +50,13 @@ def _tokens_of(record: Record, length: int) -> list[str | None]:
     return tokens[:length]
 
 
-def _board_lists(record: Record) -> dict[str, NDArray[Any]]:
-    """Return the record's lists without their padding, which begins after the last mask 1."""
-    mask = as_mask(record.where, "new_response_mask", record.get("new_response_mask"))
-    lists = {
-        column: as_vector(record.where, field, record.get(field))
-        for column, field in _BOARD_LISTS.items()
-        if field in record
-    }
-    lists["dumped_token_rewards"] = _token_rewards(record, len(mask))
-    return response_lists("padded", record.where, mask, lists)
-
-
-def _token_rewards(record: Record, length: int) -> NDArray[Any]:
-    """Return the last `length` token rewards; the list also covers the prompt.
+def _token_rewards(record: Record) -> list[Any]:
+    """Return the token rewards of the response; the list also covers the prompt.
 
     Raises:
         DataError: there are fewer.
     """
-    rewards = as_vector(record.where, "token_rewards", record.get("token_rewards"))
+    rewards, length = record.array("token_rewards"), len(record.array("new_response_mask"))
     if len(rewards) < length:
         raise DataError(
             f"{record.where}: `token_rewards` has {len(rewards)} entries and `new_response_mask` "
@@ -132,96 +67,61 @@ def _token_rewards(record: Record, length: int) -> NDArray[Any]:
 
 def _is_rollout(fields: Mapping[str, Any]) -> bool:
     """Return whether a line has the columns of the RLVR or the agentic pipeline."""
-    names = fields.keys()
-    known = {"responses", "scores", "global_step"} <= names or {
-        "trajectory_data", "global_step"} <= names  # fmt: skip
-    return known and isinstance(fields["global_step"], list)
+    known = fields.keys() >= {"responses", "scores"} or "trajectory_data" in fields
+    return known and isinstance(fields.get("global_step"), list)
 
 
-def _rollout_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
-    for record in records:
-        step, agentic = step_key_of(record.file), "trajectory_data" in record
-        if agentic:
-            options.stats.sources.update(_AGENTIC)
-        yield _trajectory(record, step) if agentic else _response(record, step)
+def _responses(line: Record) -> Iterator[Record]:
+    """Yield the responses of a line; a trajectory of the agentic pipeline is JSON in a string."""
+    for record in transposed(line, next(iter(line.fields), "")):
+        value = record.fields.get("trajectory_data")
+        if isinstance(value, str):
+            value = parse_json(f"{record.where}, `trajectory_data`", value.encode())
+        if "trajectory_data" in record and not isinstance(value, dict):
+            raise record.error("trajectory_data", value, "an object, or JSON of one")
+        yield record.part("", {**record.fields, "trajectory_data": value}) if value else record
 
 
-def _transposed(line: Record) -> Iterator[Record]:
-    """Yield the columns of a line as one record per response.
-
-    Raises:
-        DataError: a field is not a list, or the lists differ in length.
-    """
-    lengths = {name: len(line.array(name)) for name in line.fields}
-    if len({*lengths.values()}) > 1:
-        text = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise DataError(f"{line.where}: its columns differ in length ({text})")
-    for i in range(max(lengths.values(), default=0)):
-        yield line.part(f"response {i}", {name: column[i] for name, column in line.fields.items()})
+def _step(record: Record) -> int | None:
+    return record.integer("global_step") if record.has("global_step") else step_key_of(record.file)
 
 
-def _step(record: Record, step: int | None) -> int | None:
-    return record.integer("global_step") if record.has("global_step") else step
+def _reward(record: Record) -> float | None:
+    path = "trajectory_data.reward_info.episode_reward"
+    return record.find(path) if "trajectory_data" in record else read_number(record, "scores")
 
 
-def _response(record: Record, step: int | None) -> Row:
-    record.get("responses")
-    prompt = record.fields.get("prompt")
-    return Row(
-        record,
-        {
-            "step": _step(record, step),
-            "prompt_id": record.fields.get("id"),
-            "reward": read_number(record, "scores"),
-            "difficulty": _difficulty(record.fields.get("difficulty")),
-            "prompt": prompt if isinstance(prompt, str) else None,
-            **_texts(record),
-        },
-    )
-
-
-def _texts(record: Record) -> dict[str, Any]:
-    there = {column: record.fields.get(name) for name, column in _TEXTS.items()}
-    return {name: value for name, value in there.items() if isinstance(value, str)}
-
-
-def _difficulty(value: object) -> float | None:
+def _difficulty(record: Record) -> float | None:
     """Return a difficulty in [0, 1]; None for others, as ROLL writes any value of the data set."""
     try:
-        number = float(str(value))
+        number = float(str(record.fields.get("difficulty")))
     except ValueError:
         return None
     return number if 0 <= number <= 1 else None
 
 
-def _trajectory(record: Record, step: int | None) -> Row:
-    """Return a trajectory of the agentic pipeline, which is JSON in a string."""
-    value = record.get("trajectory_data")
-    if isinstance(value, str):
-        value = parse_json(f"{record.where}, `trajectory_data`", value.encode())
-    if not isinstance(value, dict):
-        raise record.error("trajectory_data", value, "an object, or JSON of one")
-    rewards, task = value.get("reward_info"), value.get("env_info")
-    score = rewards.get("episode_reward") if isinstance(rewards, dict) else None
-    messages = record.fields.get("messages")
-    return Row(
-        record,
-        {
-            "step": _step(record, step),
-            "prompt_id": task.get("task_name") if isinstance(task, dict) else None,
-            "sample_id": value.get("trajectory_id"),
-            "reward": score if isinstance(score, (int, float)) else None,
-            "messages": messages if isinstance(messages, str) else None,
-            **_texts(record),
-        },
-    )
+def _text(name: str) -> Field:
+    def read(record: Record) -> str | None:
+        value = record.fields.get(name)
+        return value if isinstance(value, str) else None
+
+    return Field(name, read)
 
 
 BOARD = Format(
     name="roll-board",
     title="ROLL logging board data_{time}.jsonl of save_logging_board_dir",
+    source="ROLL 2025-05 to 2026-08, roll/pipeline/rlvr/rlvr_pipeline.py, save_metrics",
     containers=(JSON,),
-    roles=("group", "reward", "batch", "mask", "old_log_probs", "ref_log_probs"),
+    sniff=has("new_response_mask", "logprobs", "ref_logprobs", "response_tokens", "reward", "step"),
+    fields={
+        "step": "step", "prompt_id": Field(f"prompt ({SAME_TEXT})", _same_prompt),
+        "reward": "reward", "prompt": "prompt", "response": "response",
+        "response_mask": "new_response_mask", "old_log_probs": "logprobs",
+        "ref_log_probs": "ref_logprobs", "entropy": "old_log_probs2_entropy",
+        "log_probs2": "log_probs2", "response_tokens": Field("response_tokens", _tokens),
+        "dumped_token_rewards": Field("token_rewards", _token_rewards),
+    },
     missing_roles={
         "log_probs": "ROLL's logging board has log-probs from before the update only",
         "values": "ROLL's logging board stores token rewards under `values`, not critic values",
@@ -230,39 +130,44 @@ BOARD = Format(
         "penalty, which rlpost adds itself; they are kept as dumped_token_rewards",
         "domain": "ROLL's logging board has one file per domain and step, without the domain's "
         "name",
-    },
-    sniff=has(*_BOARD_FIELDS),
-    rows=_board_rows,
-    by_record=True,
-    types=_BOARD_TYPES,
-    source="ROLL 2025-05 to 2026-08, roll/pipeline/rlvr/rlvr_pipeline.py, save_metrics",
-    options=("map",),
-    fields={
-        **_BOARD_LISTS, "prompt_id": f"prompt ({SAME_TEXT})", "reward": "reward", "step": "step",
-        "response_mask": "new_response_mask",
+        "entropy": "",
     },
     note="The reward is normalised and clipped by ROLL; the raw score is not dumped. Without a "
     "reference model, ROLL writes the policy's log-probs again as those of the reference.",
+    types={
+        "log_probs2": pa.list_(pa.float32()), "response_tokens": pa.list_(pa.string()),
+        "dumped_token_rewards": pa.list_(pa.float32()),
+    },
+    layout="padded",
+    by_record=True,
 )  # fmt: skip
 
 
 ROLLOUT = Format(
     name="roll-rollout",
     title="ROLL rollout_dump_data.step_{N}.jsonl",
+    source="roll/pipeline/rlvr/utils.py dump_rollout_to_specific_path, agentic/utils.py (2026)",
     containers=(JSON,),
-    roles=("group", "reward", "batch", "domain", "difficulty"),
+    sniff=_is_rollout,
+    fields={
+        "step": Field("global_step", _step),
+        "prompt_id": Field("id, or env_info.task_name", lambda record: record.find("id")
+                           or record.find("trajectory_data.env_info.task_name")),
+        "sample_id": "trajectory_data.trajectory_id",
+        "reward": Field("scores, or reward_info.episode_reward", _reward),
+        "difficulty": Field("difficulty", _difficulty), "domain": _text("domain"),
+        "prompt": _text("prompt"), "response": _text("responses"), "tag": _text("tag"),
+        "source": _text("source"), "ground_truth": _text("ground_truth"),
+        "exp_name": _text("exp_name"), "messages": _text("messages"),
+    },
     missing_roles={
         "group": "the dump has no column id (agentic pipeline: no env_info.task_name)",
         "reward": "the dump has no scores (agentic pipeline: no reward_info.episode_reward)",
+        "domain": "",
+        "difficulty": "",
         **no_token_roles("ROLL's rollout dump"),
     },
-    sniff=_is_rollout,
-    rows=_rollout_rows,
-    by_record=True,
-    split=_transposed,
-    options=("map",),
-    source="roll/pipeline/rlvr/utils.py dump_rollout_to_specific_path, agentic/utils.py (2026)",
-    fields={"prompt_id": "id", "reward": "scores", "step": "global_step", "domain": "domain",
-            "difficulty": "difficulty"},
     note="Each line contains a whole step, which is read into memory at once.",
+    split=_responses,
+    by_record=True,
 )  # fmt: skip

@@ -304,4 +304,6 @@ def served_roles(columns: Collection[str]) -> list[str]:
 def missing_roles(dump_format: Format, columns: Collection[str]) -> Mapping[str, str]:
     """Return role -> why a converted file with these columns lacks it."""
     served = served_roles(columns)
-    return {role: why for role, why in dump_format.missing_roles.items() if role not in served}
+    return {
+        role: why for role, why in dump_format.missing_roles.items() if why and role not in served
+    }

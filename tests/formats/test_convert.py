@@ -139,7 +139,7 @@ def test_the_screen_shows_roles_and_the_reasons_for_missing_roles(dump, tmp_path
     ran = run("convert", dump, tmp_path / "out.parquet")
     assert (ran.code, ran.out) == (0, "")
     for text in ("12 responses, 47 response tokens", "ref_log_probs", "mask = token_loss_mask",
-                 "group = token_ids (the same prompt tokens), reward = rewards",
+                 "group = token_ids (the same prompt tokens), reward = filtered_rewards",
                  "NeMo-RL does not dump the reference policy's log-probs"):  # fmt: skip
         assert text in ran.err
     assert run("convert", dump, tmp_path / "quiet.parquet", "--quiet") == (0, "", "")

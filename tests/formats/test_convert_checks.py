@@ -179,8 +179,7 @@ def test_the_screen_shows_the_field_of_each_role(tmp_path):
     one = next(iter(MADE[0].parts))
     ran = run("convert", path, tmp_path / "b.parquet", "--map", f"reward={one}")
     assert f"reward = {one}," in ran.err
-    assert "unweighted sum" not in ran.err
-    assert "A group is the responses of one step" in ran.err
+    assert "group = prompt (the same text)" in ran.err
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -245,7 +244,7 @@ def test_a_conversion_prints_its_summary_in_every_format(tmp_path):
     assert (ran.code, ran.err) == (0, "")
     summary = json.loads(ran.out)
     assert summary["responses"] == 12
-    assert summary["sources"]["reward"] == "rewards"
+    assert summary["sources"]["reward"] == "filtered_rewards, or rewards"
     ran = run("convert", dump, tmp_path / "b.parquet", "--format", "markdown")
     assert "mask = token_loss_mask" in ran.out
     side = tmp_path / "side.json"
@@ -264,11 +263,11 @@ def test_a_piped_screen_wraps_at_columns_only_and_cuts_no_table(tmp_path, monkey
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("LINES", raising=False)
     free = run("convert", dump, tmp_path / "a.parquet").err.splitlines()
-    assert FORMATS["nemo-rl"].notes() in free
+    assert FORMATS["nemo-rl"].note in free
     monkeypatch.setenv("COLUMNS", "40")
     tight = run("convert", dump, tmp_path / "b.parquet").err.splitlines()
-    assert FORMATS["nemo-rl"].notes() in " ".join(" ".join(tight).split())
-    assert FORMATS["nemo-rl"].notes() not in tight
+    assert FORMATS["nemo-rl"].note in " ".join(" ".join(tight).split())
+    assert FORMATS["nemo-rl"].note not in tight
     assert not [line for line in free + tight if line.endswith(" ")]
 
 

@@ -1,8 +1,7 @@
-"""What a format declares: its notes, and the sources of columns and roles that a map changes."""
+"""What a format declares: the sources of columns and roles that a map changes."""
 
 from rlpost.formats import FORMATS
 from rlpost.formats.base import ReadOptions, ReadStats
-from rlpost.recipe.roles import ROLES
 
 
 def test_a_role_may_be_left_out_by_its_name_or_its_column():
@@ -10,23 +9,16 @@ def test_a_role_may_be_left_out_by_its_name_or_its_column():
     assert options.omitted_columns == {"prompt_id", "response"}
 
 
-def test_notes_on_a_role_do_not_apply_if_the_map_names_its_field():
-    noted = [one for one in FORMATS.values() if one.role_notes]
-    assert noted
-    for one in noted:
-        for role, text in one.role_notes.items():
-            assert role in ROLES
-            assert text in one.notes()
-            assert text not in one.notes([role])
-            assert one.note in one.notes([role])
-
-
 def test_the_map_has_precedence_over_fields_that_the_dump_set_and_these_over_the_formats():
     verl = FORMATS["verl"]
     assert verl.fields["reward"] == "score"
     stats = ReadStats(sources={"reward": "scores.total", "prompt_id": "uid"})
     options = ReadOptions(map={"reward": "own"}, stats=stats)
-    assert verl.sources(options) == {**verl.fields, "prompt_id": "uid", "reward": "own"}
+    assert (
+        verl.sources(ReadOptions(stats=ReadStats()))["prompt_id"] == "uid, or input (the same text)"
+    )
+    sources = verl.sources(options)
+    assert (sources["prompt_id"], sources["reward"], sources["step"]) == ("uid", "own", "step")
 
 
 def test_a_record_whose_lists_a_layout_shortened_is_counted_as_changed():

@@ -98,8 +98,8 @@ def test_a_dump_is_known_by_its_contents_alone(writer, tmp_path):
     assert knows == [name]
 
 
-CARRIED = {"response_token_ids", "prompt_token_ids", "entropy", "policy_version", "rollout", "turn"}
-"""Roles that no estimator reads: converted files keep their columns, whatever the format."""
+CARRIED = {"response_token_ids", "prompt_token_ids"}
+"""Roles of token ids, of which most recipes need none."""
 
 
 @pytest.mark.parametrize("writer", [*WRITERS, "roll_rollout"])

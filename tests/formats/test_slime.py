@@ -75,7 +75,7 @@ def test_slime_raw_rewards_without_positions_are_not_guessed(tmp_path):
     for one in held["samples"]:
         del one["rollout_position"]
     writers.saved(dump, held)
-    with pytest.raises(DataError, match=r"7\.pt, sample 0: `rollout_position` is None"):
+    with pytest.raises(DataError, match=r"7\.pt, samples 0: `rollout_position` is None"):
         convert(dump, tmp_path / "out.parquet")
     convert(dump, tmp_path / "out.parquet", options=ReadOptions({"reward": "none"}))
     assert "reward" not in pq.read_table(tmp_path / "out.parquet").column_names
@@ -86,7 +86,7 @@ def test_slime_rewards_in_parts_need_one_to_be_picked(tmp_path):
     for one in held["samples"]:
         one["reward"] = {"format": 0.0, "answer": one["reward"]}
     dump = writers.saved(tmp_path / "7.pt", held)
-    with pytest.raises(DataError, match=r"sample 0: `reward` has the parts format, answer"):
+    with pytest.raises(DataError, match=r"samples 0: `reward` has the parts format, answer"):
         convert(dump, tmp_path / "out.parquet")
     convert(dump, tmp_path / "out.parquet", options=ReadOptions({"reward": "reward.answer"}))
     table = pq.read_table(tmp_path / "out.parquet")
@@ -126,12 +126,12 @@ def test_a_sample_of_a_pickle_with_a_bad_field_is_named(writer, tmp_path):
     dump = getattr(writers, writer)(tmp_path / "in", writers.made())
     length, _ = SLIME[writer]
     cases = (
-        (lambda one: one.pop(length), f"7.pt, sample 1: no field `{length}`"),
-        (lambda one: one.update({length: 10**6}), "7.pt, sample 1: the response length is"),
-        (lambda one: one.update(tokens=[[1, 2]]), "7.pt, sample 1: `tokens` is nested 2 deep"),
+        (lambda one: one.pop(length), f"7.pt, samples 1: no field `{length}`"),
+        (lambda one: one.update({length: 10**6}), "7.pt, samples 1: the response length is"),
+        (lambda one: one.update(tokens=[[1, 2]]), "7.pt, samples 1: `tokens` is nested 2 deep"),
         (
             lambda one: one.update(rollout_log_probs=[0.5]),
-            "7.pt, sample 1: `rollout_log_probs` has 1 entries",
+            "7.pt, samples 1: `rollout_log_probs` has 1 entries",
         ),
     )
     for edit, told in cases:

@@ -19,13 +19,7 @@ def read(source, folder):
     """The rows of a dump, whose roles are those that its layout declares, and the summary."""
     summary = convert(source, folder / "out.parquet")
     layout = FORMATS[summary["format"]]
-    also = {
-        "response_token_ids",
-        "prompt_token_ids",
-        "policy_version",
-        "rollout",
-        "response_length",
-    }
+    also = {"response_token_ids", "prompt_token_ids", "response_length"}
     assert {*summary["roles"]} - also <= {*layout.roles}
     assert {*layout.roles} <= {*summary["roles"], *layout.missing_roles}
     return pq.read_table(folder / "out.parquet").to_pylist(), summary

@@ -22,7 +22,7 @@ def rows_of(source: Path, folder: Path) -> list[dict]:
     """The rows of a file, whose roles are those that its format declares."""
     summary = convert(source, folder / "out.parquet")
     layout = FORMATS[summary["format"]]
-    carried = {"response_token_ids", "prompt_token_ids", "policy_version", "rollout", "turn"}
+    carried = {"response_token_ids", "prompt_token_ids"}
     assert {*summary["roles"]} - carried <= {*layout.roles}
     assert {*layout.roles} <= {*summary["roles"], *layout.missing_roles}
     return pq.read_table(folder / "out.parquet").to_pylist()

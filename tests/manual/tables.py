@@ -253,7 +253,7 @@ def format_notes() -> str:
     sections = []
     for one in FORMATS.values():
         text = f"### {one.name}\n\n"
-        text += f"{one.notes()}\n\n" if one.notes() else ""
+        text += f"{one.note}\n\n" if one.note else ""
         text += f"Source of the layout: {one.source}.\n\n"
         some = {role: why for role, why in one.missing_roles.items() if role in one.roles}
         never = {role: why for role, why in one.missing_roles.items() if role not in one.roles}
@@ -266,7 +266,8 @@ def _reasons(heading: str, lacks: dict[str, str]) -> str:
     """A list of why roles are missing, one line for each reason."""
     by_reason: dict[str, list[str]] = {}
     for role, why in lacks.items():
-        by_reason.setdefault(why, []).append(role)
+        if why:
+            by_reason.setdefault(why, []).append(role)
     lines = "".join(f"- {codes(roles)}: {why}.\n" for why, roles in by_reason.items())
     return f"{heading}\n\n{lines}\n" if lines else ""
 

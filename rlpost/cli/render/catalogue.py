@@ -272,8 +272,10 @@ def _dumps(names: Sequence[str], how: str) -> None:
     records = [
         {
             "format": dump.name, "reads": dump.title, "roles": ", ".join(dump.roles),
-            "missing_roles": "; ".join(f"{x}: {why}" for x, why in dump.missing_roles.items()),
-            "note": dump.notes(), "source": dump.source,
+            "missing_roles": "; ".join(
+                f"{role}: {why}" for role, why in dump.missing_roles.items() if why
+            ),
+            "note": dump.note, "source": dump.source,
         }
         for dump in formats
     ]  # fmt: skip
@@ -286,12 +288,12 @@ def _roles_of(dump: Format) -> dict[str, str]:
     from rlpost.formats.dumps import GENERIC  # noqa: PLC0415
 
     if dump.name in GENERIC:
-        return {"if dumped": "every role", "note": dump.notes()}
+        return {"if dumped": "every role", "note": dump.note}
     always = [role for role in dump.roles if role not in dump.missing_roles]
     sometimes = [role for role in dump.roles if role in dump.missing_roles]
     never = [role for role in dump.missing_roles if role not in dump.roles]
     lists = {"always": always, "if dumped": sometimes, "never": never}
-    return {**{name: ", ".join(roles) for name, roles in lists.items()}, "note": dump.notes()}
+    return {**{name: ", ".join(roles) for name, roles in lists.items()}, "note": dump.note}
 
 
 def _targets(names: Sequence[str], how: str) -> None:
