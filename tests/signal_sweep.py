@@ -1,4 +1,4 @@
-"""Signals at evenly spread moments of every command that writes: `python -m tests.signal_sweep`.
+"""Signals at moments of every command that writes: `python -m tests.signal_sweep`.
 
 Each run gets one signal. Right before it is sent, /proc says whether the process catches SIGTERM:
 not yet (Python starts), now, or no longer (Python ends). An output has to be complete or absent
@@ -34,6 +34,8 @@ SAMPLE = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
 MARK = "RLPOST_SWEEP"
 NOT_YET, CAUGHT, NO_LONGER = "not yet caught", "caught", "no longer caught"
 POLL = 0.002
+LATE = 0.3
+"""Exponent that moves moments to the end, since most of a small run is its start."""
 PROCESSES_END = 10.0
 """Seconds that the processes of a Ray cluster may outlive their driver."""
 COMMANDS = {
@@ -213,8 +215,10 @@ def main() -> None:
         make_inputs(Path(folder) / "in")
         for name in names:
             sweep, count = Sweep(name, Path(folder), server), options.runs // len(names)
-            runs = [(sweep.seconds * (n + 0.5) / count, numbers[n % len(numbers)])
-                    for n in range(count)]  # fmt: skip
+            runs = [
+                (sweep.seconds * ((n + 0.5) / count) ** LATE, numbers[n % len(numbers)])
+                for n in range(count)
+            ]
             Random(options.seed).shuffle(runs)  # noqa: S311 - no secret hangs on it
             table: Counter[tuple[str, ...]] = Counter()
             slowest = 0.0

@@ -39,9 +39,9 @@ from rlpost.pipeline.running_state import load_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rlpost.io.parquet.fingerprint import FileFingerprint
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
+    from rlpost.io.stores import ObjectInfo
     from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.plan import Plan
@@ -65,7 +65,7 @@ class InputPart(NamedTuple):
     number: int = 0
     """Of the first file in the input."""
     files: tuple[InputFile, ...] = ()
-    fingerprints: tuple[FileFingerprint | None, ...] = ()
+    fingerprints: tuple[ObjectInfo | None, ...] = ()
     """The state of each file when the run began."""
     targets: tuple[AnyPath, ...] = ()
     """Where the output of each is written."""

@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from rlpost.io.cloud import S3, attempts, open_azure, open_gcs, open_http
@@ -42,48 +42,16 @@ class ObjectInfo(NamedTuple):
 FOLDER = ObjectInfo(0, None, is_folder=True)
 
 
-class Store(Protocol):
-    """The objects of a scheme.
-
-    Raises:
-        FileNotFoundError: from `read` and other methods: the object or the bucket does not exist.
-        Exception: what the client raises, after its retries; see `rlpost.io.paths.remote_errors`.
-    """
-
-    def info(self, path: str) -> ObjectInfo | None:
-        """Return an object's size and state, `FOLDER` if objects are below it, else None."""
-
-    def find(self, path: str) -> list[str]:
-        """Return the paths of all objects below a folder."""
-
-    def glob(self, pattern: str) -> list[str]:
-        """Return the paths of the objects that a glob matches."""
-
-    def read(self, path: str, begin: int, end: int) -> bytes:
-        """Return bytes of an object; fewer if it is shorter."""
-
-    def fetch(self, path: str, target: Path) -> None:
-        """Write an object to a local file."""
-
-    def put(self, path: str, source: Path) -> None:
-        """Write a local file to an object, which appears when it is complete."""
-
-    def move(self, path: str, target: str) -> None:
-        """Rename an object."""
-
-    def remove(self, path: str) -> None:
-        """Remove an object."""
-
-    def forget(self, prefix: str) -> None:
-        """Drop what earlier listings had about paths with a prefix."""
-
-
 class ObjectStore:
     """Objects that obstore accesses; a bucket is opened by the first request to it.
 
     Args:
         scheme: of the URLs.
         open_bucket: returns obstore's store of a bucket.
+
+    Raises:
+        FileNotFoundError: from `read` and other methods: the object or the bucket does not exist.
+        Exception: what the client raises, after its retries; see `rlpost.io.paths.remote_errors`.
     """
 
     def __init__(self, scheme: str, open_bucket: Callable[[str, str], Any]) -> None:
@@ -245,7 +213,7 @@ class S3Objects(ObjectStore):
 
 
 class FsspecStore:
-    """A client of fsspec."""
+    """A client of fsspec, with the methods of an `ObjectStore`; raises as that."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -298,6 +266,8 @@ class FsspecStore:
             self._client.invalidate_cache()
 
 
+Store = ObjectStore | FsspecStore
+"""The objects of a scheme."""
 _OPENERS: dict[str, Callable[[str, str], Any]] = {
     **dict.fromkeys(("gs", "gcs"), open_gcs),
     **dict.fromkeys(("az", "abfs", "abfss", "adl", "azure"), open_azure),

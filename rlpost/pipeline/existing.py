@@ -38,9 +38,9 @@ from rlpost.recipe.semantics import SEMANTICS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.io.parquet.fingerprint import FileFingerprint
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath, PathText
+    from rlpost.io.stores import ObjectInfo
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
@@ -70,7 +70,7 @@ class SortedFiles:
     """Those that another program still writes: without a footer or without rows, or changed."""
     failed: dict[InputFile, DataError] = field(default_factory=dict)
     """Those that cannot be processed."""
-    before: dict[InputFile, FileFingerprint | None] = field(default_factory=dict)
+    before: dict[InputFile, ObjectInfo | None] = field(default_factory=dict)
     """The output of each as it was; None if there was none."""
 
     def fail(self, file: InputFile, error: DataError) -> None:
@@ -194,7 +194,7 @@ def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options)
 def _identity(path: AnyPath, target: AnyPath) -> Json:
     """Return what identifies the input of an output: its path, size, and time or ETag."""
     with file_errors(path, "cannot be read"):
-        size, changed = fingerprint_of(path) or (-1, "")
+        size, changed, _ = fingerprint_of(path) or (-1, "", False)
     return {"file": _recorded_path(path, target), "size": size, "changed": changed}
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.parquet.footer import FooterError, read_footer_bytes
 from rlpost.io.ranges import close_file, open_file
+from rlpost.io.stores import ObjectInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rlpost.io.paths import AnyPath
-    from rlpost.io.stores import ObjectInfo
 
 
 OUTPUT_KEYS = (b"rlpost.recipe", b"rlpost.loss")
@@ -22,20 +22,8 @@ OUTPUT_KEYS = (b"rlpost.recipe", b"rlpost.loss")
 _LONGEST_LENGTH = 4  # bytes of the length of a value
 
 
-class FileFingerprint(NamedTuple):
-    """A file's size in bytes, and a text that changes with its content (time or ETag)."""
-
-    size: int
-    changed: str
-
-    @classmethod
-    def of_object(cls, info: ObjectInfo | None) -> Self | None:
-        """Return that of an object; None without the object, or if its store has no such text."""
-        return cls(info.size, info.changed) if info and info.changed else None
-
-
-def fingerprint_of(path: AnyPath) -> FileFingerprint | None:
-    """Return a file's fingerprint; None if it does not exist, or its store has no such metadata.
+def fingerprint_of(path: AnyPath) -> ObjectInfo | None:
+    """Return a file's size, and time or ETag; None if it does not exist, or its store has neither.
 
     Raises:
         OSError, ReadWriteError: the metadata cannot be read.
@@ -45,20 +33,19 @@ def fingerprint_of(path: AnyPath) -> FileFingerprint | None:
             stat = path.stat()
         except FileNotFoundError:
             return None
-        return FileFingerprint(stat.st_size, str(stat.st_mtime_ns))
-    return FileFingerprint.of_object(path.info())
+        return ObjectInfo(stat.st_size, str(stat.st_mtime_ns))
+    info = path.info()
+    return info if info and info.changed else None
 
 
-def local_fingerprint(path: AnyPath) -> FileFingerprint | None:
+def local_fingerprint(path: AnyPath) -> ObjectInfo | None:
     """Return a local file's fingerprint; None for remote files: each read checks their size."""
     with suppress(OSError):
         return fingerprint_of(path) if isinstance(path, Path) else None
     return None
 
 
-def check_unchanged(
-    fingerprints: Iterable[tuple[AnyPath, FileFingerprint | None]], since: str
-) -> None:
+def check_unchanged(fingerprints: Iterable[tuple[AnyPath, ObjectInfo | None]], since: str) -> None:
     """Raise ReadWriteError if a local file changed.
 
     Args:

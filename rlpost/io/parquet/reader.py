@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.memory_limit import is_out_of_memory, rows_that_fit
 from rlpost.io.parquet.checks import check_utf8, read_metadata
-from rlpost.io.parquet.fingerprint import FileFingerprint
 from rlpost.io.parquet.footer import extent_of
 from rlpost.io.paths import RemotePath
 from rlpost.io.ranges import (
@@ -64,7 +63,7 @@ class ParquetReader:
         self._frugal = frugal
         remote = RemoteFile(path) if isinstance(path, RemotePath) else None
         self._prefetched = None if remote is None else PrefetchedFile(remote)
-        self.opened = None if remote is None else FileFingerprint.of_object(remote.info)
+        self.opened = remote.info if remote is not None and remote.info.changed else None
         """The fingerprint of a remote file when it was opened; None if its store has none."""
         try:
             self.file = self._open(read_metadata(path) if metadata is None else metadata)

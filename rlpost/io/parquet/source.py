@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from rlpost.errors import RlpostError
-    from rlpost.io.parquet.fingerprint import FileFingerprint
+    from rlpost.io.stores import ObjectInfo
 
 
 CHUNK_TOKENS = 1 << 19
@@ -118,7 +118,7 @@ class Source:
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
-        self._opened: dict[int, FileFingerprint] = {}
+        self._opened: dict[int, ObjectInfo] = {}
         """Fingerprints of remote files when `check_same` first had a reader of them."""
 
     @cached_property
