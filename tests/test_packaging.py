@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -146,14 +147,16 @@ def test_every_extra_in_an_error_exists():
         for path in (ROOT / "rlpost").rglob("*.py")
         for extra in re.findall(r"""need\(\s*f?"[^"]*",\s*"([\w-]+)""", path.read_text("utf-8"))
     }
-    assert {"browse", "report"} <= asked <= {*EXTRAS}
+    assert {"ray", "verl"} <= asked <= {*EXTRAS}
 
 
 def test_the_error_of_a_missing_extra_has_the_command_to_install_it():
     need("the test", "test", "pytest", "hypothesis")
     with pytest.raises(UnavailableError) as raised:
-        need("the browser", "browse", "pytest", "nosuchlibrary")
-    assert str(raised.value) == (
-        "the browser needs nosuchlibrary, which is not installed: pip install 'rlpost[browse]'"
-    )
+        need("the stores", "cloud", "pytest", "nosuchlibrary")
+    (part,) = raised.value.parts
+    assert part.text == "the stores needs nosuchlibrary, which is not installed"
+    words = shlex.split(part.tip)
+    assert words[:4] == [sys.executable, "-m", "pip", "install"]
+    assert [Requirement(word) for word in words[4:]] == [*map(Requirement, EXTRAS["cloud"])]
     assert raised.value.exit_code == 5

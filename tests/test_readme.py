@@ -48,7 +48,7 @@ leave()
     assert done.returncode == 0, done.stderr
     assert "512 responses" in done.stderr
     assert (tmp_path / argv[3]).stat().st_size > Path(argv[2]).stat().st_size
-    assert {"pytest", "ray", "vl_convert"} <= extra - needed
+    assert {"pytest", "ray", "obstore"} <= extra - needed
 
 
 def test_ci_runs_both_commands_as_they_are_written():

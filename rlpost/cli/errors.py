@@ -115,7 +115,7 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
     """Return the part for an unknown option: a choice of that name, close ones, other commands."""
     text = f"no option {flag}"
     if flag == ALL:
-        return ErrorPart(text, tip=f"`{context.command_path} --help` lists all options")
+        return ErrorPart(text, tip=f"{context.command_path} --help  # lists all options")
     if SET in known and (tip := assigning(flag)):
         return ErrorPart(text, tip=tip)
     if tip := _of_function(field_of(flag), known):
@@ -129,7 +129,7 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
     choices = [f"{option} {flag.removeprefix('--')}" for option in choices]
     if candidates := (*choices,) or closest(flag, known):
         return ErrorPart(text, candidates)
-    return ErrorPart(text, tip=f"`{context.command_path} --help` lists the options")
+    return ErrorPart(text, tip=f"{context.command_path} --help  # lists the options")
 
 
 def _of_function(name: str, known: list[str]) -> str:

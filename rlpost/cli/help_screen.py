@@ -124,7 +124,7 @@ class Group(TyperGroup):
         """Return the command that the arguments begin with; raises UsageError if it is unknown."""
         names = self.list_commands(ctx)
         if args[0] not in names and not ctx.resilient_parsing:
-            lists = f"`{ctx.command_path} --help` lists the commands"
+            lists = f"{ctx.command_path} --help  # lists the commands"
             raise UsageError(no_such(f"no command {args[0]!r}", args[0], names, lists))
         return super().resolve_command(ctx, args)
 

@@ -31,6 +31,8 @@ Severity = Literal["ok", "warning", "error"]
 MARKS: dict[Severity, str] = {"ok": "✓", "warning": "!", "error": "✗"}
 STYLES: dict[Severity, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 _ADVICE_INDENT = 4
+_NEXT = "next: "
+_ONE_LINE = 70  # characters of the commands that stand on one line
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Page:
     """The most severe one last, directly above the verdict."""
     verdict: Notice | None = None
     next_steps: Sequence[str] = ()
-    """Commands to continue with, below the verdict."""
+    """Commands to continue with, below the verdict, as one types them; prose begins with `#`."""
 
     def show(self, out: Console) -> None:
         """Print the page on a terminal or in a pipe."""
@@ -85,8 +87,17 @@ class Page:
 
     def _end(self) -> list[RenderableType]:
         lines = [] if self.verdict is None else [*_notice(self.verdict, whole=True)]
-        steps = [Text(f"  {printable_line(step)}", style="dim") for step in self.next_steps]
-        return [*lines, *map(hanging, steps)]
+        steps = [Text(f"  {printable_line(step)}", style="dim") for step in self._hints()]
+        return [*lines, *(hanging(step, len(_NEXT)) for step in steps)]
+
+    def _hints(self) -> list[str]:
+        """Return the lines of the next steps: two short commands on one line, others on theirs."""
+        commands = [step for step in self.next_steps if not step.startswith("#")]
+        short = " · ".join(commands)
+        lines = commands if len(short) > _ONE_LINE or "#" in short else [short] * bool(commands)
+        begins = [_NEXT, *[" " * len(_NEXT)] * len(lines)]
+        prose = [step for step in self.next_steps if step.startswith("#")]
+        return [*(begin + line for begin, line in zip(begins, lines, strict=False)), *prose]
 
     def markdown(self) -> str:
         """Return the page as Markdown: a heading, lists and tables."""
@@ -96,7 +107,7 @@ class Page:
             *(part.markdown() for part in self.parts),
             "".join(map(_markdown_notice, self.notices)),
             "" if self.verdict is None else _markdown_notice(self.verdict),
-            "".join(f"- {escaped(step)}\n" for step in self.next_steps),
+            "".join(f"- {escaped(step.strip())}\n" for step in self._hints()),
         ]
         return "\n".join(part for part in parts if part)
 
@@ -116,7 +127,7 @@ class Page:
             *map(_html_notice, reversed(self.notices)),
             figures,
             *(part.html() for part in self.parts),
-            "".join(f'<p class="rlpost-next">{html_line(step)}</p>' for step in self.next_steps),
+            "".join(f'<p class="rlpost-next">{html_line(step)}</p>' for step in self._hints()),
         ]
         return f'<section class="rlpost-page">{"".join(parts)}</section>'
 

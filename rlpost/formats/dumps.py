@@ -172,8 +172,8 @@ def _single(path: Path, dump_format: Format | None, relative: Path | None = None
     if dump_format is None:
         raise UsageError(
             f"{path}: the format is unknown",
-            tip="name it with --from NAME of `rlpost convert`, which --list lists; jsonl and "
-            "parquet, with --map, read any file",
+            tip="rlpost list dumps  # --from NAME of rlpost convert names it; jsonl and parquet, "
+            "with --map, read any file",
         )
     return Dump(path, dump_format, relative or Path(path.name))
 

@@ -31,7 +31,6 @@ from rlpost.interface.results import (
 from rlpost.io.input_paths import without_paths
 from rlpost.io.memory_limit import limited_memory
 from rlpost.io.outputs import write_file
-from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.named import NamedByUser
@@ -502,7 +501,6 @@ def report(
         UnavailableError: the extra `report` is not installed.
     """
     _check_recipe(recipe)
-    need("the report", "report", "vl_convert")
     from rlpost.analysis.report import run as work  # noqa: PLC0415 - polars is slow to import
     from rlpost.interface.inspection import Report  # noqa: PLC0415
 

@@ -114,7 +114,7 @@ def of_steps(text: str | None, recipe: Recipe, options: Options) -> Where | None
     }
     for flag, (is_set, why) in unfit.items():
         if is_set:
-            tip = "rlpost convert and hive partitions (step=300/) divide an input into files"
+            tip = "divide it into files: hive partitions (step=300/), or `rlpost convert`"
             raise UsageError(f"--steps {text}: excludes {flag}, which {why}", tip=tip)
     from rlpost.formats import where  # noqa: PLC0415 - imports polars
 

@@ -248,7 +248,7 @@ def _check_table(path: AnyPath) -> None:
     if isinstance(path, Path) and (is_dump_file(path) or is_dump_table(path)):
         raise UsageError(
             f"{path}: --skip-existing needs Parquet files of responses, and this is a dump",
-            tip="rlpost convert makes them of dumps",
+            tip="`rlpost convert` makes them of dumps",
         )
 
 

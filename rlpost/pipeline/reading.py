@@ -88,7 +88,7 @@ class Decoder:
     def location_of(self, chunk: RowChunk, column: str) -> CellLocation:
         """Return the location of a column of a chunk, for errors."""
         path = str(self.files[chunk.file].path)
-        tip = f"`rlpost inspect {path}` lists all problems"
+        tip = f"rlpost inspect {path}  # lists all problems"
         return CellLocation(path, chunk.first_row, column, tip)
 
     def batch(

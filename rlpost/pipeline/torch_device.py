@@ -56,7 +56,7 @@ def torch_device(name: str) -> torch.device:
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise UnavailableError(
             f"--device {name}: torch {torch.__version__}: {reason}; --device cpu needs no GPU",
-            tip="`rlpost help gpu` has the builds of torch",
+            tip="rlpost help gpu  # the builds of torch",
         ) from None
     return device
 

@@ -56,7 +56,7 @@ def page(summary: Json) -> Page:
         parts,
         [Notice("warning", text) for text in warnings],
         Notice("ok", f"{first_two(outputs)} written in {summary['seconds']:.2f} s"),
-        [f"next: rlpost inspect {shlex.join(outputs)}"] if len(outputs) == 1 else [],
+        [f"rlpost inspect {shlex.join(outputs)}"] if len(outputs) == 1 else [],
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import replace
-from pathlib import PurePath
+from itertools import count
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.display.charts import bar, spark
@@ -620,8 +621,15 @@ def _next_steps(summary: Json) -> list[str]:
     out = outputs[0] if len(outputs) < _SEVERAL else str(PurePath(outputs[0]).parent)
     options = [*_counted_rows(summary)]
     path = " ".join([shlex.quote(out), *options])
-    browse, report = f"next: rlpost browse {path}", f"rlpost report {path} -o report.html"
-    return [browse, f"      {report}"] if options else [f"{browse} · {report}"]
+    page = shlex.quote(_free_name(out))
+    return [f"rlpost browse {path}", f"rlpost report {path} -o {page}"]
+
+
+def _free_name(output: str) -> str:
+    """Return a name beside an output that no report has yet: `out.html`, `out-2.html`."""
+    stem = output.removesuffix(".parquet") if "://" not in output else "report"
+    names = (f"{stem}{f'-{i}' * (i > 1)}.html" for i in count(1))
+    return next(name for name in names if not Path(name).exists())
 
 
 def _counted_rows(summary: Json) -> Iterator[str]:

@@ -133,9 +133,9 @@ verify in.parquet --help-all | --help-all | rlpost verify --help
 verify in.parquet --no-such-thing | tip: | rlpost verify --help
 inspect in.parquet --json | no option --json tip: did you mean --format json?
 inspect in.parquet --row 3 --about groups | --about: has no effect on single responses
-help pipeline advantages | advantages | rlpost help
+help pipeline advantages | 'pipeline advantages' | did you mean
 inspct in.parquet | error: no command 'inspct' tip: did you mean inspect?
-zzz | error: no command 'zzz' tip: `rlpost --help` lists the commands
+zzz | error: no command 'zzz' tip: rlpost --help # lists the commands
 config dif verl trl | dif | did you mean diff
 config shwo | shwo | did you mean show
 list losses gsppo | did you mean gspo

@@ -54,7 +54,7 @@ def test_the_verdict_is_below_everything_but_the_next_steps() -> None:
     lines = drawn(80).splitlines()
     assert lines[0].startswith("rlpost thing")
     assert lines[-2].startswith(MARKS["error"])
-    assert lines[-1].strip() == "rlpost browse a.parquet"
+    assert lines[-1].strip() == "next: rlpost browse a.parquet"
 
 
 @pytest.mark.parametrize("width", [24, 40, 80])

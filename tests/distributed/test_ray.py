@@ -287,7 +287,7 @@ def test_what_is_no_dataset_or_recipe_is_said():
 def test_a_missing_pandas_is_a_tip(monkeypatch):
     present = lambda name: None if name == "pandas" else name  # noqa: E731
     monkeypatch.setattr("rlpost.optional.find_spec", present)
-    with pytest.raises(UnavailableError, match=r"needs pandas, .*pip install 'rlpost\[ray\]'"):
+    with pytest.raises(UnavailableError, match=r"needs pandas, .*pip install 'ray\[data\]"):
         rlpost.ray.advantages(None)
 
 

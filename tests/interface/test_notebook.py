@@ -100,14 +100,6 @@ def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, fou
     )
 
 
-def test_without_the_extra_a_view_names_what_to_install(found, monkeypatch):
-    monkeypatch.setattr("rlpost.optional.find_spec", lambda _: None)
-    page = found["inspect"]._repr_html_()
-    assert re.search("<p>[^<]*vl_convert", page)
-    assert "<svg" not in page
-    assert "<h2>rlpost inspect" in page
-
-
 @pytest.mark.nightly
 def test_a_report_is_shown_and_saved(tmp_path):
     report = rlpost.report(FRAME)

@@ -44,7 +44,8 @@ def test_the_next_commands_count_the_rows_of_a_rollout_as_the_run(tmp_path):
     page = summary_page(rlpost.advantages(CALCULATOR, out, Recipe(rollout_reward="last")))
     commands = [line.partition("rlpost ")[2] for line in lines_of(page, 200)[-2:]]
     options = "--rollout-reward last"
-    assert commands == [f"browse {out} {options}", f"report {out} {options} -o report.html"]
+    page = tmp_path / "out.html"
+    assert commands == [f"browse {out} {options}", f"report {out} {options} -o {page}"]
 
 
 def test_masks_are_a_funnel_that_adds_up(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import aligned, counted, mean_beside, number, percent, share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -118,13 +119,28 @@ def _mapped_lines(facts: Facts) -> list[str]:
     return [f"columns: {', '.join(mapped)}"] if mapped else []
 
 
+_ASKED = ("groups", "rewards", "lengths", "log_probs", "mismatch")
+"""Topics that are asked for most."""
+
+
 def _next_steps(facts: Facts, *, verbose: bool) -> list[str]:
-    """Return which options have more."""
-    why = [f"--about {finding.check}" for finding in facts.findings[:1]]
-    if verbose:
-        return [f"more: {' '.join(why)}"] if why else []
-    topics = f"--verbose, or --about {', '.join(topics_of(facts))}"
-    return [f"more: {' · '.join([*why, topics])}"]
+    """Return the commands that print more: on the most severe finding, and on a topic."""
+    command = shlex.join(["rlpost", "inspect", *facts.inputs, *_typed(facts)])
+    steps = [f"{command} --about {finding.check}" for finding in facts.findings[:1]]
+    if not verbose:
+        topics = topics_of(facts)
+        first, *others = [x for x in _ASKED if x in topics] or topics
+        steps.append(f"{command} --about {first}  # {', '.join(others)}, ...; --verbose: all")
+    return steps
+
+
+def _typed(facts: Facts) -> Iterator[str]:
+    """Yield the options of columns and of rows with which facts were read."""
+    for role, served in facts.roles.items():
+        if served.found_by == "map":
+            yield from ("--map", f"{role}={served.column}")
+    if facts.where:
+        yield from ("--where", facts.where["condition"].removeprefix("--where "))
 
 
 # ---- numbers per response ----

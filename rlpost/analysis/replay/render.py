@@ -139,7 +139,8 @@ def _advice(result: Json) -> str:
 
 def _next_steps(result: Json) -> Iterator[str]:
     if "search" in result and result["reproduced"]:
-        yield "next: --save-config PATH writes the first recipe as a file for --config"
+        words = result["search"]["best"]["named"]
+        yield f"rlpost config {words} --format toml  # a file for --config; --save-config writes it"
 
 
 # ---- tables ----

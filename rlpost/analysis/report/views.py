@@ -5,9 +5,6 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import UnavailableError
-from rlpost.optional import need
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -53,11 +50,7 @@ def charts_of_steps(summary: dict[str, Any]) -> str:
 
 
 def _html(charts: Callable[[], Iterable[Chart]]) -> str:
-    """Return charts side by side, in the colours of the notebook; without the extra, a hint."""
-    try:
-        need("a view with charts", "report", "vl_convert")
-    except UnavailableError as error:
-        return f"<p>{escape(str(error))}</p>"
+    """Return charts side by side, in the colours of the notebook."""
     from rlpost.analysis.report.charts import figures  # noqa: PLC0415
 
     return figures(charts())

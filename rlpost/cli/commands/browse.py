@@ -16,7 +16,6 @@ from rlpost.cli.help_screen import argument, command
 from rlpost.cli.options import reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
-from rlpost.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +50,7 @@ def browse(
     Files may be larger than memory: keys, rewards and masks are read first, tokens when displayed.
     """
     columns_map = name_values(roles or [], "--map")
-    need("the browser", "browse", "textual")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_terminal():
         raise UsageError("browse needs a terminal; rlpost inspect prints in pipes")
     from rlpost.analysis.browse.app import Browser  # noqa: PLC0415
     from rlpost.analysis.browse.filters import COMPUTED  # noqa: PLC0415
@@ -80,6 +78,11 @@ def browse(
         index = replace(index, made_of=opened)
         with _drawn_on_stdout():
             Browser(index, listed, "" if kept is None else kept.line()).run()
+
+
+def is_terminal() -> bool:
+    """Return whether a person types and reads."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def show_help(
 
     found = search.answer(text)
     if not found:
-        lists = "" if (near := search.nearest(text)) else "`rlpost help` lists the pages"
+        lists = "" if (near := search.nearest(text)) else "rlpost help  # lists the pages"
         raise UsageError(f"help: nothing about {text!r}", candidates=near, tip=lists)
     _show_page("\n\n".join(_answered(found)) + "\n")
 

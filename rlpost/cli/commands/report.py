@@ -15,7 +15,6 @@ from rlpost.cli.help_screen import ESTIMATOR, argument, command
 from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
-from rlpost.optional import need
 
 app = typer.Typer(add_completion=False)
 
@@ -94,7 +93,6 @@ def report(
     components = components_of(reward_components, component_weights)
     settings = Settings({"estimator": estimator, "tokenizer": tokenizer}, config, preset)
     recipe = settings.recipe if settings.has_base else None
-    need("the report", "report", "vl_convert")
     # Polars and pyarrow take a second to import; a wrong command line is reported before.
     from rlpost.analysis.report.run import written_page  # noqa: PLC0415
     from rlpost.display.console import console  # noqa: PLC0415

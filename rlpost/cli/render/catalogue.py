@@ -64,11 +64,11 @@ def show(kind: str | None, names: Sequence[str], how: str) -> None:
         if how == "json":
             show_json(ABOUT)
         else:
-            steps = ["next: rlpost list estimators · rlpost list presets"]
+            steps = ["rlpost list estimators", "rlpost list presets"]
             show_page(Page("rlpost list", (), [table], next_steps=steps), how)
         return
     if kind not in ABOUT:
-        raise UsageError(no_such(f"no kind {kind!r}", kind, ABOUT, "`rlpost list` lists the kinds"))
+        raise UsageError(no_such(f"no kind {kind!r}", kind, ABOUT, "rlpost list"))
     _SHOW[kind](names, how)
 
 
@@ -76,7 +76,7 @@ def _chosen(kind: str, entries: Mapping[str, Listed], names: Sequence[str]) -> l
     """Return the entries of some names, or all; raises UsageError for a name without one."""
     for name in names:
         if name not in entries:
-            lists = f"`rlpost list {kind}` lists them"
+            lists = f"rlpost list {kind}"
             raise UsageError(no_such(f"no {kind[:-1]} {name!r}", name, entries, lists))
     return [entries[name] for name in names or entries]
 
@@ -104,7 +104,9 @@ def _estimators(names: Sequence[str], how: str) -> None:
         for entry in estimators
         if names and entry.options
     ]
-    note = [f"# {flag_of('options')} NAME=VALUE sets one without dashes"] if tables else []
+    note = ["rlpost list estimators grpo  # its options"]
+    if names:
+        note = [f"# {flag_of('options')} NAME=VALUE sets one without dashes"] if tables else []
     _show_catalogue("estimators", headings, rows, how, note, tables)
 
 
@@ -158,7 +160,7 @@ def _losses(names: Sequence[str], how: str) -> None:
         needs = ", ".join((*loss.needs, *["group"] * loss.grouped))
         cell = _records(options) if how == "json" else text
         rows.append((loss.name, needs, loss.formula, loss.aggregation, cell, loss.source))
-    steps = ["# your own: --loss my_losses.py:function, see `rlpost help losses`"]
+    steps = ["rlpost help losses  # your own: --loss my_losses.py:function"]
     tables = [_table_of_loss(loss) for loss in losses if loss.parameters] if names else []
     _show_catalogue("losses", headings, rows, how, steps, tables)
 
@@ -230,7 +232,7 @@ def _presets(_: Sequence[str], how: str) -> None:
         "--preset NAME computes as this code of a framework does. Below each: the estimators and "
         "losses that it sets."
     )
-    steps = ["next: rlpost list presets verl · rlpost config diff verl trl"]
+    steps = ["rlpost list presets verl", "rlpost config diff verl trl"]
     page = Page(f"rlpost list presets · {len(rows)}", [about], [_listed(headings, rows, notes)],
                 next_steps=steps)  # fmt: skip
     show_page(page, how)
@@ -280,7 +282,7 @@ def _dumps(names: Sequence[str], how: str) -> None:
         for dump in formats
     ]  # fmt: skip
     facts = [{**_roles_of(dump), "source": dump.source} for dump in formats]
-    _show_facts("dumps", "slime", records, facts if names else (), how)
+    _show_facts("dumps", "slime-train", records, facts if names else (), how)
 
 
 def _roles_of(dump: Format) -> dict[str, str]:
@@ -347,7 +349,7 @@ def _show_facts(
             show_page(Page(f"{title} {name}: {about}", (), [table]), how)
     else:
         table = TextTable(headings[:2], [row[:2] for row in rows], text=(0, 1))
-        steps = [f"next: rlpost list {kind} {example}"]
+        steps = [f"rlpost list {kind} {example}"]
         show_page(Page(f"{title} {len(rows)}", (), [table], next_steps=steps), how)
 
 

@@ -15,7 +15,6 @@ from rich.console import Console
 from runs import run
 from textual.widgets import Input, Static
 
-from rlpost import optional
 from rlpost.analysis.browse import app as app_module
 from rlpost.analysis.browse.app import Browser
 from rlpost.analysis.browse.listing import RowList
@@ -281,11 +280,3 @@ def test_a_pipe_is_no_terminal():
     ran = run("browse", ARITHMETIC)
     assert (ran.code, ran.out) == (2, "")
     assert "needs a terminal" in ran.err
-
-
-def test_without_textual_it_says_how_to_get_it(monkeypatch):
-    found = optional.find_spec
-    monkeypatch.setattr(optional, "find_spec", lambda x: None if x == "textual" else found(x))
-    ran = run("browse", ARITHMETIC)
-    assert ran.code == 5
-    assert "pip install 'rlpost[browse]'" in ran.err

@@ -15,7 +15,6 @@ from runs import run as run_command
 from typer.testing import CliRunner
 
 import rlpost
-from rlpost import optional as extras
 from rlpost.analysis.inspect.about import TOPICS
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.inspect.render import page as overview
@@ -29,7 +28,6 @@ from rlpost.analysis.report.examples import (
     chosen,
 )
 from rlpost.analysis.responses.index import build_index
-from rlpost.cli.commands import report as command
 from rlpost.display.text import percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
 
@@ -191,10 +189,3 @@ def test_wrong_outputs_and_empty_inputs_are_errors_before_the_work(made, tmp_pat
     with pytest.raises(DataError, match="the input has no rows"):
         rlpost.report([str(tmp_path / "empty.parquet")], tmp_path / "page.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.parquet"]
-
-
-def test_without_the_extra_the_error_has_the_install_command(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
-    done = RUN.invoke(command.app, [str(made[0]), "-o", str(tmp_path / "page.html")])
-    assert done.exception.exit_code == 5
-    assert "pip install 'rlpost[report]'" in str(done.exception)

@@ -41,7 +41,7 @@ def list_page() -> Page:
     rows = [(check.name, check.severity, ", ".join(check.needs)) for check in FINDINGS.values()]
     notes = {i: check.meaning for i, check in enumerate(FINDINGS.values())}
     table = TextTable(("check", "severity", "needs"), rows, text=range(3), row_notes=notes)
-    steps = ["next: rlpost list checks unequal_lengths"]
+    steps = ["rlpost list checks unequal_lengths"]
     return Page(f"rlpost list checks · {len(rows)}", parts=[table], next_steps=steps)
 
 
