@@ -54,26 +54,6 @@ UNKNOWN_REASON = "unknown_reason"
 known ones."""
 
 
-def table_fields(recipe: Recipe, *, rows_only: bool, coupled: bool) -> frozenset[str]:
-    """Return the fields that decide which columns the table of responses has, and its codes.
-
-    Args:
-        recipe: the recipe.
-        rows_only: the input is processed without tokens.
-        coupled: responses are compared with others, which batches separate.
-    """
-    components = {"component_weights", "numerics.missing_components"}
-    return frozenset(
-        {
-            "columns",
-            "reward_components",
-            *(["numerics.batch"] if coupled else ()),
-            *(components if recipe.reward_components else ()),
-            *(["tokenizer"] if rows_only else ()),
-        }
-    )
-
-
 @dataclass(frozen=True)
 class Responses:
     """One row per response of the whole input, in input order: arrays of numpy on every device.

@@ -22,10 +22,9 @@ from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline import run
 from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.effects import fields_behind, fields_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
-from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import fields_behind, fields_of, stages_of
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import EXTRA, GROUP_COLUMNS, WRITTEN, Recipe
 
@@ -360,7 +359,7 @@ def reading(draws, name, table):
             base = bound(table, values, everything=True)
         except RlpostError:
             continue
-        if name in stated(base.plan.resolved):
+        if name in fields_of(base.plan.resolved):
             return values, base
     return None
 
@@ -464,15 +463,10 @@ ELSEWHERE = {
 """Fields that change numbers of data that this test does not have."""
 
 
-def stated(resolved):
-    """The fields that the stages of a recipe read."""
-    return fields_of(stages_of(resolved, RunState()))
-
-
 def behind(plan, column):
     """The fields that can change a column of a recipe."""
-    own = fields_behind(plan.stages, column)
-    return own | {"estimator"} if column in OF_ESTIMATORS_DEFAULTS else own
+    fields = fields_behind(plan.resolved, column)
+    return fields | {"estimator"} if column in OF_ESTIMATORS_DEFAULTS else fields
 
 
 @dataclass
@@ -559,7 +553,7 @@ def test_every_field_has_another_value():
 
 
 def test_a_field_that_no_stage_reads_changes_no_number():
-    counts = examine(stated, seed=SEED, recipes=RECIPES, seconds=SECONDS)
+    counts = examine(fields_of, seed=SEED, recipes=RECIPES, seconds=SECONDS)
     assert not counts.wrong
     assert not counts.outside
     assert len(counts.unread) > 30, counts.unread  # no option of another estimator
@@ -581,8 +575,8 @@ def test_a_field_that_a_stage_reads_changes_some_number(name):
         read += 1
     if not read:
         pytest.fail(
-            f"{name} is read by no stage of {TRIES} random recipes: name it in the `fields` of the "
-            "stage that reads it, and in NEEDS of this file what that stage needs"
+            f"{name} is read by no stage of {TRIES} random recipes: name it in `fields_by_part` of "
+            "rlpost/pipeline/effects.py, and in NEEDS of this file what that stage needs"
         )
     pytest.fail(
         f"{name} is read by a stage of {read} random recipes, and changes no number: name it only "

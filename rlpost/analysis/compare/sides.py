@@ -66,10 +66,9 @@ def file_side(source: Source, roles: ColumnMap, name: str, column: str | None) -
         DataError: there is no such column, or there are no rows.
     """
     from rlpost.analysis.stored_recipe import recipe_of_files  # noqa: PLC0415 - torch
+    from rlpost.pipeline.effects import fields_behind  # noqa: PLC0415
     from rlpost.pipeline.output.metadata import semantics_warnings  # noqa: PLC0415
     from rlpost.pipeline.resolved import resolve_recipe  # noqa: PLC0415
-    from rlpost.pipeline.running_state import RunState  # noqa: PLC0415
-    from rlpost.pipeline.stages import fields_behind, stages_of  # noqa: PLC0415
 
     names = lists.NAMES["advantage"] if column is None else (column,)
     chosen = next((name for name in names if name in source.columns), None)
@@ -107,8 +106,7 @@ def file_side(source: Source, roles: ColumnMap, name: str, column: str | None) -
         resolved = resolve_recipe(recipe, roles)
     except (DataError, UsageError):
         return side  # the file lacks columns that it needs
-    fields = fields_behind(stages_of(resolved, RunState()), chosen)
-    return replace(side, recipe=resolved.recipe, fields=fields)
+    return replace(side, recipe=resolved.recipe, fields=fields_behind(resolved, chosen))
 
 
 def _types(source: Source, column: str) -> list[pa.DataType]:
@@ -133,9 +131,9 @@ def recipe_side(
         column: that is compared; None, or one that no recipe writes: the advantages.
         options: how it is computed.
     """
-    from rlpost.pipeline.output.columns import emitted  # noqa: PLC0415 - slow to import
+    from rlpost.pipeline.effects import fields_behind  # noqa: PLC0415 - slow to import
+    from rlpost.pipeline.output.columns import emitted  # noqa: PLC0415
     from rlpost.pipeline.run import bind, engine_for  # noqa: PLC0415
-    from rlpost.pipeline.stages import fields_behind  # noqa: PLC0415
 
     if column not in (*WRITTEN, *EXTRA):
         plan = bind(source, recipe)
@@ -157,7 +155,7 @@ def recipe_side(
         chunks,
         column in ROW_COLUMNS,
         plan.resolved.recipe,
-        fields_behind(plan.stages, column),
+        fields_behind(plan.resolved, column),
         mask=plan.columns.columns.get("mask"),
     )
 

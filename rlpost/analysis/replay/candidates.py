@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import UsageError
 from rlpost.estimators import completed
-from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import fields_of, stages_of
+from rlpost.pipeline.effects import fields_of
 from rlpost.recipe.base import words_of
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.presets import (
@@ -200,7 +199,7 @@ def values_read(resolved: ResolvedRecipe) -> Values:
 
     Recipes with the same values compute the same.
     """
-    fields = fields_of(stages_of(resolved, RunState()))
+    fields = fields_of(resolved)
     resolved_values: Values = {"whiten_advantages": resolved.whiten, "unit": resolved.unit}
     if not resolved.estimator.normalises:
         resolved_values |= dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))

@@ -30,10 +30,11 @@ from rlpost.pipeline import run
 from rlpost.pipeline.columns import LENGTH, columns_of
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.effects import fields_behind, leads_to
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import fields_of, stages_behind, stages_of
+from rlpost.pipeline.stages import stages_of
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from rlpost.analysis.difference import DifferenceTotals
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.stages import Stage
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
@@ -200,22 +200,26 @@ class Replayer:
 
     def fields_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
         """Return the fields that can change a stage, computed from what was recorded before it."""
-        return fields_of(self._stages_behind(recipe, name))
+        return fields_behind(self._resolved_behind(recipe, name), name)
 
     def roles_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
         """Return the roles of tokens that a stage is computed from, as `fields_behind`."""
-        stages = self._stages_behind(recipe, name)
-        if recipe.kl_coef == 0 and name != "kl":  # the KL is measured, and changes nothing
-            stages = [stage for stage in stages if "kl" not in stage.changes]
-        return frozenset(role for stage in stages for role in stage.reads)
+        resolved = self._resolved_behind(recipe, name)
+        # KL that is measured changes nothing else.
+        unused = {"kl"} if recipe.kl_coef == 0 and name != "kl" else set()
+        behind = (
+            stage.reads
+            for stage in stages_of(resolved, RunState())
+            if stage.part not in unused and leads_to(stage.part, name, resolved)
+        )
+        return frozenset().union(*behind)
 
-    def _stages_behind(self, recipe: Recipe, name: str) -> list[Stage]:
-        """Return the stages of the pipeline that lead to a recorded stage."""
+    def _resolved_behind(self, recipe: Recipe, name: str) -> ResolvedRecipe:
+        """Return the recipe that computes a recorded stage of those recorded before it."""
         bound = recipe_as_recorded(self.bound(recipe), name)
         bound = bound.model_copy(update={"emit": emitted_names([name], self.resolved(bound))})
         recorded = {stage: stage for stage in self._inputs(recipe, name)}
-        resolved = resolved_for(self.inputs, bound, recorded)
-        return stages_behind(stages_of(resolved, RunState()), name)
+        return resolved_for(self.inputs, bound, recorded)
 
     def _inputs(self, recipe: Recipe, name: str) -> tuple[str, ...]:
         """Return the recorded stages that a stage is computed from."""

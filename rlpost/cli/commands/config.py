@@ -202,10 +202,10 @@ def _completed(recipes: Sequence[Recipe]) -> tuple[list[Recipe], dict[str, str]]
 
 def _fields_read(recipes: Sequence[Recipe]) -> list[str]:
     """Return the fields that recipes read, by stage; none if one lacks a required option."""
-    from rlpost.pipeline.effects import fields_by_stage  # noqa: PLC0415
+    from rlpost.pipeline.effects import fields_with_effect  # noqa: PLC0415
 
     try:
-        return list(dict.fromkeys(name for recipe in recipes for name in fields_by_stage(recipe)))
+        return list(dict.fromkeys(name for recipe in recipes for name in fields_with_effect(recipe)))
     except UsageError:  # such as gdpo, which needs components
         return []
 

@@ -11,10 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rlpost.estimators.base import COMPUTED_TOKENS, fields_read
-from rlpost.pipeline.coupling import coupling_of
-from rlpost.pipeline.data import table_fields
-from rlpost.pipeline.resolved import scans
+from rlpost.estimators.base import COMPUTED_TOKENS
 from rlpost.pipeline.rollout_order import add_order
 from rlpost.pipeline.stages import ages, recorded, top_entropy
 from rlpost.pipeline.stages import off_policy as correction
@@ -28,7 +25,7 @@ from rlpost.pipeline.stages.units import per_unit
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from rlpost.kernels.arrays import Array
     from rlpost.pipeline.data import Batch, Responses
@@ -56,28 +53,16 @@ class Stage:
     """Token columns of earlier stages that `map` and `apply` read."""
     makes: frozenset[str] = frozenset()
     """Token columns that `apply` adds or replaces."""
-    fields: frozenset[str] = frozenset()
-    """Fields of the recipe whose value can change a number on some data, as the recipe is; those of
-    its numerics are `numerics.NAME`. A stage that is off has the field that turns it on."""
-    changes: frozenset[str] = frozenset()
-    """The written columns whose numbers it sets or changes, or would if it were on."""
-    after: str = ""
-    """The column from which its numbers are computed, besides columns of the file; empty: from all
-    that earlier stages compute."""
+    part: str = "input"
+    """The part of the pipeline that it is of, as in `rlpost.pipeline.effects`."""
     observed: bool = False
     """Its pass also computes what measures need of columns of the file, so that later passes begin
     with it if they use no token column of earlier stages."""
-
-    @property
-    def runs(self) -> bool:
-        """Whether it computes anything; else it only names the fields that turn it on."""
-        return bool(self.map or self.reduce or self.apply)
 
 
 def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     """Return the stages of a recipe, in order.
 
-    A stage without `map`, `reduce` and `apply` is off, and names the fields that turn it on.
     Recorded columns take the place of the stages that compute them.
 
     Args:
@@ -86,14 +71,6 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     """
     recipe = resolved.recipe
     return [
-        Stage(
-            "responses",
-            fields=table_fields(
-                recipe,
-                rows_only=resolved.rows_only,
-                coupled=coupling_of(resolved).scope != "response",
-            ),
-        ),
         *_mask_stages(resolved),
         *([version_stage()] if recipe.reads_versions else []),
         *_cut_stages(recipe),
@@ -102,59 +79,20 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
         Stage(
             "weights",
             reduce=per_unit(on_responses.weights, recipe=recipe),
-            fields=on_responses.WEIGHTS,
-            changes=frozenset({"sample_weight"}),
-            after="sample_mask",
+            part="sample_weight",
         ),
         *([] if recipe.numerics.correction == "first" else _filter_stages(recipe)),
-        Stage(
-            "importance weights",
-            **correction.weight_parts(recipe),
-            fields=correction.weight_fields(recipe),
-            changes=frozenset({"is_weight"}),
-            after="sample_mask",
-        ),
+        Stage("importance weights", **correction.weight_parts(recipe), part="is_weight"),
         *([_LOG_RATIO] if resolved.log_ratio else []),
         *([_COMPARED] if resolved.compares_recorded and not resolved.rows_only else []),
     ]
 
 
-def fields_of(stages: Iterable[Stage]) -> frozenset[str]:
-    """Return the fields of the recipe that change a number of these stages on some data."""
-    return frozenset(name for stage in stages for name in stage.fields)
-
-
-def stages_behind(stages: Sequence[Stage], column: str) -> list[Stage]:
-    """Return the stages that lead to one written column: all stages if no stage changes it."""
-    changing = [number for number, stage in enumerate(stages) if column in stage.changes]
-    if not changing:
-        return [*stages]
-    behind = [stages[number] for number in changing]
-    for number in changing:
-        after, before = stages[number].after, stages[:number]
-        behind += stages_behind(before, after) if after else before
-    return [stage for stage in stages if any(stage is other for other in behind)]
-
-
-def fields_behind(stages: Sequence[Stage], column: str) -> frozenset[str]:
-    """Return the fields that can change one written column: those of the stages that lead to it.
-
-    An estimator may set the default of a field of an earlier stage.
-    """
-    return fields_of(stages_behind(stages, column))
-
-
 def _filter_stages(recipe: Recipe) -> list[Stage]:
     """Return the stages of filters; they reject tokens by columns of the file, or by advantages."""
-    return [
-        Stage(
-            "filters",
-            **correction.filter_parts(recipe),
-            fields=correction.filter_fields(recipe),
-            changes=_ADVANTAGES | _CORRECTED,
-            after="sample_mask" if all(one.where == "any" for one in recipe.is_filter) else "",
-        )
-    ]
+    if not recipe.is_filter:
+        return []
+    return [Stage("filters", **correction.filter_parts(recipe), part="filters")]
 
 
 def version_stage() -> Stage:
@@ -165,8 +103,7 @@ def version_stage() -> Stage:
         map=ages.map_versions,
         in_first_pass=True,
         reduce=ages.add_ages,
-        changes=_ADVANTAGES | _CORRECTED | {"sample_weight"},
-        after="sample_mask",
+        part="order",
     )
 
 
@@ -177,13 +114,7 @@ def _cut_stages(recipe: Recipe) -> list[Stage]:
     reads |= correction.roles(recipe) if recipe.batch_filters else frozenset()
     parts = order_parts(ordered, reads)
     return [
-        Stage(
-            f"order of tokens, {bits} bits",
-            **own,
-            changes=_ADVANTAGES | _CORRECTED,
-            after="sample_mask",
-        )
-        for bits, own in parts.items()
+        Stage(f"order of tokens, {bits} bits", **part, part="order") for bits, part in parts.items()
     ]
 
 
@@ -197,8 +128,7 @@ def _credit_stages(resolved: ResolvedRecipe) -> list[Stage]:
     if recipe.numerics.correction == "first":
         accepted = [_of_accepted(stage) for stage in stages] if recipe.is_filter else stages
         return [*_filter_stages(recipe), *accepted]
-    off = Stage("filters", fields=frozenset({"numerics.correction"}))
-    return [*([off] if recipe.is_filter else []), *stages]
+    return stages
 
 
 def _advantage_parts(resolved: ResolvedRecipe) -> list[Stage]:
@@ -225,17 +155,15 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
     groups = Stage(
         "group columns",
         reduce=per_unit(on_responses.group_columns, recipe=recipe),
-        fields=on_responses.group_column_fields(resolved.written),
-        changes=frozenset(GROUP_COLUMNS),
+        part="group columns",
     )
     masks = Stage(
         "sample masks",
         reduce=per_unit(on_responses.sample_masks, recipe=recipe, estimator=resolved.estimator),
-        fields=on_responses.mask_fields(recipe, resolved.estimator),
-        changes=_MASKS,
+        part="masks",
     )
     if "sample_mask" in resolved.recorded:
-        masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask, changes=_MASKS)
+        masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask, part="masks")
     return [
         *unit_stages(resolved),
         *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),
@@ -246,40 +174,24 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
 def unit_stages(resolved: ResolvedRecipe) -> list[Stage]:
     """Return the stages that decide which responses count, and with which raw reward."""
     recipe = resolved.recipe
-    finite = Stage("finite", fields=frozenset({"nonfinite"}))
-    if recipe.nonfinite == "mask" and not resolved.rows_only:
-        finite = replace(
-            finite,
-            reads=token_roles(resolved),
-            map=on_tokens.finite,
-            in_first_pass=True,
-            reduce=on_responses.leave_out_nonfinite,
-            fields=finite.fields | _fields_of_roles(resolved),
-        )
-    attempts = Stage(
-        "attempts",
-        reduce=partial(on_responses.treat_attempts, recipe=recipe),
-        fields=frozenset({"attempts"}),
-        changes=_MASKS,
+    finite = Stage(
+        "finite",
+        reads=token_roles(resolved),
+        map=on_tokens.finite,
+        in_first_pass=True,
+        reduce=on_responses.leave_out_nonfinite,
     )
-    failures = Stage(
-        "failures",
-        reduce=partial(on_responses.treat_failures, recipe=recipe),
-        fields=frozenset({"failures"}),
-        changes=_MASKS,
-    )
-    batches = Stage("batches of rollouts", reduce=partial(on_units.check_rows, resolved=resolved))
-    rollouts = Stage("rollouts", fields=frozenset({"unit"}))
-    if resolved.unit == "rollout":
-        check = partial(on_units.rollouts, resolved=resolved)
-        rollouts = replace(rollouts, reduce=check, fields=rollouts.fields | {"rollout_reward"})
+    attempts = partial(on_responses.treat_attempts, recipe=recipe)
+    failures = partial(on_responses.treat_failures, recipe=recipe)
+    batches = partial(on_units.check_rows, resolved=resolved)
+    rollouts = partial(on_units.rollouts, resolved=resolved)
     return [
         *_order_stages(resolved),
-        finite,
-        *([attempts] if resolved.attempts else []),
-        *([failures] if resolved.failures else []),
-        *([batches] if resolved.has_rollouts else []),
-        rollouts,
+        *([finite] if recipe.nonfinite == "mask" and not resolved.rows_only else []),
+        *([Stage("attempts", reduce=attempts)] if resolved.attempts else []),
+        *([Stage("failures", reduce=failures)] if resolved.failures else []),
+        *([Stage("batches of rollouts", reduce=batches)] if resolved.has_rollouts else []),
+        *([Stage("rollouts", reduce=rollouts)] if resolved.unit == "rollout" else []),
     ]
 
 
@@ -293,35 +205,31 @@ def _stages_to_rewards(resolved: ResolvedRecipe, state: RunState) -> list[Stage]
     early, kl = resolved.recipe.numerics.kl_credit == "response", _kl_stages(resolved, state)
     if resolved.rewards_recorded:
         kl = kl if resolved.charges_kl else []
-        return [Stage("recorded rewards", reduce=recorded.without_rewards), *kl]
+        return [Stage("recorded rewards", reduce=recorded.without_rewards, part="rewards"), *kl]
     if "response_level_rewards" in resolved.recorded:
-        return [Stage("recorded rewards", reduce=recorded.use_rewards), *([] if early else kl)]
-    made = [*_shaping_stages(resolved), *(kl if early else _early_kl_switch(resolved))]
+        rewards = Stage("recorded rewards", reduce=recorded.use_rewards, part="rewards")
+        return [rewards, *([] if early else kl)]
+    shaped = [*_shaping_stages(resolved), *(kl if early else [])]
     if early and "token_level_rewards" in resolved.recorded:
         column = on_rewards.reward_column(resolved.estimator)
-        made = [
+        shaped = [
             Stage(
                 "recorded token rewards",
                 frozenset({recorded.role_of("token_level_rewards")}),
                 map=recorded.sum_token_rewards,
                 in_first_pass=True,
                 reduce=partial(recorded.use_sums, column=column),
+                part="rewards",
             )
         ]
-    return [*made, *_reward_stages(resolved, state), *([] if early else kl)]
-
-
-def _early_kl_switch(resolved: ResolvedRecipe) -> list[Stage]:
-    """Return the stage of a KL penalty in the reward of responses, off."""
-    charges = resolved.kl and resolved.recipe.kl_coef > 0
-    return [Stage("kl", fields=frozenset({"numerics.kl_credit"}))] if charges else []
+    return [*shaped, *_reward_stages(resolved, state), *([] if early else kl)]
 
 
 def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
     shape = Stage(
         "reward shaping",
         reduce=_each(resolved)(on_rewards.shape_rewards, recipe=resolved.recipe),
-        fields=on_rewards.shaping_fields(resolved.recipe, resolved.estimator),
+        part="rewards",
     )
     if resolved.process is None:
         return [shape]
@@ -335,16 +243,9 @@ def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
             on_rewards.add_process_rewards,
             column=column if resolved.process == "response" else None,
         ),
-        fields=_process_fields(resolved),
+        part="rewards",
     )
     return [shape, process]
-
-
-def _process_fields(resolved: ResolvedRecipe) -> frozenset[str]:
-    """Return the fields that decide how process rewards are added."""
-    auto = resolved.recipe.numerics.process_rewards == "auto"
-    outcome = auto and resolved.estimator.outcome
-    return frozenset({"numerics.process_rewards", *(["numerics.outcome"] if outcome else [])})
 
 
 def _each(resolved: ResolvedRecipe) -> Callable[..., Callable[[Responses], Responses]]:
@@ -360,19 +261,13 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     make = partial(on_rewards.make_rewards, resolved=resolved)
     each = _each(resolved)
     normalise = each(on_rewards.normalise_rewards, resolved=resolved, running=state.running)
-    counts = on_rewards.counted_fields(recipe)
-    norms = Stage("reward normalisation", reduce=normalise, fields=on_rewards.norm_fields(resolved))
-    made = Stage("step rewards", reduce=make, fields=counts | fields_read(estimator.rewards))
-    steps = [made] if estimator.rewards else []
+    clip = each(on_rewards.clip_rewards, recipe=recipe)
+    steps = Stage("step rewards", reduce=make, part="rewards")
+    norms = Stage("reward normalisation", reduce=normalise, part="rewards")
     return [
-        *steps,
+        *([steps] if estimator.rewards else []),
         *([] if estimator.normalises else [norms]),
-        Stage(
-            "reward clip",
-            reduce=each(on_rewards.clip_rewards, recipe=recipe),
-            fields=frozenset({"reward_clip"}),
-            changes=frozenset({"response_level_rewards"}),
-        ),
+        Stage("reward clip", reduce=clip, part="rewards"),
     ]
 
 
@@ -382,25 +277,24 @@ _LOG_RATIO = Stage(
     "engine log-ratio",
     frozenset(RATIO_ROLES),
     apply=correction.add_log_ratio,
-    changes=frozenset({"engine_log_ratio"}),
-    after="sample_mask",
+    part="engine_log_ratio",
 )
 _COMPARED = Stage(
-    "comparison", frozenset({recorded.role_of("advantages")}), apply=lambda batch: batch
+    "comparison",
+    frozenset({recorded.role_of("advantages")}),
+    apply=lambda batch: batch,
+    part="comparison",
 )
 """Reads advantages that a trainer recorded, which measures compare with the computed ones."""
 _KL = frozenset({"kl", "row_kl"})
 _REWARDS = frozenset({"token_level_rewards"})
 _CREDIT = frozenset({"advantages", "returns"})
-_ADVANTAGES = _CREDIT | {"raw_advantages", "response_advantage"}
-_MASKS = frozenset({"sample_mask", "final_response_mask"})
-_CORRECTED = _MASKS | {"is_weight"}
 
 
 def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
-    recipe, fields, changes = resolved.recipe, _kl_fields(resolved), frozenset({"kl"})
+    recipe = resolved.recipe
     if not resolved.kl:
-        return [Stage("kl", fields=fields, changes=changes, after="sample_mask")] if fields else []
+        return []
     early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
     maps = early or recipe.kl_target is not None
     column = on_rewards.reward_column(resolved.estimator)
@@ -417,29 +311,9 @@ def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             reduce=charge if early else adapt,
             apply=add,
             makes=_KL,
-            fields=fields,
-            changes=changes,
-            after="sample_mask",
+            part="kl",
         )
     ]
-
-
-def _kl_fields(resolved: ResolvedRecipe) -> frozenset[str]:
-    """Return the fields of KL, if the input has it: whether it is charged, how it is estimated."""
-    recipe, credit = resolved.recipe, resolved.recipe.numerics.kl_credit
-    in_rewards = credit == "return" and _uses_token_rewards(resolved)
-    charges = in_rewards or credit in ("token", "response")
-    if not resolved.has_kl:
-        return frozenset()
-    fields = {"kl_coef"} if charges else set()
-    if recipe.kl_coef > 0:
-        fields |= {"numerics.kl_credit"}
-        fields |= {"kl_target"} if charges else set()
-        fields |= {"numerics.observations"} if in_rewards else set()
-    needed = "kl" in resolved.written or (charges and recipe.kl_coef > 0)
-    if needed and "kl" not in resolved.recorded:
-        fields |= on_tokens.ESTIMATE_KL_FIELDS
-    return frozenset(fields)
 
 
 def _uses_token_rewards(resolved: ResolvedRecipe) -> bool:
@@ -454,10 +328,7 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
     if resolved.rewards_recorded:
         role, add = recorded.role_of("token_level_rewards"), recorded.add_token_rewards
         stage = Stage("recorded token rewards", frozenset({role}), apply=add, makes=_REWARDS)
-        return [stage, _distillation(resolved)]
-    used, written = _uses_token_rewards(resolved), "token_level_rewards" in resolved.written
-    fields = on_tokens.placing_fields(resolved) if used else frozenset()
-    fields |= {"scan"} if used and scans(resolved.estimator) else set()
+        return [replace(stage, part="token rewards"), *_distillation(resolved)]
     stages = []
     if resolved.joins:
         ends = partial(on_rollouts.place_rollout_rewards, recipe=recipe)
@@ -467,32 +338,25 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
         place = partial(on_tokens.place_rewards, recipe=recipe)
         both = recipe.numerics.clip_stages == "response_and_token" and recipe.reward_clip
         makes = frozenset({"token_level_rewards", *(["token_reward_clipped"] if both else [])})
-        stages.append(
-            Stage("token rewards", reads, apply=place, uses=_KL, makes=makes, fields=fields)
-        )
-    elif written:
-        stages.append(Stage("token rewards", fields=fields))
-    switch = frozenset({"whiten_rewards"}) if used and not resolved.rows_only else frozenset()
+        stages.append(Stage("token rewards", reads, apply=place, uses=_KL, makes=makes))
     if recipe.whiten_rewards:
-        own = switch | on_responses.whitening_fields(recipe) if used else frozenset()
-        stages.append(replace(_whitening(recipe, "token_level_rewards"), fields=own))
-    elif switch:
-        stages.append(Stage("reward whitening", fields=switch))
-    stages = [replace(stage, changes=frozenset({"token_level_rewards"})) for stage in stages]
-    return [*stages, _distillation(resolved)]
+        stages.append(_whitening(recipe, "token_level_rewards"))
+    stages = [replace(stage, part="token rewards") for stage in stages]
+    return [*stages, *_distillation(resolved)]
 
 
-def _distillation(resolved: ResolvedRecipe) -> Stage:
-    recipe, off = resolved.recipe, Stage("distillation", fields=frozenset({"teachers"}))
+def _distillation(resolved: ResolvedRecipe) -> list[Stage]:
     if not resolved.distilled:
-        return off
-    return replace(
-        off,
-        reads=_teacher_roles(resolved),
-        apply=partial(on_tokens.add_distillation, recipe=recipe),
-        makes=frozenset({"distillation"}),
-        fields=off.fields | on_tokens.ESTIMATE_KL_FIELDS,
-    )
+        return []
+    return [
+        Stage(
+            "distillation",
+            reads=_teacher_roles(resolved),
+            apply=partial(on_tokens.add_distillation, recipe=resolved.recipe),
+            makes=frozenset({"distillation"}),
+            part="estimator",
+        )
+    ]
 
 
 def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
@@ -500,9 +364,8 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     if "raw_advantages" in resolved.recorded:
         reads = frozenset({recorded.role_of("raw_advantages")})
         add = recorded.add_advantages
-        return [Stage("recorded advantages", reads, apply=add, makes=_CREDIT)]
+        return [Stage("recorded advantages", reads, apply=add, makes=_CREDIT, part="estimator")]
     stages = _position_stages(resolved) if estimator.token_weights else []
-    fields = _estimator_fields(resolved)
     if resolved.joins:
         joined = partial(on_rollouts.join_heads, recipe=recipe, estimator=estimator)
         stages.append(
@@ -512,29 +375,25 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
                 map=partial(on_rollouts.map_heads, recipe=recipe, estimator=estimator),
                 reduce=joined,
                 uses=_REWARDS,
-                fields=fields,
             )
         )
     if not resolved.plain:
         reads = (frozenset(estimator.token_columns) - {*COMPUTED_TOKENS}) | _behind(recipe)
         apply = partial(on_tokens.estimate, recipe=recipe, estimator=estimator)
         uses = _REWARDS | {*COMPUTED_TOKENS}
-        stages.append(
-            Stage(estimator.name, reads, apply=apply, uses=uses, makes=_CREDIT, fields=fields)
-        )
+        stages.append(Stage(estimator.name, reads, apply=apply, uses=uses, makes=_CREDIT))
     else:
         score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
         reduce = _each(resolved)(on_responses.estimate, recipe=recipe, estimator=estimator)
         # The measures of filters that come first need their columns of the file.
         observed = not (recipe.is_filter and recipe.numerics.correction == "first")
-        stage = Stage(estimator.name, map=score, reduce=reduce, uses=_REWARDS, fields=fields)
+        stage = Stage(estimator.name, map=score, reduce=reduce, uses=_REWARDS)
         stages.append(replace(stage, observed=observed))
     if estimator.over_batch and recipe.options["batch_over"] == "responses":
         reduce = per_unit(
             on_responses.normalise_credit, recipe=recipe, over_batch=estimator.over_batch
         )
-        fields = on_rewards.counted_fields(recipe) | {"options.batch_eps"}
-        stages.append(Stage("batch normalisation", reduce=reduce, fields=fields))
+        stages.append(Stage("batch normalisation", reduce=reduce))
     if resolved.plain and not resolved.constant:
         stages.append(Stage("credit of tokens", apply=on_tokens.spread_credit, makes=_CREDIT))
     if resolved.charged:
@@ -542,28 +401,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         charged = partial(on_tokens.charge_tokens, recipe=recipe, returns=both)
         uses = _CREDIT | _KL | {"distillation"}
         stages.append(Stage("token charges", apply=charged, uses=uses, makes=_CREDIT))
-    return [replace(stage, changes=_ADVANTAGES) for stage in stages]
-
-
-def _estimator_fields(resolved: ResolvedRecipe) -> frozenset[str]:
-    """Return the fields that decide which estimator there is, and those that it reads.
-
-    An estimator of tokens gets the columns of whole responses, with or without observations,
-    unless it treats each token alone.
-    """
-    recipe, estimator = resolved.recipe, resolved.estimator
-    fields = estimator.fields | {"estimator"} | on_responses.estimate_fields(recipe, estimator)
-    if "norm_std" in estimator.keywords and recipe.norm_std == "none":
-        fields -= on_rewards.DIVISOR
-    fields |= {"numerics.outcome"} if estimator.outcome else set()
-    fields |= {"options.batch_over"} if estimator.over_batch else set()
-    fields |= {"scan"} if scans(estimator) else set()
-    if estimator.level == "response" or resolved.rows_only:
-        return fields
-    fields |= {"numerics.terminal_reward"} if "token_rewards" in estimator.columns else set()
-    connected = not {"offsets", "mask"}.isdisjoint(estimator.parameters)
-    fields |= {"bootstrap"} if resolved.bootstraps else set()
-    return fields | ({"numerics.observations"} if connected else set())
+    return [replace(stage, part="estimator") for stage in stages]
 
 
 def _behind(recipe: Recipe) -> frozenset[str]:
@@ -574,11 +412,7 @@ def _behind(recipe: Recipe) -> frozenset[str]:
 def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
     return [
-        Stage(
-            "position layout",
-            reduce=partial(on_tokens.add_slots, recipe=recipe),
-            fields=on_tokens.position_fields(recipe, estimator),
-        ),
+        Stage("position layout", reduce=partial(on_tokens.add_slots, recipe=recipe)),
         Stage(
             "position baselines",
             on_tokens.weight_roles(recipe, estimator) | _behind(recipe),
@@ -592,41 +426,26 @@ def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
 
 
 def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
-    recipe, stages = resolved.recipe, []
-    fields = frozenset({"whiten_advantages"})
-    fields |= on_responses.whitening_fields(recipe) if resolved.whiten else set()
-    changes = {"advantages", "response_advantage"}
-    whitening = Stage(
-        "advantage whitening",
-        fields=fields,
-        changes=frozenset(changes | ({"returns"} if resolved.whitened_returns else set())),
-    )
-    if not resolved.whiten:
-        stages.append(whitening)
-    elif resolved.constant:
+    recipe, stages = resolved.recipe, list[Stage]()
+    if resolved.whiten and resolved.constant:
         reduce = partial(on_responses.whiten, recipe=recipe, returns=resolved.whitened_returns)
-        stages.append(replace(whitening, reduce=reduce))
-    else:
-        own = _whitening(recipe, "advantages")
-        stages.append(replace(own, fields=fields, changes=whitening.changes))
+        stages.append(Stage("advantage whitening", reduce=reduce))
+    elif resolved.whiten:
+        stages.append(_whitening(recipe, "advantages"))
         if resolved.whitened_returns:
-            stages.append(
-                Stage("returns", apply=on_tokens.returns_as_advantages, uses=_CREDIT, makes=_CREDIT)
-            )
-    clip = Stage("advantage clip", fields=frozenset({"advantage_clip"}), changes=frozenset(changes))
+            apply = on_tokens.returns_as_advantages
+            stages.append(Stage("returns", apply=apply, uses=_CREDIT, makes=_CREDIT))
     if not resolved.constant:
-        apply, both = partial(on_tokens.clip_and_mask, recipe=recipe), _CREDIT | {"raw_advantages"}
-        clip = replace(clip, apply=apply, uses=both, makes=both)
+        clip, both = partial(on_tokens.clip_and_mask, recipe=recipe), _CREDIT | {"raw_advantages"}
+        stages.append(Stage("advantage clip", apply=clip, uses=both, makes=both))
     elif recipe.advantage_clip is not None:
-        clip = replace(clip, reduce=partial(on_responses.clip_advantages, recipe=recipe))
-    mask = Stage(
-        "top entropy", fields=frozenset({"top_entropy_quantile"}), changes=frozenset(changes)
-    )
+        clip_rows = partial(on_responses.clip_advantages, recipe=recipe)
+        stages.append(Stage("advantage clip", reduce=clip_rows))
     if recipe.top_entropy_quantile is not None:
-        apply = partial(top_entropy.keep_top_entropy, recipe=recipe)
-        mask = replace(mask, reads=top_entropy.roles(recipe), apply=apply, uses=_CREDIT)
-        mask = replace(mask, makes=_CREDIT | {top_entropy.CHOSEN})
-    return [*stages, clip, mask]
+        keep = partial(top_entropy.keep_top_entropy, recipe=recipe)
+        reads, makes = top_entropy.roles(recipe), _CREDIT | {top_entropy.CHOSEN}
+        stages.append(Stage("top entropy", reads, apply=keep, uses=_CREDIT, makes=makes))
+    return [replace(stage, part="advantages") for stage in stages]
 
 
 def _whitening(recipe: Recipe, column: str) -> Stage:
@@ -655,16 +474,6 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     if "token_level_rewards" in resolved.recorded:
         process = frozenset({recorded.role_of("token_level_rewards")})
     return resolved.kl_reads | estimator | process | weights | corrected | _teacher_roles(resolved)
-
-
-def _fields_of_roles(resolved: ResolvedRecipe) -> frozenset[str]:
-    """Return the fields that choose the roles of KL, even if it is only measured."""
-    recipe, measurable = resolved.recipe, resolved.has_kl
-    names = {"numerics.kl_policy"} if resolved.kl or resolved.distilled else set()
-    names |= {"kl_estimator"} if measurable or resolved.distilled else set()
-    alone = recipe.kl_estimator is None and "kl" not in resolved.written
-    names |= {"kl_coef"} if measurable and alone else set()
-    return frozenset(names | ({"is_policy"} if recipe.compares_engine else set()))
 
 
 def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:

@@ -35,7 +35,7 @@ from rlpost.pipeline.stages.ages import VERSION, ages
 from rlpost.pipeline.stages.batch_order import kept_in_order
 from rlpost.pipeline.stages.responses import some_left
 from rlpost.pipeline.stages.tokens import partial_mask
-from rlpost.recipe.recipe import PROXIMAL, UNCLAMPED, Filter
+from rlpost.recipe.recipe import PROXIMAL, Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,26 +81,6 @@ def corrected(batch: Batch, recipe: Recipe) -> Array:
         return values
     infer = batch["infer_log_probs"]
     return proximal_log_probs(values, infer, ages(batch), how=recipe.is_policy)
-
-
-def filter_fields(recipe: Recipe) -> frozenset[str]:
-    """Return the fields that filters read."""
-    names = {"is_filter"}
-    if recipe.is_filter:
-        names.add("numerics.correction")
-        names |= {"is_policy"} if recipe.compares_engine else set()
-        if any(one.measure not in UNCLAMPED for one in recipe.is_filter):
-            names.add("numerics.is_filter_clamp")
-    return frozenset(names)
-
-
-def weight_fields(recipe: Recipe) -> frozenset[str]:
-    """Return the fields that importance weights read."""
-    names = {"is_weight"}
-    if recipe.is_weight is not None:
-        names |= {"is_cap", "is_mask", "is_policy"}
-        names |= {"numerics.is_clamp", "numerics.is_observations"}
-    return frozenset(names)
 
 
 def filter_parts(recipe: Recipe) -> dict[str, Any]:

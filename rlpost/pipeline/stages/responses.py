@@ -11,7 +11,7 @@ import numpy as np
 
 from rlpost.errors import DataError
 from rlpost.estimators.base import option_values
-from rlpost.estimators.groups import raw, weighted_scores
+from rlpost.estimators.groups import weighted_scores
 from rlpost.kernels import rewards
 from rlpost.kernels.codes import keyed_extremes
 from rlpost.kernels.kl import adaptive_coefficients
@@ -31,22 +31,18 @@ from rlpost.pipeline.failures import failed_units, failure_ends, named_failures
 from rlpost.pipeline.rollout_order import order_of
 from rlpost.pipeline.stages.ages import MEAN_AGE
 from rlpost.pipeline.stages.rewards import (
-    COUNTABLE,
-    DIVISOR,
     batch_moments,
     countable,
     counted,
-    counted_fields,
     group_statistics,
     per_group,
     total_rewards,
 )
 from rlpost.pipeline.stages.units import combine, per_unit
-from rlpost.recipe.recipe import GROUP_COLUMNS, MASKS
 from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from rlpost.estimators import Estimator
     from rlpost.kernels.moments import Floats, Integers, Mask
@@ -97,23 +93,14 @@ def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
     return responses
 
 
-def mask_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
-    """Return the fields that `sample_masks` reads."""
-    fields = frozenset(MASKS) | (COUNTABLE if _drops_groups(recipe) else frozenset())
-    reads_parts = recipe.drop_equal_rewards and "components" in estimator.columns
-    return fields | (_PARTS if reads_parts else frozenset())
-
-
 def _drops_groups(recipe: Recipe) -> bool:
     """Return whether a mask drops whole prompt groups."""
     by_reward = recipe.drop_difficulty is not None or recipe.drop_equal_rewards
     return by_reward or recipe.drop_single
 
 
-_DIVIDED_BY = [name.removeprefix("numerics.") for name in sorted(DIVISOR)]
+_DIVIDED_BY = ("norm_ddof", "norm_eps", "norm_floor")
 _TINY = 1e-300
-_PARTS = frozenset({"component_weights", "norm_mean", "norm_std"})
-"""The fields that decide whether components cancel."""
 
 
 def sample_masks(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
@@ -201,13 +188,6 @@ def _equal_components(responses: Responses, recipe: Recipe, rows: Mask) -> Mask:
     return equal
 
 
-def group_column_fields(written: Collection[str]) -> frozenset[str]:
-    """Return the fields that the written columns of groups depend on."""
-    if {*GROUP_COLUMNS}.isdisjoint(written):
-        return frozenset()
-    return COUNTABLE | {*(["pass_threshold"] if "group_pass_rate" in written else [])}
-
-
 def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add size, mean, deviation and pass rate of each response's group, by raw reward."""
     rows, reward = countable(responses, recipe), responses["reward"]
@@ -266,16 +246,6 @@ def charge_kl(
         charge = combine(responses, charge, recipe.rollout_reward, responses["valid"])
     charge = np.where(responses["valid"], charge, 0.0)
     return responses.with_(**{column: responses[column] - charge})
-
-
-def estimate_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
-    """Return the fields that `estimate` reads, besides the options of an estimator of responses."""
-    if estimator.level == "token":
-        return frozenset()
-    grouped = "offsets" in estimator.parameters
-    fields = COUNTABLE if estimator.function is raw else counted_fields(recipe)
-    fields |= {"numerics.single"} if grouped and "single" not in estimator.keywords else set()
-    return fields | {*(["numerics.constant"] if _compares_group(estimator) else [])}
 
 
 def _compares_group(estimator: Estimator) -> bool:
@@ -427,16 +397,6 @@ def normalise_credit(
     return responses.with_(credit=credit, credit_returns=credit)
 
 
-def whitening_fields(recipe: Recipe) -> frozenset[str]:
-    """Return the fields of every whitening; ε and ddof only if it divides by a deviation."""
-    numerics = recipe.numerics
-    divided = {"numerics.whiten_eps", "numerics.whiten_ddof"}
-    divided |= {"numerics.whiten_floor"} if numerics.whiten_eps > 0 else set()
-    return frozenset(
-        {"numerics.whiten_scale"} | (divided if numerics.whiten_scale == "std" else set())
-    )
-
-
 def whiten(responses: Responses, *, recipe: Recipe, returns: bool) -> Responses:
     """Whiten `credit` over the kept policy tokens of each batch; `credit_returns` if `returns`."""
     credit = responses["credit"]
@@ -492,10 +452,6 @@ def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:
     return responses.with_(
         credit=credit.clip(-bound, bound), credit_clipped=abs(credit) > bound, raw_credit=raw
     )
-
-
-WEIGHTS = frozenset({"difficulty_weight", "length_weight", "age_decay"})
-"""The fields that `weights` reads."""
 
 
 def weights(responses: Responses, *, recipe: Recipe) -> Responses:

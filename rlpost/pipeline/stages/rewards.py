@@ -35,17 +35,6 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
-COUNTABLE = frozenset({"numerics.empty"})
-"""The fields that `countable` reads."""
-
-
-def counted_fields(recipe: Recipe) -> frozenset[str]:
-    """Return the fields that `counted` reads; there may be no mask that drops a response."""
-    first = recipe.numerics.correction == "first" and recipe.rejects_responses
-    drops = first or recipe.failures == "mask" or recipe.has_masks
-    return COUNTABLE | {*(["mask_before_norm"] if drops else [])}
-
-
 def countable(responses: Responses, recipe: Recipe) -> Mask:
     """Return which responses statistics of raw rewards count, [N] bool: masks use these."""
     rows = responses["valid"]
@@ -62,19 +51,6 @@ def total_rewards(responses: Responses) -> Floats:
     """Return the raw reward of each response, and the sum of its process rewards if it has any."""
     raw = responses["reward"]
     return raw + responses["process"] if "process" in responses else raw
-
-
-def shaping_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
-    """Return the fields that `shape_rewards` reads; none if the estimator replaces the result."""
-    if estimator.rewards is not None and "rewards" not in estimator.reward_columns:
-        return frozenset()
-    switches = ("reward_scale", "overlong_penalty", "truncation_penalty", "group_length_penalty")
-    lengths = {"numerics.penalty_length", "numerics.penalty_floor"}
-    return (
-        frozenset(switches)
-        | (lengths if recipe.overlong_penalty is not None else set())
-        | (counted_fields(recipe) if recipe.group_length_penalty is not None else set())
-    )
 
 
 def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -141,37 +117,6 @@ def make_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses
     computed = np.zeros_like(responses["rewards"])
     computed[rows] = estimator.make_rewards(columns, recipe)
     return responses.with_(rewards=computed)
-
-
-DIVISOR = frozenset({"numerics.norm_eps", "numerics.norm_ddof", "numerics.norm_floor"})
-"""The fields of a deviation that divides rewards."""
-
-
-def norm_fields(resolved: ResolvedRecipe) -> frozenset[str]:
-    """Return the fields that `normalise_rewards` reads."""
-    mean_of, std_of = resolved.norm
-    fields = frozenset({"norm_mean", "norm_std"})
-    if mean_of == std_of == "none":
-        return fields
-    fields |= counted_fields(resolved.recipe) | {"numerics.single"}
-    fields |= DIVISOR if std_of != "none" else set()
-    return fields | {*(["numerics.constant"] if _divides_constant(resolved) else [])}
-
-
-def _divides_constant(resolved: ResolvedRecipe) -> bool:
-    """Return whether `constant` can change a number.
-
-    Rewards of a group may be equal to rounding, and identical rewards of a set minus its mean are
-    0, which is divided by ε. Running statistics are those of a domain, which may have one response
-    of a group.
-    """
-    (mean_of, std_of), numerics = resolved.norm, resolved.recipe.numerics
-    scopes = {mean_of, std_of}
-    if not scopes.isdisjoint(("group", "others")):
-        return True
-    if std_of not in ("none", "others") and numerics.norm_eps == numerics.norm_floor == 0:
-        return True
-    return numerics.single == "zero_always" or std_of not in (mean_of, "none")
 
 
 def normalise_rewards(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.estimators.base import fields_read, option_values
+from rlpost.estimators.base import option_values
 from rlpost.kernels.arrays import Array, namespace, on_host
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import token_moments
@@ -32,7 +32,7 @@ from rlpost.kernels.segments import (
     starts_after_observations,
 )
 from rlpost.pipeline.data import NEXT_VALUE
-from rlpost.pipeline.stages.rewards import counted, counted_fields
+from rlpost.pipeline.stages.rewards import counted
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from rlpost.estimators import Estimator
     from rlpost.pipeline.data import Batch, Responses
-    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
 
 
@@ -69,12 +68,6 @@ def add_kl(batch: Batch, *, recipe: Recipe) -> Batch:
     return masked.with_(row_kl=kl) if recipe.numerics.observations == "policy" else masked
 
 
-ESTIMATE_KL_FIELDS = frozenset(
-    {"kl_estimator", "numerics.kl_policy", "numerics.log_ratio_clamp", "numerics.kl_clamp"}
-)
-"""The fields that an estimate of KL reads."""
-
-
 def _kl(batch: Batch, reference: str, recipe: Recipe) -> Array:
     """Return the KL from the log-probs in a column, per token."""
     numerics, estimator = recipe.numerics, recipe.kl_kind
@@ -99,18 +92,6 @@ def add_distillation(batch: Batch, *, recipe: Recipe) -> Batch:
     for name, weight in recipe.teachers.items():
         total = total + weight * _kl(batch, f"teacher:{name}", recipe)
     return batch.with_(distillation=batch.only(total))
-
-
-def placing_fields(resolved: ResolvedRecipe) -> frozenset[str]:
-    """Return the fields that `place_rewards` reads, besides those of KL.
-
-    A second clip changes token rewards only if they are more than the clipped reward.
-    """
-    recipe, bounds = resolved.recipe, resolved.recipe.reward_clip
-    penalty = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
-    more = penalty or resolved.process == "token" or (bounds is not None and bounds[0] > 0)
-    clips = {*(["numerics.clip_stages"] if bounds is not None and more else [])}
-    return frozenset({"numerics.terminal_reward"} | clips)
 
 
 def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
@@ -382,12 +363,6 @@ def clip_and_mask(batch: Batch, *, recipe: Recipe) -> Batch:
     advantages = inside(advantages, mask)
     returns = advantages if same else inside(returns, mask)
     return batch.with_(**added, advantages=advantages, returns=returns)
-
-
-def position_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
-    """Return the fields of baselines by position, besides those of the estimator."""
-    functions = (estimator.token_positions, estimator.position_baselines)
-    return counted_fields(recipe).union({"numerics.single"}, *map(fields_read, functions))
 
 
 def add_slots(responses: Responses, *, recipe: Recipe) -> Responses:
