@@ -47,6 +47,7 @@ ROOMS = (
     "cleanups",  # what is undone if the process ends early
     "optional",  # extras that may not be installed
     "errors",
+    "findings",  # how a check is declared, and what it found
     "redaction",  # URLs without their secrets
     "_version",
 )

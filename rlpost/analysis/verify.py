@@ -35,12 +35,13 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.findings import texts_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.output.metadata import FileMetadata, cut
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
-from rlpost.pipeline.summary import summarise, texts_of
+from rlpost.pipeline.summary import summarise
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.named import NamedByUser
 

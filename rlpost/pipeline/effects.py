@@ -71,12 +71,10 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
     groups = recipe.drop_difficulty is not None or recipe.drop_equal_rewards or recipe.drop_single
     norms = rewarded and not estimator.normalises
     normed, divided = norms and {mean_of, std_of} != {"none"}, norms and std_of != "none"
-    by_group = mean_of in ("group", "others")
-    flat = (std_of not in ("none", "others") and numerics.norm_eps == numerics.norm_floor == 0) or (
-        std_of == "running"
-        if by_group
-        else numerics.single == "zero_always" or std_of not in (mean_of, "none")
-    )
+    # Equal rewards of a set minus its mean are 0, or rounding in a group, and are divided by ε.
+    flat = not {"group", "others"}.isdisjoint(resolved.norm) or numerics.single == "zero_always"
+    flat |= std_of not in (mean_of, "none")
+    flat |= std_of not in ("none", "others") and numerics.norm_eps == numerics.norm_floor == 0
     # Where KL can be charged, and what estimates it.
     used = resolved.reads_rewards or "token_level_rewards" in resolved.written
     in_rewards = numerics.kl_credit == "return" and used
@@ -123,6 +121,8 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
         ("group columns", "numerics.empty", not {*GROUP_COLUMNS}.isdisjoint(resolved.written)),
         ("group columns", "pass_threshold", "group_pass_rate" in resolved.written),
         ("masks", " ".join(MASKS), "sample_mask" not in recorded),
+        ("masks", "component_weights norm_mean norm_std", recipe.drop_equal_rewards
+         and "components" in estimator.columns and "sample_mask" not in recorded),
         ("masks", "numerics.empty", groups and "sample_mask" not in recorded),
         ("rewards", "reward_scale overlong_penalty truncation_penalty", shaped),
         ("rewards", "group_length_penalty", shaped),
@@ -159,6 +159,8 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
         ("estimator", "numerics.empty" if estimator.function is raw else counted,
          credit and not of_tokens),
         ("estimator", "numerics.single", credit and not of_tokens and grouped),
+        ("estimator", "numerics.constant", credit and not of_tokens and not estimator.of_user
+         and "offsets" in estimator.parameters),
         ("estimator", "numerics.outcome", credit and estimator.outcome),
         ("estimator", "options.batch_over", credit and estimator.over_batch),
         ("estimator", "scan", credit and scans(estimator)),

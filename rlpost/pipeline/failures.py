@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.display.text import counted, most_frequent, value_list
+from rlpost.display.text import most_frequent
 from rlpost.io import arrow
 from rlpost.io.finish_reasons import is_readable, plain_reasons
 from rlpost.pipeline.data import ATTEMPTS, FAILURE, LEFT_OUT
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rlpost.kernels.rollouts import RolloutOrder
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
     Codes = NDArray[np.int64]
@@ -137,21 +136,6 @@ class FailureCounts:
                 "superseded": self.superseded,
             }
         return entries
-
-    def warnings(self, recipe: Recipe, columns: ColumnMap) -> list[str]:
-        """Return the warnings of responses that count, though they failed or were replaced."""
-        texts = []
-        if self.failed and recipe.failures == "keep":
-            texts.append(
-                f"{counted(self.failed, 'failed response')} (`{columns.column(FAILURE)}`: "
-                f"{value_list(self.reasons)}) count as any other: --failures drop leaves them out"
-            )
-        if self.superseded and recipe.attempts == "all":
-            texts.append(
-                f"{counted(self.superseded, 'row')} of which there is a later attempt (by "
-                f"`{attempt_columns(columns)}`) count too: --attempts newest leaves them out"
-            )
-        return texts
 
 
 def attempt_columns(columns: ColumnMap) -> str:

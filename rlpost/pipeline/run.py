@@ -25,6 +25,7 @@ from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of_rows
 from rlpost.pipeline.device import AUTO, CPU, Device, single_threaded
 from rlpost.pipeline.engine import Engine
+from rlpost.pipeline.findings import texts_of
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
 from rlpost.pipeline.output.files import check_writable
 from rlpost.pipeline.output.metadata import FileMetadata
@@ -39,7 +40,6 @@ from rlpost.pipeline.summary import (
     summarise,
     summary_of,
     summary_part,
-    texts_of,
 )
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import EXTRA, WRITTEN

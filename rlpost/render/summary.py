@@ -28,6 +28,7 @@ from rlpost.display.text import (
 )
 from rlpost.display.trends import Trend, trend_blocks, trend_table
 from rlpost.pipeline.device import CPU
+from rlpost.pipeline.findings import NO_SIGNAL, texts_of
 from rlpost.pipeline.measures import (
     COMPONENT,
     DROPPED,
@@ -40,7 +41,6 @@ from rlpost.pipeline.measures import (
     WITH_REWARD,
     whole,
 )
-from rlpost.pipeline.summary import NO_SIGNAL, texts_of
 from rlpost.pipeline.words import mask_flags
 from rlpost.recipe.recipe import Recipe
 

@@ -2,7 +2,7 @@
 
 import math
 
-from rlpost.pipeline.summary import texts_of
+from rlpost.pipeline.findings import texts_of
 
 NOTHING = {"count": 0, "total": 0, "mean": None, "value": None}
 

@@ -25,11 +25,11 @@ from rlpost.analysis.compare.measures import (
 )
 from rlpost.analysis.compare.sides import file_side, read_rows, recipe_side
 from rlpost.analysis.difference import ColumnChunk, align, finite
-from rlpost.analysis.findings import Finding
 from rlpost.analysis.responses import columns as lists
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
+from rlpost.findings import Finding
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.system import cores, keep_freed_memory

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.analysis.difference import column_chunk, recomputed, without_totals
-from rlpost.analysis.findings import Finding
 from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError, closest
+from rlpost.findings import Finding
 from rlpost.io.arrow import is_list, is_number
 from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.io.threads import prefetch

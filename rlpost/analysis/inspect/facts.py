@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost._version import __version__
-from rlpost.analysis.findings import Place
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts
 from rlpost.analysis.inspect.causes import causes_of
 from rlpost.analysis.inspect.estimates import (
@@ -39,6 +38,7 @@ from rlpost.analysis.inspect.responses import (
 )
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, select_columns
 from rlpost.errors import UsageError, no_such
+from rlpost.findings import Place
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of

@@ -12,8 +12,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rlpost.analysis.findings import Finding, Level
 from rlpost.display.text import counted
+from rlpost.findings import Finding, Level
 
 SCHEMA_VERSION = 2
 Json = dict[str, Any]

@@ -21,7 +21,7 @@ from rlpost.display.text import counted, number
 from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
 from rlpost.io.memory_limit import memory_limit
 from rlpost.losses.config import LossConfig
-from rlpost.pipeline.summary import finding
+from rlpost.pipeline.findings import finding
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions
 

@@ -17,13 +17,16 @@ from rlpost.io.paths import PathText, parse_path
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.findings import OF_ROWS, ResponseFacts, RunFacts, finding, findings_of
+from rlpost.pipeline.loss_measures import BY_CELL
 from rlpost.pipeline.loss_plan import bind_losses
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted, mask_metadata
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
 from rlpost.pipeline.run import check_clash, engine_for, published, write_files
-from rlpost.pipeline.summary import finding, response_facts, rollout_warnings, run_summary
+from rlpost.pipeline.summary import response_facts, run_summary
+from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import LOSS_COLUMNS, Recipe
 from rlpost.recipe.semantics import SEMANTICS
@@ -88,17 +91,18 @@ def loss(
             rewritten = published(engine, publish)
         with engine.clock.summary():
             summary = summarise_losses(plan, responses, totals, configs)
-        texts: dict[str, list[str]] = {}
+        facts_of_responses = ResponseFacts() if stored else response_facts(plan, responses)
+        sums = totals[f"{variants_of(configs)[0].prefix}{BY_CELL}"].total()
+        run = RunFacts(plan, facts_of_responses, sums, summary, summary["nonfinite"])
+        findings = findings_of(run, *OF_ROWS)
         if stored:
             final, sample = (name in plan.columns for name in (FINAL_MASK, "sample_mask"))
             lost = lost_mask(source, final=final, sample=sample)
-            texts["semantics"] = semantics_warnings(source.files, source.footers)
-            texts["lost_mask"] = [f"{lost}, and all count in the loss"] if lost else []
-        else:
-            texts = rollout_warnings(plan, response_facts(plan, responses))
-        texts["stages"] = responses.notes.get("warnings", [])
-        findings = [finding(check, text) for check, part in texts.items() for text in part]
-        findings += loss_findings(plan, summary, totals, configs)
+            other = semantics_warnings(source.files, source.footers)
+            findings = [finding("semantics", text) for text in other]
+            text = f"{lost}, and all count in the loss"
+            findings += [finding("lost_mask", text)] if lost else []
+        findings += loss_findings(run, configs)
         files, clock = [file.path for file in source.files], engine.clock
         facts = run_summary(plan, files, engine.device.name)
         facts |= {"outputs": [str(target) for target in targets], "rewritten": rewritten}

@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlpost.display.text import counted, percent
 from rlpost.kernels.segments import position_range
 from rlpost.losses.config import behaviour_of
+from rlpost.pipeline.findings import (
+    COMMON,
+    finding,
+    findings_of,
+    no_advantages,
+    positive_warning,
+)
 from rlpost.pipeline.loss_measures import (
     BY_BATCH,
     BY_CELL,
@@ -20,14 +27,7 @@ from rlpost.pipeline.loss_measures import (
     loss_facts,
     policy_tokens,
 )
-from rlpost.pipeline.summary import (
-    NO_SIGNAL,
-    common_warnings,
-    finding,
-    nonfinite,
-    positive_warning,
-    roles_of,
-)
+from rlpost.pipeline.summary import nonfinite, roles_of
 from rlpost.pipeline.totals import Sets
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.flags import flag_of
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.findings import RunFacts
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.totals import TotalsBy
 
@@ -142,25 +143,18 @@ def _range(first: int, last: int | None) -> str:
     return f"from {first}" if last is None else f"{first} to {last}"
 
 
-def _no_advantages(advantage: Json) -> list[str]:
-    return [NO_SIGNAL] if advantage["min"] == advantage["max"] == 0 else []
-
-
-def loss_findings(
-    plan: Plan, summary: Json, totals: TotalsBy, configs: Sequence[LossConfig]
-) -> Iterator[Json]:
+def loss_findings(run: RunFacts, configs: Sequence[LossConfig]) -> Iterator[Json]:
     """Yield what makes the numbers of a run less reliable than they seem."""
-    columns, facts = plan.columns, summary["facts"]
+    columns, summary, sums = run.plan.columns, run.summary, run.totals
+    facts = summary["facts"]
     ratio, ess = facts["ratio"]["all"], facts["ratio_ess"]["all"]["value"]
     old = columns.column(behaviour_role(summary["behaviour"]))
     new = columns.column("log_probs")
     empty = facts["without_tokens"]["all"]["total"] - summary["nonfinite"]
-    sums = totals[f"{variants_of(configs)[0].prefix}{BY_CELL}"].total()
     losses = settings_of(summary)[0]["facts"]["policy_loss"]
     lost = sum(losses[key]["count"].count(0) for key in ("step", "batch") if key in losses)
-    common = common_warnings(plan, summary["nonfinite"]).items()
-    yield from (finding(name, text) for name, texts in common for text in texts)
-    yield from (finding("no_advantages", x) for x in _no_advantages(facts["advantage"]["all"]))
+    yield from findings_of(run, *COMMON)
+    yield from (finding("no_advantages", text) for text in no_advantages(run))
     if old == new:
         text = f"current and old log-probs are the same column, `{new}`"
         yield finding("same_log_probs", text)
@@ -184,7 +178,7 @@ def loss_findings(
         text += "token: these are probabilities; log-probs, their logarithms, are needed"
         if count:
             likely = low >= 0 and high <= 1
-            text = text if likely else positive_warning(plan, role, count, high)
+            text = text if likely else positive_warning(run.plan, role, count, high)
             yield finding("not_log_probs", text)
     most = max(-sums.lows["log_ratio"], sums.highs["log_ratio"])
     for clamp in sorted({config.clamp for config in configs if math.isfinite(config.clamp)}):

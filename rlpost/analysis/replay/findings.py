@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.findings import Check, Finding, Registry
 from rlpost.analysis.replay.candidates import nested, value_of
 from rlpost.analysis.replay.evidence import Evidence
 from rlpost.analysis.replay.rollouts import NumberColumn
@@ -26,6 +25,7 @@ from rlpost.analysis.replay.search import (
 from rlpost.analysis.replay.stages import with_column
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
+from rlpost.findings import Check, Finding, Registry
 from rlpost.recipe.base import words_of
 from rlpost.recipe.presets import merged
 from rlpost.recipe.recipe import Recipe

@@ -205,7 +205,9 @@ def _fields_read(recipes: Sequence[Recipe]) -> list[str]:
     from rlpost.pipeline.effects import fields_with_effect  # noqa: PLC0415
 
     try:
-        return list(dict.fromkeys(name for recipe in recipes for name in fields_with_effect(recipe)))
+        return list(
+            dict.fromkeys(name for recipe in recipes for name in fields_with_effect(recipe))
+        )
     except UsageError:  # such as gdpo, which needs components
         return []
 

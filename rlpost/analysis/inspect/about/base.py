@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rlpost.analysis.findings import Check, Registry
 from rlpost.display.page import Page
+from rlpost.findings import Check, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

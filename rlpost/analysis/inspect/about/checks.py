@@ -13,8 +13,8 @@ from rlpost.display.tables import TextTable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.analysis.findings import Finding, Place
     from rlpost.analysis.inspect.model import CheckRun, Facts
+    from rlpost.findings import Finding, Place
 
 
 MOST_PLACES = 3  # below a finding of the overview

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import polars as pl
 
-from rlpost.analysis.findings import Check, Finding, Place, Registry
 from rlpost.analysis.inspect.model import CheckRun
 from rlpost.display.text import counted, plural, share
+from rlpost.findings import Check, Finding, Place, Registry
 from rlpost.pipeline.turns import turn_rows
 
 if TYPE_CHECKING:
