@@ -117,8 +117,10 @@ def advantages(
         check_overwritable(targets)
     with Outputs(targets) as outputs:
         from rlpost.pipeline import run  # noqa: PLC0415
+        from rlpost.pipeline.running_state import load_state  # noqa: PLC0415
 
-        return run.write(source, outputs, recipe, options)[0]
+        bound = run.bind(source, recipe, load_state(options.state))
+        return run.write(bound, outputs, options)[0]
 
 
 def _on_other_engine(

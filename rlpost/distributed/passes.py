@@ -34,7 +34,6 @@ from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.plan import plan_of
 from rlpost.pipeline.resolved import resolve_recipe
-from rlpost.pipeline.running_state import load_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -207,8 +206,8 @@ class TaskPasses(Passes):
         super().__init__(plan, options.reporter, clock, device)
         plain = Options(device.name, options.chunk_tokens, options.workers or 1)
         recipe, names = plan.resolved.recipe, emitted(plan.resolved)
-        state, limit = load_state(options.state), memory_limit().text or None
-        self._job = Job(recipe, plan.columns, state, plan.row_roles, names, plain, limit)
+        limit = memory_limit().text or None
+        self._job = Job(recipe, plan.columns, plan.state, plan.row_roles, names, plain, limit)
         self._run, self._parts = run, parts
 
     def first_pass(self) -> Iterator[Rows]:

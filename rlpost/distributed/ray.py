@@ -376,6 +376,7 @@ def advantages(
         parts = parts_of(source, staged.paths, at_once)
         start = partial(TaskPasses, run=run_tasks, parts=parts)
         finish = staged.write
-        summary, _ = local.write(source, outputs, recipe, options, start=start, finish=finish)
+        plan = local.bind(source, recipe, load_state(options.state))
+        summary, _ = local.write(plan, outputs, options, start=start, finish=finish)
     engine = {"name": "ray", "tasks_at_once": at_once, "partitions": len(parts)}
     return {**summary, "engine": engine}

@@ -67,7 +67,7 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
     # What statistics of rewards count.
     drops = recipe.has_masks or recipe.failures == "mask"
     drops |= numerics.correction == "first" and recipe.rejects_responses
-    counted = "numerics.empty" + " mask_before_norm" * drops
+    counted = "mask_before_norm " * drops + "numerics.empty"
     groups = recipe.drop_difficulty is not None or recipe.drop_equal_rewards or recipe.drop_single
     norms = rewarded and not estimator.normalises
     normed, divided = norms and {mean_of, std_of} != {"none"}, norms and std_of != "none"
@@ -87,7 +87,7 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
     kl &= not resolved.rewards_recorded or resolved.charges_kl
     estimated = kl and "kl" not in recorded
     estimated &= "kl" in resolved.written or (charges and recipe.kl_coef > 0)
-    estimate = "kl_estimator numerics.kl_policy numerics.log_ratio_clamp numerics.kl_clamp"
+    estimate = "kl_estimator numerics.kl_clamp numerics.kl_policy numerics.log_ratio_clamp"
     finite = recipe.nonfinite == "mask" and not resolved.rows_only
     measures = recipe.kl_estimator is None and "kl" not in resolved.written
     # What places token rewards, and what an estimator reads besides its options.
@@ -107,38 +107,43 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
         whitens += f" numerics.whiten_eps numerics.whiten_ddof{floor}"
     clamped = any(rule.measure not in UNCLAMPED for rule in recipe.is_filter)
     table = (
-        ("input", "columns reward_components nonfinite unit", True),
+        ("input", "columns", True),
+        ("input", "component_weights", recipe.reward_components),
         ("input", "numerics.batch", coupling_of(resolved).scope != "response"),
-        ("input", "component_weights numerics.missing_components", recipe.reward_components),
+        ("input", "numerics.missing_components", recipe.reward_components),
+        ("input", "reward_components", True),
         ("input", "tokenizer", resolved.rows_only),
-        ("input", "numerics.kl_policy", finite and (resolved.kl or resolved.distilled)),
-        ("input", "kl_estimator", finite and (resolved.has_kl or resolved.distilled)),
-        ("input", "kl_coef", finite and resolved.has_kl and measures),
         ("input", "is_policy", finite and recipe.compares_engine),
+        ("input", "kl_coef", finite and resolved.has_kl and measures),
+        ("input", "kl_estimator", finite and (resolved.has_kl or resolved.distilled)),
+        ("input", "nonfinite", True),
+        ("input", "numerics.kl_policy", finite and (resolved.kl or resolved.distilled)),
         ("input", "attempts", resolved.attempts),
         ("input", "failures", resolved.failures),
         ("input", "rollout_reward", resolved.unit == "rollout"),
+        ("input", "unit", True),
         ("group columns", "numerics.empty", not {*GROUP_COLUMNS}.isdisjoint(resolved.written)),
         ("group columns", "pass_threshold", "group_pass_rate" in resolved.written),
-        ("masks", " ".join(MASKS), "sample_mask" not in recorded),
+        ("masks", " ".join(sorted(MASKS)), "sample_mask" not in recorded),
         ("masks", "component_weights norm_mean norm_std", recipe.drop_equal_rewards
          and "components" in estimator.columns and "sample_mask" not in recorded),
         ("masks", "numerics.empty", groups and "sample_mask" not in recorded),
-        ("rewards", "reward_scale overlong_penalty truncation_penalty", shaped),
         ("rewards", "group_length_penalty", shaped),
-        ("rewards", "numerics.penalty_length numerics.penalty_floor",
-         shaped and recipe.overlong_penalty is not None),
         ("rewards", counted, shaped and recipe.group_length_penalty is not None),
+        ("rewards", "numerics.penalty_floor numerics.penalty_length",
+         shaped and recipe.overlong_penalty is not None),
+        ("rewards", "overlong_penalty reward_scale truncation_penalty", shaped),
         ("rewards", "numerics.process_rewards", rewarded and resolved.process),
         ("rewards", "numerics.outcome", rewarded and resolved.process
          and numerics.process_rewards == "auto" and estimator.outcome),
         ("rewards", f"{counted} {' '.join(sorted(fields_read(estimator.rewards)))}",
          rewarded and estimator.rewards),
         ("rewards", "numerics.kl_credit", shaped and charged and not early),
+        ("rewards", counted, normed),
         ("rewards", "norm_mean norm_std", norms),
-        ("rewards", f"{counted} numerics.single", normed),
-        ("rewards", "numerics.norm_eps numerics.norm_ddof numerics.norm_floor", divided),
         ("rewards", "numerics.constant", normed and flat),
+        ("rewards", "numerics.norm_ddof numerics.norm_eps numerics.norm_floor", divided),
+        ("rewards", "numerics.single", normed),
         ("rewards", "reward_clip", rewarded),
         ("kl", "kl_coef", kl and charges),
         ("kl", "numerics.kl_credit", kl and charged),
@@ -174,11 +179,11 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
         ("advantages", "whiten_advantages", True),
         ("advantages", whitens, resolved.whiten),
         ("advantages", "advantage_clip top_entropy_quantile", True),
+        ("sample_weight", "age_decay difficulty_weight length_weight", True),
         ("filters", "is_filter", True),
         ("filters", "numerics.correction", recipe.is_filter),
         ("filters", "is_policy", recipe.is_filter and recipe.compares_engine),
         ("filters", "numerics.is_filter_clamp", clamped),
-        ("sample_weight", "difficulty_weight length_weight age_decay", True),
         ("is_weight", "is_weight", True),
         ("is_weight", "is_cap is_mask is_policy numerics.is_clamp numerics.is_observations",
          recipe.is_weight is not None),

@@ -36,12 +36,13 @@ from rlpost.pipeline.summary import SummaryPart, joint_summary
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath, PathText
     from rlpost.io.stores import ObjectInfo
     from rlpost.pipeline.options import Options
+    from rlpost.pipeline.plan import Plan
     from rlpost.recipe.recipe import Recipe
 
 
@@ -121,14 +122,13 @@ def advantages(
         inputs = [file for file in inputs if output not in file.path.parents]
     targets = dict(zip(inputs, targets_of(inputs, paths, output, overwrite=True), strict=True))
     files = _sorted(targets, recipe, options)
-    _check(files, recipe)
+    plans = _check(files, recipe)
     parts: list[SummaryPart] = []
     results: list[Json] = []
     clock = Clock(options.started, options.cpu_started)
     for file, entry in [*files.chosen.items()]:
         try:
-            source = Source([file])
-            if not source.rows or not _is_same(entry, _identity(file.path, targets[file])):
+            if not _is_same(entry, _identity(file.path, targets[file])):
                 files.wait(file)
                 continue
             with Outputs([targets[file]]) as outputs:
@@ -138,7 +138,7 @@ def advantages(
                         tip="run the command again: it skips what is up to date",
                     )
                 metadata = {SOURCE_KEY.decode(): json.dumps(entry)}
-                summary, part = run.write(source, outputs, recipe, options, metadata, clock)
+                summary, part = run.write(plans.pop(file), outputs, options, metadata, clock)
         except DataError as error:
             files.fail(file, error)
         else:
@@ -252,7 +252,7 @@ def _check_table(path: AnyPath) -> None:
         )
 
 
-def _check(files: SortedFiles, recipe: Recipe) -> None:
+def _check(files: SortedFiles, recipe: Recipe) -> dict[InputFile, Plan]:
     """Bind the recipe to each chosen file, and compare roles and keys with those of all others.
 
     Files that lack columns, or have other ones than most, fail.
@@ -260,16 +260,16 @@ def _check(files: SortedFiles, recipe: Recipe) -> None:
     Raises:
         UsageError: as `check_separate`.
     """
-    columns: dict[InputFile, Mapping[str, str]] = {}
+    plans: dict[InputFile, Plan] = {}
     for file, entry in [*files.chosen.items()]:
         try:
             source = Source([file])
             if not source.rows:
                 files.wait(file)
                 continue
-            plan = run.bind(source, recipe)
-            columns[file] = plan.columns.columns
-            entry[ROLES] = {role: x for role, x in columns[file].items() if role in plan.roles}
+            plans[file] = plan = run.bind(source, recipe)
+            columns = plan.columns.columns.items()
+            entry[ROLES] = {role: x for role, x in columns if role in plan.roles}
         except DataError as error:
             files.fail(file, error)
     texts = {
@@ -279,21 +279,19 @@ def _check(files: SortedFiles, recipe: Recipe) -> None:
     usual = Counter(texts.values()).most_common(1)
     for file in [file for file in files.chosen if texts[file] != usual[0][0]]:
         roles = files.chosen[file][ROLES]
-        files.fail(file, _other_roles(file, roles, json.loads(usual[0][0]), columns[file]))
+        files.fail(file, _other_roles(file, roles, json.loads(usual[0][0]), plans[file]))
     if files.chosen:
         together = dict.fromkeys(files.current, False) | dict.fromkeys(files.chosen, True)
-        plan = run.bind(Source([next(iter(files.chosen))]), recipe)
-        damaged = check_separate(plan, together)
+        damaged = check_separate(plans[next(iter(files.chosen))], together)
         for file in damaged:
             files.fail(file, damaged[file])
+    return plans
 
 
-def _other_roles(
-    file: InputFile, roles: Json, usual: Json, columns: Mapping[str, str]
-) -> DataError:
+def _other_roles(file: InputFile, roles: Json, usual: Json, plan: Plan) -> DataError:
     """Return the error of a file of which other roles are read than of most."""
     differing = [role for role in {**usual, **roles} if usual.get(role) != roles.get(role)]
-    role = next((role for role in differing if role not in columns), differing[0])
+    role = next((role for role in differing if role not in plan.columns), differing[0])
     here, there = (f"`{one[role]}`" if role in one else "no column" for one in (roles, usual))
     return DataError(
         f"{file.path}: has {here} as {role}, and the other files have {there}; one run over all "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from rlpost.pipeline.measures import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.resolved import outcome_roles
 from rlpost.pipeline.rollout_order import PLACE
+from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import RATIO_ROLES, Stage, stages_of, token_roles
 from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.stages.off_policy import roles as corrected_roles
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from rlpost.kernels.arrays import Array
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.running_state import RunState
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -79,6 +79,8 @@ class Plan:
     """The last pass computes each file at once."""
     no_totals: Any = ExactTotals()  # noqa: RUF009 - it is immutable
     """The totals of no responses."""
+    state: RunState = field(default_factory=RunState)
+    """Before the first batch."""
 
     @property
     def roles(self) -> list[str]:
@@ -224,6 +226,7 @@ def plan_of(
         present,
         partial(count_advantages, resolved=resolved),
         partial(observed, resolved=resolved),
+        state=state,
     )
 
 

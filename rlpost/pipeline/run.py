@@ -74,9 +74,8 @@ _COMPLETING = 4  # files that are completed and synced at a time, while the next
 
 
 def write(
-    source: Source,
+    plan: Plan,
     outputs: Outputs,
-    recipe: Recipe,
     options: Options,
     entries: Mapping[str, str] | None = None,
     clock: Clock | None = None,
@@ -84,39 +83,36 @@ def write(
     start: Callable[[Plan, Options, Clock | None], Passes] | None = None,
     finish: Callable[..., tuple[Any, Publish]] | None = None,
 ) -> tuple[Json, SummaryPart]:
-    """Write every file of the source, enriched; return the summary, and what it is made of.
+    """Write every file of a plan's source, enriched; return the summary, and what it is made of.
 
     It raises as `rlpost.api.advantages`.
 
     Args:
-        source: the input.
+        plan: of the input.
         outputs: one for each file.
-        recipe: what is computed.
         options: how it is computed.
         entries: more key-value metadata of each file.
         clock: of several calls.
         start: returns the passes of a plan; None: an engine.
         finish: runs the last of them, as `write_files`.
     """
-    state = load_state(options.state)
     check_writable(options.state)
-    plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
     engine = (start or engine_for)(plan, options, clock)
     with single_threaded():
         responses = engine.responses(names)
-        run = run_metadata(plan, source, state, options)
+        run = run_metadata(plan, options)
         metadata = partial(enriched_metadata, run=run, entries=entries or {})
         last: Callable[..., tuple[Any, Publish]] = finish or write_files
         totals, publish = last(engine, responses, outputs, names, metadata)
         part = summary_part(plan, responses, totals)
-        files = [file.path for file in source.files]
+        files = [file.path for file in plan.source.files]
         summary = summary_of(plan, part) | run_summary(plan, files, engine.device.name)
         check_findings(summary, options.fail_on)
         rewritten = published(engine, publish)
     if options.state is not None:
-        save_state(options.state, state.after(responses.notes))
+        save_state(options.state, plan.state.after(responses.notes))
     clock, written = engine.clock, [str(target) for target in outputs.targets]
     summary |= {"outputs": written, "rewritten": rewritten, "new_columns": [*names]}
     return {**summary, "bytes": clock.bytes, "seconds": clock.seconds}, part
@@ -125,8 +121,7 @@ def write(
 def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
     """Add the new columns to a table; raises and returns as `rlpost.api.enrich`."""
     source = TableSource(table)
-    state = load_state(options.state)
-    plan = bind(source, recipe, state)
+    plan = bind(source, recipe, load_state(options.state))
     names = emitted(plan.resolved)
     check_clash(plan, names)
     engine = engine_for(plan, options)
@@ -140,7 +135,7 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     summary["new_columns"] = [*names]
     check_findings(summary, options.fail_on)
     if options.state is not None:
-        save_state(options.state, state.after(responses.notes))
+        save_state(options.state, plan.state.after(responses.notes))
     return enriched, summary
 
 
@@ -441,9 +436,9 @@ def _keys(plan: Plan) -> list[str]:
     ]
 
 
-def run_metadata(plan: Plan, source: Source, state: RunState, options: Options) -> FileMetadata:
+def run_metadata(plan: Plan, options: Options) -> FileMetadata:
     """Return the metadata that all files of a run share."""
-    resolved = plan.resolved
+    resolved, source, state = plan.resolved, plan.source, plan.state
     used = RunState(
         state.running if "running" in resolved.norm else {},
         state.kl_coef if resolved.recipe.kl_target is not None else None,
