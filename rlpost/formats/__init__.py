@@ -8,6 +8,7 @@ from rlpost.errors import UsageError, no_such
 from rlpost.formats import (
     generic,
     harbor,
+    inspect_ai,
     ms_swift,
     nemo_gym,
     nemo_rl,
@@ -15,7 +16,10 @@ from rlpost.formats import (
     prime_rl,
     roll,
     slime,
+    tau2,
+    terminal_bench,
     trl,
+    verifiers,
     verl,
 )
 from rlpost.formats.containers import JSON, container_of
@@ -41,6 +45,10 @@ FORMATS: dict[str, Format] = {
         open_instruct.FORMAT,
         roll.BOARD,
         roll.ROLLOUT,
+        verifiers.FORMAT,
+        inspect_ai.FORMAT,
+        tau2.FORMAT,
+        terminal_bench.FORMAT,
         verl.FORMAT,
         trl.FORMAT,
         ms_swift.FORMAT,

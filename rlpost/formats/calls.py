@@ -13,13 +13,10 @@ from rlpost.formats.records import Record, Row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-TYPES: dict[str, pa.DataType] = {
-    "branch": pa.string(),
-    "turn": pa.int64(),
-    "failure": pa.string(),
-    "error": pa.string(),
-}
-"""Columns that are not canonical, which every file has: the first failure may come late."""
+FAILURES: dict[str, pa.DataType] = {"failure": pa.string(), "error": pa.string()}
+"""Columns that every file has: the first failure may come late."""
+TYPES = {"branch": pa.string(), "turn": pa.int64(), **FAILURES}
+"""Columns that are not canonical of the calls of rollouts, which every file has."""
 
 FIELDS = {"branch": "calls that go on from one another", "turn": "the order of calls"}
 """What these layouts read their places from, for users."""
@@ -34,6 +31,7 @@ class ModelCall:
         prompt: ids of the whole prompt, with the history; None: not recorded.
         sampled: ids of the answer; None or empty: not recorded, so that the row has no tokens.
         log_probs: of the answer, by the engine; None: not recorded.
+        mask: 0 for tokens of the answer that were not sampled; None: all were.
         values: further columns of the row.
     """
 
@@ -41,10 +39,11 @@ class ModelCall:
     prompt: Sequence[int] | None = None
     sampled: Sequence[int] | None = None
     log_probs: Sequence[float] | None = None
+    mask: Sequence[int] | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def tokens(self) -> dict[str, Any]:
-        """Return the columns of tokens; the answer is all that the policy sampled.
+        """Return the columns of tokens.
 
         Raises:
             DataError: there is not one log-prob for each token.
@@ -59,7 +58,7 @@ class ModelCall:
         return {
             "prompt_token_ids": self.prompt or None,
             "prompt_length": len(self.prompt) if self.prompt else None,
-            "response_mask": [1] * len(self.sampled),
+            "response_mask": self.mask or [1] * len(self.sampled),
             "response_token_ids": self.sampled,
             "response_length": len(self.sampled),
             "infer_log_probs": self.log_probs or None,

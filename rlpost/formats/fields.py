@@ -264,12 +264,17 @@ def transposed(line: Record, first: str) -> Iterator[Record]:
 
 
 def apply_map(row: Row, chosen: Mapping[str, str]) -> Row:
-    """Add the mapped fields of its record to a row; they replace what the format read."""
+    """Add the mapped fields of its record to a row; they replace what the format read.
+
+    A rollout that failed may lack them.
+    """
     for role, path in chosen.items():
         if role == "truncated":  # in one of two columns
             row.values.pop("truncated", None)
             row.values.pop("finish_reason", None)
-        if path != "none":  # `rlpost.formats.rows.record_batches` omits these columns
+        if row.values.get("failure") and row.record.find(path) is None:
+            row.values[column_of(role)] = None
+        elif path != "none":  # `rlpost.formats.rows.record_batches` omits these columns
             column, value = read_role(role, row.record, path)
             row.values[column] = value
     return row

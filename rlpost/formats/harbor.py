@@ -98,7 +98,7 @@ def _step_calls(trajectory: Record) -> Iterator[ModelCall]:
             metrics.get("prompt_token_ids"),
             metrics.get("completion_token_ids"),
             metrics.get("logprobs"),
-            {
+            values={
                 "response": _text(one.get("message")),
                 "agent_role": role,
                 "response_length": metrics.get("completion_tokens"),

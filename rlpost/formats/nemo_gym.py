@@ -7,7 +7,6 @@ The failures have a record for each attempt.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,13 +57,13 @@ def failures_of(rollouts: Path) -> list[Path]:
 
 
 def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
-    file, counts = None, Counter[str]()
+    file = None
     for record in records:
         file = Path(record.file)
-        yield from _rollout(record, counts, options)
+        yield from _rollout(record, options)
     failed = (record for one in (failures_of(file) if file else ()) for record in json_records(one))
     for attempt, record in enumerate(failed, 1):
-        yield from _rollout(record, counts, options, f":failure {attempt}")
+        yield from _rollout(record, options, f":failure {attempt}")
 
 
 def _task_of(record: Record, options: ReadOptions) -> str:
@@ -76,17 +75,11 @@ def _task_of(record: Record, options: ReadOptions) -> str:
     return text_key(given if isinstance(given, str) else json.dumps(given, sort_keys=True))
 
 
-def _rollout(
-    record: Record, counts: Counter[str], options: ReadOptions, failed: str = ""
-) -> Iterator[Row]:
-    """Yield the calls of a rollout; a failed attempt is a rollout of its own.
-
-    Without an index, the number of a rollout is its place among those of its task.
-    """
+def _rollout(record: Record, options: ReadOptions, failed: str = "") -> Iterator[Row]:
+    """Yield the calls of a rollout; a failed attempt is a rollout of its own."""
     get = record.fields.get
     task, failure = _task_of(record, options), get(_CLASS)
-    number = record.integer(_ROLLOUT) if record.has(_ROLLOUT) else counts[task]
-    counts[task] += 1
+    number = record.integer(_ROLLOUT) if record.has(_ROLLOUT) else record.where
     masked = get("mask_sample") or (get("instance_config") or {}).get("mask_sample")
     facts = {
         "prompt_id": task,
@@ -114,7 +107,7 @@ def _calls(record: Record) -> list[ModelCall]:
             one.array("prompt_token_ids"),
             one.array(_SAMPLED),
             one.array("generation_log_probs"),
-            {"response": _text(one)},
+            values={"response": _text(one)},
         )
         for one in items
         if one.fields.get(_SAMPLED)
