@@ -206,10 +206,22 @@ Assigned = Annotated[
 ]  # fmt: skip
 Map = Annotated[
     list[str] | None,
-    option("--map", "ROLE=COLUMN", "Column to read for a role (default: found by its name)."),
+    option("--map", "ROLE=COLUMN", "Column, or field of dumps, for a role (default: by name)."),
 ]
 Where = Annotated[
     str | None, option("--where", "EXPR", "Rows to read, as \"reward > 0 and domain = 'math'\".")
+]
+_dumps = partial(option, common=False)
+From = Annotated[
+    str | None,
+    _dumps("--from", "NAME", "Format of dumps (see `rlpost list dumps`)."),
+]
+Rows = Annotated[
+    str | None, _dumps("--rows", "PATH", "List of the responses in a record of dumps, as a.b.")
+]
+GroupSize = Annotated[
+    int | None,
+    _dumps("--group-size", "INT", "Consecutive records per group of dumps without an id.", min=1),
 ]
 Overwrite = Annotated[bool, option("--overwrite", "", "Replace OUT if it exists.")]
 SummaryJson = Annotated[
@@ -258,7 +270,7 @@ Unit = Annotated[
 ]
 RolloutReward = Annotated[
     Literal["equal", "last", "sum", "mean"],
-    option("--rollout-reward", "", "Reward of a rollout whose rows differ."),
+    option("--rollout-reward", "", "Reward of a rollout whose rows differ.", common=False),
 ]
 Failures = Annotated[
     Literal["drop", "mask", "keep", "zero"],
@@ -272,7 +284,7 @@ PassThreshold = Annotated[
     float, option("--pass-threshold", "FLOAT", "Raw reward at which a response passes.")
 ]
 Components = Annotated[str | None, field_option(Recipe, "reward_components")]
-Weights = Annotated[str | None, field_option(Recipe, "component_weights")]
+Weights = Annotated[str | None, field_option(Recipe, "component_weights", common=False)]
 FailOn = Annotated[
     Literal["error", "warning"] | None,
     option("--fail-on", "", "Exit with code 1 if there are such findings."),

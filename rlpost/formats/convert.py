@@ -15,6 +15,7 @@ from rlpost.formats import format_named
 from rlpost.formats.base import ReadOptions, ReadStats
 from rlpost.formats.dumps import (
     Dump,
+    FoundDumps,
     check_options,
     common_format,
     dump_reader,
@@ -70,7 +71,9 @@ def convert(
         summary = _convert(
             local.paths, target, source, options, reporter, workers=workers, overwrite=overwrite
         )
-        for key in ("inputs", "skipped_files"):
+        for key in ("inputs", "skipped_files", "proposed"):
+            if key not in summary:
+                continue
             summary[key] = without_paths(summary[key], local.names)
     return summary
 
@@ -87,8 +90,10 @@ def _convert(
 ) -> Json:
     started = time.perf_counter()
     found = find_dumps(paths, format_named(source) if source else None)
+    common_format(found.dumps)
+    options = found.proposed(replace(options, stats=ReadStats()))
     dumps = found.dumps
-    dump_format, options = common_format(dumps), replace(options, stats=ReadStats())
+    dump_format = dumps[0].format
     check_options(dump_format, options)
     plan = plan_targets(dumps, paths, output, overwrite=overwrite)
     exported = all(is_exported(dump.path, options) for dump in dumps)
@@ -108,6 +113,7 @@ def _convert(
         },
         "missing_roles": dict(missing_roles(dump_format, columns)),
         "note": "" if exported else dump_format.note,
+        **(_proposed(found) if found.proposal else {}),
         "nonfinite": (nonfinite := _nonfinite(files)),
         "warnings": [
             *options.stats.warnings,
@@ -122,6 +128,16 @@ def _convert(
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
+
+
+def _proposed(found: FoundDumps) -> Json:
+    """Return what was proposed for dumps of an unknown format, and the command that states it."""
+    proposal, names = found.proposal, found.dumps[0].format.name
+    assert proposal is not None
+    stated = {"rows": proposal.rows, "map": dict(proposal.map), "group_size": proposal.group_size}
+    command = proposal.command([dump.path for dump in found.dumps], names)
+    roles = {"text": proposal.text, "roles": dict(proposal.roles)}
+    return {"proposed": {**roles, **stated, "command": command}}
 
 
 def _nonfinite(files: Sequence[CanonicalFile]) -> dict[str, dict[str, int]]:

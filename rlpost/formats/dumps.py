@@ -6,35 +6,42 @@ import glob
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pyarrow as pa
 
-from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
+from rlpost.errors import DataError, ErrorPart, ReadWriteError, UsageError, no_such
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, ReadStats
 from rlpost.formats.containers import (
+    EVERYTHING,
     FOLDER,
+    JSON,
+    PARQUET,
     STREAM,
+    ZIP,
     container_of,
     has_objects,
     without_suffixes,
 )
 from rlpost.formats.containers.json_text import LINES_BYTES
 from rlpost.formats.exported import is_beside
+from rlpost.formats.generic import JSONL
 from rlpost.formats.pickles import is_cut_archive
+from rlpost.formats.proposal import Proposal, propose, sample_of
 from rlpost.formats.reading import is_sequential, lines_of, read_dump
 from rlpost.io.arrow import CellLocation
 from rlpost.io.compressed import open_bytes
+from rlpost.io.input_paths import step_key_of
 from rlpost.io.parquet.column_names import is_canonical
 from rlpost.io.paths import missing_error, relative_to_glob
 from rlpost.io.processes import Processes, map_here
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.io.tokenizer import token_ids
-from rlpost.recipe.roles import ROLES
+from rlpost.recipe.roles import ROLES, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +76,8 @@ class Dump:
     path: Path
     format: Format
     relative: Path
+    declared: bool = True
+    """Its contents, or the user, say the format; otherwise its fields are read by a proposal."""
 
     @property
     def converted(self) -> Path:
@@ -87,7 +96,21 @@ class Dump:
         """Yield its rows as canonical columns; none for an empty file."""
         if is_empty(self.path):
             return iter(())
-        return read_dump(self.path, self.format, options, map_items)
+        batches = read_dump(self.path, self.format, options, map_items)
+        return self._with_steps(batches, options) if self.format.name in GENERIC else batches
+
+    def _with_steps(
+        self, batches: Iterator[pa.RecordBatch], options: ReadOptions
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches with the step of the file's name, if no field has it."""
+        step = None if "step" in options.omitted_columns else step_key_of(self.path)
+        for batch in batches:
+            known = step is None or not {"step", "batch"}.isdisjoint(batch.schema.names)
+            if not known:
+                options.stats.sources["step"] = "the name of the file"
+                steps = pa.array([step] * batch.num_rows, pa.int64())
+                batch = batch.append_column("step", steps)  # noqa: PLW2901
+            yield batch
 
     @property
     def size(self) -> int:
@@ -103,12 +126,71 @@ class FoundDumps:
     dumps: list[Dump] = field(default_factory=list)
     skipped: list[Path] = field(default_factory=list)
     """Files of directories whose format is unknown."""
+    proposal: Proposal | None = None
+    """How dumps of an unknown format are read."""
 
     def add(self, other: FoundDumps) -> None:
         """Add other dumps, except files that are already included."""
         paths = {dump.path.resolve() for dump in self.dumps}
         self.dumps += [dump for dump in other.dumps if dump.path.resolve() not in paths]
         self.skipped += other.skipped
+
+    def proposed(self, options: ReadOptions) -> ReadOptions:
+        """Return the options by which dumps of an unknown format are read; others unchanged.
+
+        Files whose first record lacks the rows or their reward are skipped.
+
+        Raises:
+            UsageError: their fields do not say what the reward is; or the user says that any file
+                is right, and no field has a name that says its role.
+        """
+        unknown = [dump for dump in self.dumps if not dump.declared]
+        if not unknown:
+            if _is_unnamed(self.dumps[0], options):
+                proposal = propose(sample_of([self.dumps[0].path]), options)
+                doubt = "no field has a known name"
+                raise _not_sure(self, replace(proposal, doubt=doubt), proposal.applied(options))
+            return options
+        paths = [dump.path for dump in unknown]
+        proposal = self.proposal = propose(sample_of(paths), options)
+        options = proposal.applied(options)
+        if proposal.doubt:
+            doubt = f"the format is unknown, and {proposal.doubt}"
+            raise _not_sure(self, replace(proposal, doubt=doubt), options)
+        for dump in unknown if len(unknown) > 1 else ():
+            if not proposal.fits(sample_of([dump.path], 1)):
+                self.dumps.remove(dump)
+                self.skipped.append(dump.path)
+        return options
+
+
+def _is_unnamed(dump: Dump, options: ReadOptions) -> bool:
+    """Return whether no option and no name says what the fields of a dump of any format are."""
+    if dump.format.name not in GENERIC or options.rows or options.map:
+        return False
+    container = container_of(dump.path)
+    fields = container.first(dump.path, EVERYTHING) if container else {}
+    return (
+        bool(fields) and not resolve(fields, {}, "").columns and CANONICAL.keys().isdisjoint(fields)
+    )
+
+
+def _not_sure(found: FoundDumps, proposal: Proposal, options: ReadOptions) -> UsageError:
+    """Return the error that lists the fields and their likeliest roles, and a command that runs."""
+    first, *others = found.dumps
+    where = f"{first.path} and {len(others):,} more" if others else str(first.path)
+    tip = "name the reward with --map reward=FIELD"
+    if "reward" in proposal.roles:
+        tip = proposal.command([dump.path for dump in found.dumps], first.format.name)
+        try:
+            for _ in islice(first.read(replace(options, stats=ReadStats())), 1):
+                pass
+        except (DataError, UsageError) as error:
+            tip = f"{tip}, once this is right: {error}"
+    return UsageError(
+        f"{where}: {proposal.doubt}",
+        ErrorPart(f"fields (type, example: likeliest role): {proposal.listed}", tip=tip),
+    )
 
 
 def find_dumps(inputs: Sequence[PathText], dump_format: Format | None) -> FoundDumps:
@@ -121,8 +203,8 @@ def find_dumps(inputs: Sequence[PathText], dump_format: Format | None) -> FoundD
     Raises:
         ReadWriteError: a path does not exist, a glob matches nothing, or a directory has no file of
             a known format.
-        UsageError: the format of a file is unknown, or a directory mixes formats, training and
-            evaluation, or the `all` and the `effective` traces of one run.
+        UsageError: a file has no records, or a directory mixes formats, training and evaluation, or
+            the `all` and the `effective` traces of one run.
     """
     found = FoundDumps()
     for text in map(str, inputs):
@@ -135,8 +217,11 @@ def _expand(text: str, dump_format: Format | None) -> FoundDumps:
     try:
         if path.is_dir():
             whole = detect(path) if dump_format is None or dump_format.fits(path) else None
-            if dump_format is not None and FOLDER in dump_format.containers and has_objects(path):
-                whole = whole or (dump_format if dump_format.name in GENERIC else None)
+            if whole is None and container_of(path) is FOLDER and has_objects(path):
+                inside = (file for file in path.rglob("*") if _visible(file, path))
+                if dump_format is None and not any(map(detect, inside)):
+                    return FoundDumps([Dump(path, JSONL, Path(path.name), declared=False)])
+                whole = dump_format if dump_format is JSONL else None
             if whole is not None:
                 return FoundDumps([Dump(path, whole, Path(path.name))])
             files = sorted(file for file in path.rglob("*") if _visible(file, path))
@@ -169,13 +254,24 @@ def _single(path: Path, dump_format: Format | None, relative: Path | None = None
         raise DataError(f"{path}: the file is empty, so there is nothing to convert")
     if dump_format is None and is_cut_archive(path):
         raise DataError(f"{path}: damaged: a zip archive whose end is missing; write it again")
-    if dump_format is None:
+    if dump_format is None and not has_records(path):
         raise UsageError(
             f"{path}: the format is unknown",
             tip="rlpost list dumps  # --from NAME of rlpost convert names it; jsonl and parquet, "
             "with --map, read any file",
         )
-    return Dump(path, dump_format, relative or Path(path.name))
+    relative = relative or Path(path.name)
+    return Dump(path, dump_format or _generic(path), relative, declared=dump_format is not None)
+
+
+def has_records(path: Path) -> bool:
+    """Return whether a file of an unknown format has records, which a proposal may read."""
+    container = container_of(path)
+    return container in (JSON, ZIP, PARQUET) and bool(container.first(path, EVERYTHING))
+
+
+def _generic(path: Path) -> Format:
+    return FORMATS["parquet"] if container_of(path) is PARQUET else JSONL
 
 
 def _directory(
@@ -197,6 +293,12 @@ def _directory(
             found.dumps.append(Dump(file, own, file.relative_to(top)))
     paths = {dump.path for dump in found.dumps}
     found.dumps = [dump for dump in found.dumps if dump.owner not in paths]
+    if not found.dumps and dump_format is None:
+        unknown = [file for file in found.skipped if has_records(file)]
+        found.dumps = [
+            Dump(file, _generic(file), file.relative_to(top), declared=False) for file in unknown
+        ]
+        found.skipped = [file for file in found.skipped if file not in unknown]
     names = list(dict.fromkeys(dump.format.name for dump in found.dumps))
     if not names:
         kinds = " or ".join(one.name for one in dump_format.containers) if dump_format else ""

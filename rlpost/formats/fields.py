@@ -53,10 +53,12 @@ def read_number(record: Record, path: str) -> float | None:
 
 
 def read_key(record: Record, path: str) -> str:
-    """Return a key as text: 3, 3.0 and "3" are the same key."""
+    """Return a key as text: 3, 3.0 and "3" are the same key; messages are 16 hex digits."""
     value = record.lookup(path)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    if isinstance(value, (list, dict)):
+        return content_key(value)
     if not isinstance(value, (str, int)):
         raise record.error(path, value, "text or an integer")
     return str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,17 +12,21 @@ from typing import TYPE_CHECKING
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.formats import detect
-from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions
+from rlpost.formats import FORMATS, detect, format_named
+from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
 from rlpost.formats.containers import JSON, ZIP, container_of, is_dump_file
 from rlpost.formats.dumps import (
+    FoundDumps,
+    check_options,
     common_format,
     dump_reader,
     find_dumps,
+    has_records,
     is_dump_table,
     write_dumps,
 )
 from rlpost.formats.exported import SUFFIX
+from rlpost.formats.proposal import Proposal, field_paths, sample_of
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
@@ -40,7 +45,7 @@ from rlpost.io.stores import HTTP_SCHEMES
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -50,8 +55,26 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath, PathText
 
 
+_FEW = 16  # records that show which fields a dump has
 JOINED = "dumps.parquet"
 """The name of the temporary file for several dumps that are one input."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a user says about dumps that are inputs; their fields may say it, too."""
+
+    source: str | None = None
+    """The name of their format."""
+    rows: str | None = None
+    group_size: int | None = None
+    map: Mapping[str, str] = field(default_factory=dict)
+    """Role -> field of a dump, or column of any input."""
+
+    @property
+    def of_dumps(self) -> bool:
+        """Whether it is about dumps alone, so that Parquet is read as one, too."""
+        return bool(self.source or self.rows or self.group_size)
 
 
 @contextmanager
@@ -62,6 +85,7 @@ def canonical_inputs(
     overwrite: bool = True,
     note: Callable[[str], None] = lambda _: None,
     where: Where | None = None,
+    declared: Declaration = Declaration(),
 ) -> Iterator[InputPaths]:
     """Yield inputs of any kind as paths of Parquet files, which exist until the block ends.
 
@@ -75,13 +99,15 @@ def canonical_inputs(
         overwrite: whether the output may exist; otherwise that is an error before any work.
         note: is called with a line or two per input of dumps.
         where: which rows the paths have; None: all.
+        declared: format, rows and groups, and fields of roles: those that the dumps have are in
+            `InputPaths.bound`.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.formats.convert.convert`.
     """
-    with fetched_inputs(paths, tables=False) as local:
-        dumps = any(_is_dump(path) for path in local.paths)
-        if not dumps and where is None:
+    with fetched_inputs(paths, tables=declared.of_dumps) as local:
+        inputs = [(path, dumps_of(path, declared)) for path in local.paths]
+        if where is None and not any(found for _, found in inputs):
             yield local
             return
         if beside is not None and beside.is_file() and not overwrite:
@@ -90,105 +116,135 @@ def canonical_inputs(
         names: dict[str, str] = {}
         rows: dict[str, NDArray[np.int64]] = {}
         with _staging(beside) as folder, naming_errors(InputPaths((), names, rows)):
+            options = _options(inputs, declared, where)
             named = partial(without_paths, names=local.names)
-            made = convert_inputs(
-                local.paths,
-                folder,
-                names,
-                lambda line: note(named(line)),
-                joined=joined,
-                where=where,
+            converted = _converted(
+                inputs, folder, names, lambda line: note(named(line)), options, joined=joined
             )
             if where is not None:
                 from rlpost.formats.selected import select_rows  # noqa: PLC0415 - imports polars
 
-                selected = select_rows(made, where, folder / "selected", but=folder)
-                made = [*selected.paths]
+                selected = select_rows(converted, where, folder / "selected", but=folder)
+                converted = [*selected.paths]
                 names |= selected.names
                 rows |= selected.rows
                 if not where.matched:
                     raise where.no_match(local.paths)
-            yield InputPaths(made, names, rows).made_of(local)
+            found = InputPaths(converted, names, rows, frozenset(options.map))
+            yield found.made_of(local)
 
 
-def convert_inputs(
-    paths: Sequence[PathText],
+def dumps_of(path: PathText, declared: Declaration) -> FoundDumps | None:
+    """Return the dumps of a local input; None for Parquet of responses, and what has no dump."""
+    location = parse_path(path)
+    if isinstance(location, RemotePath):
+        return None
+    source = format_named(declared.source) if declared.source else None
+    table = first_table(path)
+    if table is not None and not is_dump_table(table) and source is None:
+        if not declared.of_dumps:
+            return None
+        source = FORMATS["parquet"]
+    is_pattern = not location.exists() and glob.has_magic(str(path))
+    if source is None and not is_pattern and location.is_file():
+        archive = container_of(location) is ZIP  # or a zip file of something else
+        unread = detect(location) is None and not has_records(location) if archive else False
+        if unread or not (is_dump_file(location) or table):
+            return None
+    if not location.exists() and not is_pattern:
+        return None
+    try:
+        return find_dumps([path], source)
+    except ReadWriteError:
+        if source is None and table is None:
+            return None  # which the reader of Parquet rejects
+        raise
+
+
+def _options(
+    inputs: Sequence[tuple[PathText, FoundDumps | None]],
+    declared: Declaration,
+    where: Where | None,
+) -> ReadOptions:
+    """Return how the dumps are read: as declared, or as proposed; the map has their fields alone.
+
+    Raises:
+        UsageError: dumps of unknown format do not say what the reward is; or an option does not
+            apply.
+    """
+    found = FoundDumps([dump for _, one in inputs if one for dump in one.dumps])
+    options = ReadOptions(
+        declared.map, rows=declared.rows, group_size=declared.group_size, where=where
+    )
+    if not found.dumps:
+        return replace(options, map={})
+    proposed = found.proposed(options)
+    paths = field_paths(sample_of([found.dumps[0].path], _FEW), declared.rows)
+    chosen = {x: path for x, path in declared.map.items() if path in {"none", *paths}}
+    options = proposed if found.proposal else replace(options, map=chosen)
+    for _, one in inputs:
+        if one is not None:
+            one.dumps = [dump for dump in one.dumps if dump in found.dumps]
+            one.proposal = found.proposal
+    for dump in found.dumps:
+        check_options(dump.format, options)
+    return options
+
+
+def _converted(
+    inputs: Sequence[tuple[PathText, FoundDumps | None]],
     staging: Path,
     names: dict[str, str],
-    note: Callable[[str], None] = lambda _: None,
+    note: Callable[[str], None],
+    options: ReadOptions,
     *,
-    joined: bool = False,
-    where: Where | None = None,
+    joined: bool,
 ) -> list[PathText]:
     """Return inputs as Parquet paths: dumps are converted into `staging`, others unchanged.
 
     Args:
-        paths: files, directories and globs.
+        inputs: paths, and their dumps.
         staging: an empty folder.
         names: gets the dump by the path of its converted file, the input by that of its folder.
         note: is called with a line per input of converted dumps, and the notes of each format once.
+        options: how dumps are read; one without a row that matches becomes no file.
         joined: convert the dumps to one file if all inputs are dumps, because the output is one.
-        where: which rows of dumps are converted; a dump without any becomes no file.
-
-    Raises:
-        UsageError, DataError, ReadWriteError: as `rlpost.formats.convert.convert`.
     """
-    if joined and all(_is_dump(path) for path in paths):
-        dumps = find_dumps(paths, None).dumps
-        if len(dumps) > 1 or not parse_path(paths[0]).is_file():
-            names[str(staging / JOINED)] = ", ".join(map(str, paths))
-            file = convert_dumps(dumps, staging / JOINED, where)
-            note(converted_line(dumps, [file], joined=True))
+    if joined and all(found for _, found in inputs):
+        dumps = [dump for _, found in inputs if found for dump in found.dumps]
+        if len(dumps) > 1 or not parse_path(inputs[0][0]).is_file():
+            names[str(staging / JOINED)] = ", ".join(str(path) for path, _ in inputs)
+            file = convert_dumps(dumps, staging / JOINED, options)
+            note(converted_line(inputs[0][1], dumps, [file], joined=True))
             return [str(staging / JOINED)] if file.rows else []
     converted: list[PathText] = []
     noted = {""}
-    for number, path in enumerate(paths):
-        if not _is_dump(path):
+    for number, (path, found) in enumerate(inputs):
+        if found is None:
             converted.append(path)
             continue
-        dumps = find_dumps([path], None).dumps
         top = staging / str(number)
-        targets = [top / dump.converted for dump in dumps]
-        pairs = [*zip(dumps, targets, strict=True)]
+        targets = [top / dump.converted for dump in found.dumps]
+        pairs = [*zip(found.dumps, targets, strict=True)]
         names |= {str(top): str(path), **{str(target): str(dump.path) for dump, target in pairs}}
-        files = [convert_dumps([dump], target, where) for dump, target in pairs]
-        line, _, about = converted_line(dumps, files).partition("\n")
+        files = [convert_dumps([dump], target, options) for dump, target in pairs]
+        line, _, about = converted_line(found, found.dumps, files).partition("\n")
         note(line if about in noted else f"{line}\n{about}")
         noted.add(about)
-        single = len(dumps) == 1 and parse_path(path).is_file()
+        single = len(found.dumps) == 1 and parse_path(path).is_file()
         if any(file.rows for file in files):
             converted.append(str(targets[0] if single else top))
     return converted
 
 
-def _is_dump(path: PathText) -> bool:
-    """Return whether an input needs conversion; remote dumps were fetched before."""
-    location = parse_path(path)
-    if isinstance(location, RemotePath):
-        return False
-    if table := first_table(path):
-        return is_dump_table(table)
-    if location.is_dir():
-        files = [file for file in sorted(location.rglob("*")) if file.is_file()]
-        return any(detect(file) is not None for file in files)
-    if not location.exists() and glob.has_magic(str(path)):
-        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
-        return bool(matches) and _is_dump(matches[0])
-    if not location.is_file() or not is_dump_file(location):
-        return False
-    return (
-        container_of(location) is not ZIP or detect(location) is not None
-    )  # or a zip file of something else
-
-
-def convert_dumps(dumps: Sequence[Dump], target: Path, where: Where | None = None) -> CanonicalFile:
+def convert_dumps(dumps: Sequence[Dump], target: Path, options: ReadOptions) -> CanonicalFile:
     """Convert dumps to one file, and return it; it is not written if no row matches."""
     common_format(dumps)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
-    options = ReadOptions(where=where)
+    options = replace(options, stats=ReadStats())
     with OutputFile(target) as staged, dump_reader(dumps, options, None) as batches:
         file = CanonicalFile(staged)
         write_dumps(file, dumps, options, SilentReporter(), batches)
@@ -199,9 +255,16 @@ def convert_dumps(dumps: Sequence[Dump], target: Path, where: Where | None = Non
 
 
 def converted_line(
-    dumps: Sequence[Dump], files: Sequence[CanonicalFile], *, joined: bool = False
+    found: FoundDumps | None,
+    dumps: Sequence[Dump],
+    files: Sequence[CanonicalFile],
+    *,
+    joined: bool = False,
 ) -> str:
-    """Return what was converted: the format, what it lacks, and its notes on a second line."""
+    """Return what was converted: the format, what it lacks, and its notes on a second line.
+
+    Of an unknown format these are what was proposed, and the command that states it.
+    """
     dump_format = common_format(dumps)
     columns = {name for file in files for name in file.columns}
     missing, without = list(missing_roles(dump_format, columns)), ""
@@ -210,6 +273,8 @@ def converted_line(
         missing = [role for role in missing if kind_of(role) != "tokens" and role != LENGTH]
         without = f", without columns of tokens{lengths}"
     without += f"; it has no {', '.join(missing)}" if missing else ""
+    if found is not None and found.proposal is not None:
+        return proposed_lines(found.proposal, dumps, sum(file.rows for file in files))
     note = f"\n  {dump_format.note}" if dump_format.note else ""
     several = f"{len(dumps)} dumps, read" if len(dumps) > 1 else "read"
     one_input = " as one input," if joined and len(dumps) > 1 else ""
@@ -217,6 +282,13 @@ def converted_line(
         f"{_range_of_paths(dumps)}: {several}{one_input} as {dump_format.name}, "
         f"{counted(sum(file.rows for file in files), 'response')}{without}{note}"
     )
+
+
+def proposed_lines(proposal: Proposal, dumps: Sequence[Dump], rows: int) -> str:
+    """Return what was proposed for dumps of an unknown format, and the command that states it."""
+    command = proposal.command([dump.path for dump in dumps], dumps[0].format.name)
+    count = counted(rows, "response")
+    return f"{_range_of_paths(dumps)}: {count}, as proposed: {proposal.text}\n  stated: {command}"
 
 
 def _range_of_paths(dumps: Sequence[Dump]) -> str:

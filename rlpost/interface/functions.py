@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from rlpost.display.reporter import Reporter, SilentReporter
 from rlpost.errors import UsageError, no_such
 from rlpost.interface.inputs import (
+    Dumps,
     Inputs,
     OpenInputs,
     condition,
@@ -64,6 +65,9 @@ def advantages(
     options: Options | None = None,
     *,
     steps: str | None = None,
+    source: str | None = None,
+    rows: str | None = None,
+    group_size: int | None = None,
     progress: Progress = None,
 ) -> Summary:
     """Post-process the rewards of rollouts and write them enriched with advantages.
@@ -75,6 +79,9 @@ def advantages(
         recipe: what is computed; the default is plain GRPO.
         options: how it is computed; with `skip_existing`, only files that are not up to date.
         steps: which steps are computed, `FIRST:END` without END, whole; None: all.
+        source: the format of dumps, as of `convert`; `parquet` reads Parquet as a dump.
+        rows: the list of the responses in a record of dumps, as of `convert`.
+        group_size: consecutive records per group of dumps, as of `convert`.
         progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
             terminal. None: in notebooks only. A reporter gets the progress, and notes on dumps.
 
@@ -92,15 +99,21 @@ def advantages(
     from rlpost import api  # noqa: PLC0415 - slow to import
 
     _check_recipe(recipe)
-    options = options or Options()
-    kept = of_steps(steps, recipe or Recipe(), options)
+    options, recipe = options or Options(), recipe or Recipe()
+    kept, dumps = of_steps(steps, recipe, options), Dumps(source, rows, group_size)
     if options.skip_existing:
+        if dumps != Dumps():
+            raise UsageError("--skip-existing excludes --from, --rows and --group-size, of dumps")
         paths = path_names(inputs, "skip_existing", "files with a size and a time of change")
         with _reporting(options, progress=progress) as run:
             return Summary(api.advantages(paths, output, recipe, run))
-    with _opened(inputs, output, options, where=kept, progress=progress) as (own, run):
+    with _opened(
+        inputs, output, options, where=kept, dumps=dumps, columns_map=recipe.columns,
+        progress=progress,
+    ) as (own, run):  # fmt: skip
+        recipe = recipe.model_copy(update={"columns": own.columns(recipe.columns)})
         if kept is not None:
-            api.check_steps(own.paths, recipe or Recipe(), run, kept.label)
+            api.check_steps(own.paths, recipe, run, kept.label)
         summary = own.result(api.advantages(own.paths, output, recipe, run))
         selected = {} if kept is None else {"steps_read": kept.as_json()}
         return Summary(summary | selected)
@@ -179,6 +192,9 @@ def inspect(
     *,
     columns_map: Mapping[str, str] | None = None,
     where: str | None = None,
+    source: str | None = None,
+    rows: str | None = None,
+    group_size: int | None = None,
     tokens: bool = True,
     pass_threshold: float = 1.0,
     unit: Unit | None = None,
@@ -197,6 +213,9 @@ def inspect(
         inputs: paths or tables, as of `advantages`; together they are one input.
         columns_map: role to column, as with `--map`; overrides names and aliases.
         where: a condition on rows in SQL, as with `--where`; others are left out.
+        source: the format of dumps, as of `convert`; `parquet` reads Parquet as a dump.
+        rows: the list of the responses in a record of dumps, as of `convert`.
+        group_size: consecutive records per group of dumps, as of `convert`.
         tokens: also read log-probs, values and texts. Without them, there are still statistics of
             masks, lengths, rewards and groups.
         pass_threshold: a response passes with at least this reward.
@@ -227,11 +246,14 @@ def inspect(
     """
     from rlpost.analysis.inspect import facts  # noqa: PLC0415 - polars takes a while to import
 
-    kept = condition(where, columns_map)
-    with _opened(inputs, where=kept, progress=progress) as (own, run):
+    kept, dumps = condition(where, columns_map), Dumps(source, rows, group_size)
+    with _opened(inputs, where=kept, dumps=dumps, columns_map=columns_map, progress=progress) as (
+        own,
+        run,
+    ):
         found = facts.inspect(
             own.paths,
-            columns_map=columns_map,
+            columns_map=own.columns(columns_map or {}),
             tokens=tokens,
             pass_threshold=pass_threshold,
             unit=unit,
@@ -541,6 +563,7 @@ def convert(
     *,
     columns_map: Mapping[str, str] | None = None,
     layout: str | None = None,
+    rows: str | None = None,
     group_size: int | None = None,
     tokenizer: str | None = None,
     where: str | None = None,
@@ -555,9 +578,11 @@ def convert(
     Args:
         inputs: files, directories or globs; of any size.
         output: one `.parquet` file for all of them, or a directory with a file for each.
-        source: the format's name; None: the contents of the files determine it.
+        source: the format's name; None: the contents of the files determine it, and of an unknown
+            format a proposal says what the fields are.
         columns_map: role to field, as with `--map`.
         layout: of the token lists; None: that of the format.
+        rows: the list of the responses in a record, `a.b` if nested; None: a record is one.
         group_size: consecutive records per group, if they have no group id.
         tokenizer: makes `response_token_ids` and `response_length` from response texts, as with
             `--tokenizer`, of dumps without tokens.
@@ -581,7 +606,7 @@ def convert(
     paths = path_names(inputs, "convert", "dumps; `advantages` reads tables as they are")
     read = ReadOptions(
         dict(columns_map or {}), layout, group_size, tokenizer, nonfinite, attempts,
-        where=condition(where, None),
+        where=condition(where, None), rows=rows,
     )  # fmt: skip
     with _reporting(progress=progress) as run:
         summary = work.convert(
@@ -694,13 +719,21 @@ def _opened(
     options: Options | None = None,
     *,
     where: Where | None = None,
+    dumps: Dumps = Dumps(),  # noqa: B008 - frozen
+    columns_map: Mapping[str, str] | None = None,
     progress: Progress,
 ) -> Iterator[tuple[OpenInputs, Options]]:
     """Yield the inputs as paths, and the options with a reporter; both until the block ends."""
     with (
         _reporting(options, progress=progress) as run,
         open_inputs(
-            inputs, output, overwrite=run.overwrite, reporter=run.reporter, where=where
+            inputs,
+            output,
+            overwrite=run.overwrite,
+            reporter=run.reporter,
+            where=where,
+            dumps=dumps,
+            columns_map=columns_map,
         ) as own,
     ):
         yield own, run

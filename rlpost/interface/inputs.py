@@ -45,9 +45,24 @@ class OpenInputs(InputPaths):
     where: Where | None = None
     """The condition that the rows of the paths fulfil."""
 
+    def columns(self, chosen: Mapping[str, str]) -> dict[str, str]:
+        """Return the user's columns by role, without those that are fields of converted dumps."""
+        kept = {role: x for role, x in chosen.items() if role not in self.bound or x == "none"}
+        rollout = {"rollout": "rollout_id"} if "rollout" in chosen.keys() - kept.keys() else {}
+        return {**kept, **rollout}
+
     def result(self, found: Json) -> Json:
         """Return a result with the names of inputs, if what it read was temporary."""
         return {**without_paths(found, self.names), "inputs": self.inputs} if self.names else found
+
+
+@dataclass(frozen=True)
+class Dumps:
+    """What the user says about inputs that are dumps."""
+
+    source: str | None = None
+    rows: str | None = None
+    group_size: int | None = None
 
 
 @contextmanager
@@ -58,6 +73,8 @@ def open_inputs(
     overwrite: bool = False,
     reporter: Reporter,
     where: Where | None = None,
+    dumps: Dumps = Dumps(),
+    columns_map: Mapping[str, str] | None = None,
 ) -> Iterator[OpenInputs]:
     """Yield inputs as paths of Parquet files, which exist until the block ends.
 
@@ -70,6 +87,8 @@ def open_inputs(
         overwrite: whether the output may exist.
         reporter: gets the notes.
         where: which rows the paths have; None: all.
+        dumps: format, rows and groups of dumps; Parquet is read as a dump if anything is set.
+        columns_map: role to column, or field of a dump.
 
     Raises:
         UsageError: there is no input, or an input is neither a path nor a table.
@@ -82,17 +101,23 @@ def open_inputs(
         raise UsageError("-: rollouts are not read from standard input: name files")
     beside = None if output is None else parse_path(output)
     with table_paths(several) as tables:
-        if where is None and all(_is_canonical(one) for one in several if _is_path(one)):
+        plain = where is None and dumps == Dumps()
+        if plain and all(_is_canonical(one) for one in several if _is_path(one)):
             yield tables
             return
-        from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415 - imports all formats
+        from rlpost.formats.inputs import (  # noqa: PLC0415 - imports all formats
+            Declaration,
+            canonical_inputs,
+        )
 
-        note = reporter.note
+        declared = Declaration(dumps.source, dumps.rows, dumps.group_size, columns_map or {})
         with canonical_inputs(
-            tables.paths, beside, overwrite=overwrite, note=note, where=where
-        ) as paths:
-            names = paths.made_of(tables).names
-            yield replace(tables, paths=paths.paths, names=names, rows=paths.rows, where=where)
+            tables.paths, beside, overwrite=overwrite, note=reporter.note, where=where,
+            declared=declared,
+        ) as paths:  # fmt: skip
+            made = paths.made_of(tables)
+            fields = {x: getattr(made, x) for x in ("paths", "names", "rows", "bound")}
+            yield replace(tables, **fields, where=where)
 
 
 def condition(text: str | None, columns_map: Mapping[str, str] | None) -> Where | None:

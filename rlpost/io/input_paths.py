@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,11 +32,13 @@ class InputPaths:
     """Temporary path -> the dump, URL or table that it is made of."""
     rows: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """Temporary path -> the number of each of its rows in what it is made of, if it has not all."""
+    bound: frozenset[str] = frozenset()
+    """Roles whose fields of dumps have the columns of the roles' names now."""
 
     def made_of(self, others: InputPaths) -> InputPaths:
         """Return these paths, if they are made of the others, with the names of both."""
         own = {path: without_paths(name, others.names) for path, name in self.names.items()}
-        return InputPaths(self.paths, {**others.names, **own}, self.rows)
+        return replace(self, names={**others.names, **own})
 
     def row(self, path: str, row: int) -> int:
         """Return the number of a row of a temporary file in what it is made of."""

@@ -13,6 +13,7 @@ from rlpost.io.arrow import content_kind, is_number, is_tokens
 from rlpost.io.parquet.inputs import COMBINED, COMPUTED, MISSING_ROLES, RECIPE_KEY, stored_object
 from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.turns import turn_columns
+from rlpost.recipe.candidates import missing
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.input_columns import is_enriched, parsed, resolve_input
 from rlpost.recipe.recipe import EXTRA, MASKS, ROW_COLUMNS, WRITTEN, Recipe
@@ -23,7 +24,6 @@ from rlpost.recipe.roles import (
     ColumnMap,
     columns_here,
     kind_of,
-    missing,
 )
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import stages_of, unit_stages
 from rlpost.pipeline.stages.tokens import inside, partial_mask
+from rlpost.recipe.candidates import MOST_CANDIDATES
 from rlpost.recipe.input_columns import recorded_advantages
-from rlpost.recipe.roles import MOST_CANDIDATES, ROLES
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from rlpost.io.parquet.source import Source, TableSource

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlpost.errors import SIMILAR, DataError, ErrorPart, UsageError, no_such
+from rlpost.errors import DataError, ErrorPart, UsageError, no_such
 from rlpost.recipe.flags import flag_of
 
 if TYPE_CHECKING:
@@ -368,9 +367,7 @@ def _in_some_files(
     return {role: (name, lacking[name]) for role, name in names.items() if name is not None}
 
 
-_NEEDED_IN_ALL = "write it there, or leave the file out: all files of an input need it"
-MOST_CANDIDATES = 6
-"""Columns that an error names as candidates for a role."""
+NEEDED_IN_ALL = "write it there, or leave the file out: all files of an input need it"
 
 
 def _absent_columns(
@@ -384,7 +381,7 @@ def _absent_columns(
     def part(option: str, column: str) -> ErrorPart:
         if column in lacking:
             text = f"{lacking[column]}: {option}no column {column!r}, which other files have"
-            return ErrorPart(text, tip=_NEEDED_IN_ALL)
+            return ErrorPart(text, tip=NEEDED_IN_ALL)
         return no_such(f"{where}: {option}no column {column!r}", column, available)
 
     parts = [part(option, column) for option, column in absent]
@@ -415,72 +412,8 @@ def fits(role: str, holds: str) -> bool:
     return holds in contents or holds in _ALSO.get(role, ())
 
 
-def missing(
-    needs: Mapping[str, str],
-    available: Collection[str],
-    where: str,
-    dumps: Mapping[str, str],
-    holds: Mapping[str, str],
-    in_some_files: Mapping[str, tuple[str, str]],
-) -> DataError:
-    """Return the error for roles that have no column, with columns that could serve each.
-
-    Args:
-        needs: the missing roles, and what needs each.
-        available: column names of the input.
-        where: the input's name.
-        dumps: by role, why the dump from which the input was converted lacks it.
-        holds: the content of each column, so that only fitting columns are suggested.
-        in_some_files: as `ColumnMap.in_some_files`.
-    """
-
-    def part(role: str, why: str) -> ErrorPart:
-        need = f"no column for {role} ({why})"
-        if role in in_some_files:
-            column, file = in_some_files[role]
-            return ErrorPart(f"{file}: {need}: other files have `{column}`", tip=_NEEDED_IN_ALL)
-        if role in dumps:
-            tip = f"if a column has it, use --map {role}=COLUMN"
-            return ErrorPart(f"{where}: {need}: {dumps[role]}", tip=tip)
-        text = f"{where}: {need}; looked for {', '.join(ROLES[role].aliases[:4])}"
-        candidates = _candidates(role, available, holds)
-        column = candidates[0] if len(candidates) == 1 else "COLUMN"
-        tip = f"--map {role}={column}"
-        return ErrorPart(
-            text, candidates, tip if candidates else f"{tip}; {columns_here(available)}"
-        )
-
-    return DataError(*(part(role, why) for role, why in needs.items()))
-
-
 def columns_here(available: Collection[str]) -> str:
     """Return the first columns of an input, for the end of an error."""
     names = sorted(available)
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""  # noqa: PLR2004
     return f"columns here: {', '.join(names[:12])}{more}"
-
-
-def _candidates(role: str, available: Collection[str], holds: Mapping[str, str]) -> tuple[str, ...]:
-    """Return columns that could serve a role, those with the most similar names first.
-
-    Their content fits. If no name is similar, all that fit are returned, if they are few. A column
-    with a role of its own is not returned, however similar its name is.
-    """
-    aliases = ROLES[role].aliases
-    taken = {alias for other in ROLES.values() for alias in other.aliases}
-    fitting = [name for name in available if name not in holds or fits(role, holds[name])]
-    free = [name for name in fitting if name not in taken]
-    similar = [name for name in free if _similarity(name, aliases) >= SIMILAR]
-    if not similar and len(free) > MOST_CANDIDATES:
-        return ()
-    order = sorted(similar or free, key=lambda name: -_similarity(name, aliases))
-    return tuple(order[:MOST_CANDIDATES])
-
-
-_LONGEST = 200  # characters of a name that is compared with others
-
-
-def _similarity(name: str, aliases: Sequence[str]) -> float:
-    """Return the similarity of a name to the closest of several, 0 to 1."""
-    name = name[:_LONGEST]  # it takes the square of the length
-    return max(difflib.SequenceMatcher(None, name, alias).ratio() for alias in aliases)

@@ -51,13 +51,21 @@ def page(summary: Json) -> Page:
         f"rlpost convert · {first_two(summary['inputs'])} → {first_two(outputs)}",
         [
             f"{summary['format']}: {', '.join(counts)}",
-            *filter(None, [summary.get("where", {}).get("line"), summary["note"]]),
+            *filter(None, [summary.get("where", {}).get("line"), *_note(summary)]),
         ],
         parts,
         [Notice("warning", text) for text in warnings],
         Notice("ok", f"{first_two(outputs)} written in {summary['seconds']:.2f} s"),
         [f"rlpost inspect {shlex.join(outputs)}"] if len(outputs) == 1 else [],
     )
+
+
+def _note(summary: Json) -> list[str]:
+    """Return what was proposed and the command that states it, or the note on the format."""
+    if "proposed" not in summary:
+        return [summary["note"]]
+    proposed = summary["proposed"]
+    return [f"proposed: {proposed['text']}", f"stated: {proposed['command']}"]
 
 
 def _roles(summary: Json) -> list[tuple[str, str]]:

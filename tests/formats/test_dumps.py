@@ -22,6 +22,11 @@ def test_a_file_of_an_unknown_format_is_an_error(tmp_path):
     path = writers.lines(tmp_path / "metrics.jsonl", [{"loss": 1}])
     with pytest.raises(UsageError, match="the format is unknown"):
         convert(path, tmp_path / "out.parquet")
+    with pytest.raises(UsageError, match="the format is unknown"):
+        convert(tmp_path, tmp_path / "out")
+    path.write_text("no JSON")
+    with pytest.raises(UsageError, match="the format is unknown"):
+        convert(path, tmp_path / "out.parquet")
     with pytest.raises(ReadWriteError, match="contains no file of a known format"):
         convert(tmp_path, tmp_path / "out")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dump_folders import names, steps
 from runs import rollout, run, save
 
-from rlpost.formats.inputs import canonical_inputs, convert_inputs
+from rlpost.formats.inputs import canonical_inputs
 
 
 def test_parquet_of_responses_is_returned_unchanged(tmp_path):
@@ -17,24 +19,20 @@ def test_parquet_of_responses_is_returned_unchanged(tmp_path):
 
 def test_a_directory_of_dumps_becomes_one_of_parquet_files(tmp_path):
     steps(tmp_path / "in" / "run", 1, 2)
-    lines, named = [], {}
-    (made,) = convert_inputs([tmp_path / "in"], tmp_path / "staging", named, lines.append)
-    assert names(tmp_path / "staging" / "0") == [
-        "run/train_data_step1.parquet", "run/train_data_step2.parquet",
-    ]  # fmt: skip
-    assert made == str(tmp_path / "staging" / "0")
-    dumps = [tmp_path / "in" / "run" / f"train_data_step{step}.jsonl" for step in (1, 2)]
-    assert named == {made: str(tmp_path / "in")} | {
-        f"{made}/run/{dump.stem}.parquet": str(dump) for dump in dumps
-    }
+    lines, files = [], ["run/train_data_step1.parquet", "run/train_data_step2.parquet"]
+    with canonical_inputs([tmp_path / "in"], tmp_path / "out", note=lines.append) as inputs:
+        (made,) = inputs.paths
+        assert names(Path(made)) == files
+        dumps = [tmp_path / "in" / "run" / f"train_data_step{step}.jsonl" for step in (1, 2)]
+        assert inputs.names == {made: str(tmp_path / "in")} | {
+            f"{made}/run/{dump.stem}.parquet": str(dump) for dump in dumps
+        }
     (line,) = lines
     assert "train_data_step2.jsonl: 2 dumps, read as nemo-rl, " in line
     assert "it has no log_probs, ref_log_probs, values" in line
     ran = run("advantages", tmp_path / "in", tmp_path / "out", "--estimator", "grpo")
     assert ran.code == 0, ran.err
-    assert names(tmp_path / "out") == [
-        "run/train_data_step1.parquet", "run/train_data_step2.parquet",
-    ]  # fmt: skip
+    assert names(tmp_path / "out") == files
 
 
 def test_temporary_files_are_always_removed(dump, tmp_path):

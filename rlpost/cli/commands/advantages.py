@@ -16,6 +16,7 @@ from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import SummaryError, UsageError
 
 if TYPE_CHECKING:
+    from rlpost.interface.inputs import Dumps
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
@@ -48,6 +49,9 @@ def advantages(
         str | None,
         option("--steps", "FIRST:END", "Steps to compute, whole and without END (default: all)."),
     ] = None,
+    source: declared.From = None,
+    rows: declared.Rows = None,
+    group_size: declared.GroupSize = None,
     overwrite: declared.Overwrite = False,
     state: declared.State = None,
     summary_json: declared.SummaryJson = None,
@@ -110,7 +114,10 @@ def advantages(
         fail_on=fail_on,
     )  # fmt: skip
     if show_plan:
-        _show_plan(paths, recipe, run, steps, quiet=quiet, verbose=verbose)
+        from rlpost.interface.inputs import Dumps  # noqa: PLC0415
+
+        dumps = Dumps(source, rows, group_size)
+        _show_plan(paths, recipe, run, steps, dumps, quiet=quiet, verbose=verbose)
         return
     check_summary(summary_json)
     show = partial(_show, summary_json=summary_json, quiet=quiet, verbose=verbose)
@@ -118,8 +125,9 @@ def advantages(
         *inputs, output = paths
         with reporting(quiet=quiet) as reporter:
             summary = functions.advantages(
-                inputs, output, recipe, run, steps=steps, progress=reporter
-            )
+                inputs, output, recipe, run, steps=steps, source=source, rows=rows,
+                group_size=group_size, progress=reporter,
+            )  # fmt: skip
     except SummaryError as error:
         show(error.summary | names)
         raise
@@ -127,7 +135,7 @@ def advantages(
 
 
 def _show_plan(
-    paths: list[str], recipe: Recipe, run: Options, steps: str | None,
+    paths: list[str], recipe: Recipe, run: Options, steps: str | None, dumps: Dumps,
     *, quiet: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Print what a run would compute."""
@@ -148,8 +156,11 @@ def _show_plan(
     target = None if len(paths) == 1 else parse_path(paths[-1])
     with (
         reporting(quiet=quiet) as reporter,
-        open_inputs(inputs, reporter=reporter, where=kept) as opened,
+        open_inputs(
+            inputs, reporter=reporter, where=kept, dumps=dumps, columns_map=recipe.columns
+        ) as opened,
     ):
+        recipe = recipe.model_copy(update={"columns": opened.columns(recipe.columns)})
         plan = api.plan(opened.paths, recipe)
         device = CPU if run.device == AUTO else run.device
         if run.engine == "local":

@@ -21,7 +21,7 @@ EPILOG = """Examples:
 
   rlpost convert dump/train_data rollouts/ --from slime-train
 
-  rlpost convert mine.jsonl out.parquet --from jsonl --map reward=scores.total
+  rlpost convert mine.json out.parquet --from jsonl --rows samples --map reward=scores.total
 """
 
 
@@ -37,9 +37,8 @@ def convert(
             "IN... OUT", "Dumps, directories or globs; then one .parquet file, or a directory."
         ),
     ] = None,
-    source: Annotated[
-        str | None, option("--from", "NAME", "Format of the dumps (see `rlpost list dumps`).")
-    ] = None,
+    source: declared.From = None,
+    rows: declared.Rows = None,
     mapped: Annotated[
         list[str] | None,
         option("--map", "ROLE=FIELD", "Field to read for a role, a.b if nested; none: no role."),
@@ -52,12 +51,7 @@ def convert(
             "Layout of the token lists (default: that of the format).",
         ),
     ] = None,
-    group_size: Annotated[
-        int | None,
-        option(
-            "--group-size", "INT", "Consecutive records per group, if they have no group id.", min=1
-        ),
-    ] = None,
+    group_size: declared.GroupSize = None,
     tokenizer: Annotated[
         str | None,
         option(
@@ -104,6 +98,7 @@ def convert(
             source,
             columns_map=name_values(mapped or [], "--map"),
             layout=layout,
+            rows=rows,
             group_size=group_size,
             tokenizer=tokenizer,
             where=where,

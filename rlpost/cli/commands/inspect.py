@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import components_of, name_values
-from rlpost.cli.help_screen import SINGLE, argument, command
+from rlpost.cli.help_screen import SINGLE, HelpAll, argument, command
 from rlpost.cli.options import (
     option,
     reads_data,
@@ -47,10 +47,15 @@ def inspect(
     paths: Annotated[list[str], argument("IN...", "Parquet files, directories or globs.")],
     roles: declared.Map = None,
     where: declared.Where = None,
+    source: declared.From = None,
+    rows: declared.Rows = None,
+    group_size: declared.GroupSize = None,
     tokens: Annotated[
         bool, option("--tokens/--no-tokens", "", "Read tokens, too (default: yes).")
     ] = True,
-    footer: Annotated[bool, option("--footer", "", "Read file footers only.")] = False,
+    footer: Annotated[
+        bool, option("--footer", "", "Read file footers only.", common=False)
+    ] = False,
     about: Annotated[
         str | None,
         option("--about", "NAME", "Show a topic, or what a check found; `checks`: which ran."),
@@ -103,15 +108,18 @@ def inspect(
         bool,
         option("--quiet -q", "", "Print a line for each finding alone.", panel=declared.EXECUTION),
     ] = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Inspect rollout files: one screen of statistics, problems and a verdict.
 
     Each problem has its rows as FILE:ROW and what to do; the most severe one is the last. --verbose
     adds every table.
     """
+    del help_all  # eager: it ends the program
     if about is not None:
         _check_about(about, json=how == "json")
     columns_map = name_values(roles or [], "--map")
+    of_dumps: dict[str, Any] = {"source": source, "rows": rows, "group_size": group_size}
     components = components_of(reward_components, component_weights)
     screens: dict[str, object] = {"about": about, "verbose": verbose, "quiet": quiet}
     checked: dict[str, object] = {
@@ -127,7 +135,7 @@ def inspect(
             **checked,
         )
         _show_responses(
-            paths, where, columns_map=columns_map, count=count, colour=colour, format=how,
+            paths, where, of_dumps, columns_map=columns_map, count=count, colour=colour, format=how,
             prompt=prompt, row=row, top=top, worst=worst,
             rollout_reward=rollout_reward, failures=failures, attempts=attempts,
         )  # fmt: skip
@@ -137,7 +145,7 @@ def inspect(
     if footer:
         no_rows = "has no effect with --footer, which reads no rows"
         _check_unset(no_rows, about=about, verbose=verbose, where=where, **checked)
-        _show_footer(paths, columns_map, None if quiet and how == "table" else how)
+        _show_footer(paths, of_dumps, columns_map, None if quiet and how == "table" else how)
         return
     _check_screens(how, **screens)
     from rlpost.interface import functions  # noqa: PLC0415 - polars takes a second to import
@@ -148,6 +156,7 @@ def inspect(
             paths,
             columns_map=columns_map,
             where=where,
+            **of_dumps,
             tokens=tokens,
             pass_threshold=pass_threshold,
             unit=unit,
@@ -213,27 +222,39 @@ def _show_about(name: str, facts: Facts, how: str) -> None:
         show_json(checks.check_json(name, facts))
 
 
-def _show_responses(paths: list[str], where: str | None, **options: Any) -> None:
+def _show_responses(
+    paths: list[str], where: str | None, of_dumps: dict[str, Any], **options: Any
+) -> None:
     """Print single responses; options as of `views.show`."""
     if options["row"] is not None:
         _check_unset("has no effect with --row, which names one row", where=where)
     from rlpost.analysis.responses import views  # noqa: PLC0415
-    from rlpost.interface.inputs import condition, open_inputs  # noqa: PLC0415
+    from rlpost.interface.inputs import Dumps, condition, open_inputs  # noqa: PLC0415
 
-    kept, reporter = condition(where, options["columns_map"]), SilentReporter(echo)
-    with open_inputs(paths, reporter=reporter, where=kept) as opened:
+    columns_map, dumps = options["columns_map"], Dumps(**of_dumps)
+    kept, reporter = condition(where, columns_map), SilentReporter(echo)
+    with open_inputs(
+        paths, reporter=reporter, where=kept, dumps=dumps, columns_map=columns_map
+    ) as opened:
+        options["columns_map"] = opened.columns(columns_map)
         if kept is not None:
             reporter.note(kept.line())
         views.show(opened.paths, made_of=opened, **options)
 
 
-def _show_footer(paths: list[str], columns_map: dict[str, str], prints: str | None) -> None:
+def _show_footer(
+    paths: list[str], of_dumps: dict[str, Any], columns_map: dict[str, str], prints: str | None
+) -> None:
     """Print what footers have, without reading rows; print nothing if `prints` is None."""
     from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
-    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
+    from rlpost.interface.inputs import Dumps, open_inputs  # noqa: PLC0415
 
-    with reporting(bars=False) as reporter, open_inputs(paths, reporter=reporter) as opened:
-        stored = facts.stored(opened.paths, columns_map=columns_map)
+    dumps = Dumps(**of_dumps)
+    with (
+        reporting(bars=False) as reporter,
+        open_inputs(paths, reporter=reporter, dumps=dumps, columns_map=columns_map) as opened,
+    ):
+        stored = facts.stored(opened.paths, columns_map=opened.columns(columns_map))
     if prints is not None:
         render.show_stored(*stored, prints)
 

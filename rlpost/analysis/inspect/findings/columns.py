@@ -14,6 +14,7 @@ from rlpost.analysis.inspect.footers import MISSING
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted
 from rlpost.io.arrow import EXACT
+from rlpost.recipe.candidates import candidates, worth
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import ROLES, kind_of
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 3
 MOST_FILES = 3
-REWARD_NAMES = re.compile("reward|score|accura|correct|pass|return|grade")
 NUMBERS = re.compile("u?int|float|double|halffloat|bool|decimal")
 NEEDED_TYPES = {
     "tokens": "a list of numbers per row",
@@ -65,16 +65,13 @@ def missing_roles(data: CheckInput) -> Result:
     lacking = [role for role in ("reward", "group") if role not in explained]
     if not lacking:
         return None
-    rewards = [
-        column.name
-        for column in data.facts.input.columns
-        if column.role is None
-        and column.name not in {*WRITTEN, *EXTRA}
-        and NUMBERS.match(column.type)
-        and REWARD_NAMES.search(column.name.lower())
-    ]
-    candidates = {"reward": rewards, "group": [selection.prompt] if selection.prompt else []}
-    role, names = lacking[0], candidates[lacking[0]]
+    names = {x.name: x.type for x in data.facts.input.columns if x.role is None}
+    holds = {name: "number" if NUMBERS.match(kind) else "text" if kind == "string" else "other"
+             for name, kind in names.items()}  # fmt: skip
+    role, others = lacking[0], [name for name in names if name not in {*WRITTEN, *EXTRA}]
+    likely = [name for name in candidates(role, others, holds) if worth(role, name)]
+    if role == "group" and selection.prompt:  # which may be messages
+        likely = likely or [selection.prompt]
     reasons = {
         missing: why
         for file in data.facts.input.files
@@ -84,8 +81,8 @@ def missing_roles(data: CheckInput) -> Result:
     usual |= {x: reasons[x] for x in lacking if x in reasons}
     return Problem(
         "; ".join(f"no column has the role {x} ({why})" for x, why in usual.items()),
-        roles=names,
-        option=f"--map {role}={names[0] if names else 'COLUMN'}",
+        roles=likely,
+        option=f"--map {role}={likely[0] if likely else 'COLUMN'}",
         error=role == "reward",
     )
 
