@@ -216,6 +216,8 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
     rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
     rows_only = not _has_token_roles(source, columns) and not _maps_tokens(columns)
     rows_only = rows_only and (rows_alone or without_tokens(source, columns))
+    if rows_only and not rows_alone:
+        _check_lists(source, columns)
     if recipe.tokenizer is None and columns.how.get(TEXT) == "metadata":
         columns = columns.without([TEXT])  # only a tokenizer reads it
     _check_lengths(recipe, columns, rows_only=rows_only)
@@ -226,6 +228,41 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
         columns = _with_role(source, columns, IDS)
     unused = (tokens if rows_only else {LENGTH}) | ({LENGTH} if by_texts else set())
     return replace(columns.without(unused), rows_only=rows_only)
+
+
+def _check_lists(source: Source | TableSource, columns: ColumnMap) -> None:
+    """Raise DataError for a column of tokens that cannot be read as lists of numbers.
+
+    A number per row, as of a mean, and a column without any value are none of tokens; a mask is.
+    """
+    for role in columns.columns:
+        column = columns.column(role)
+        for schema in source.schemas if kind_of(role) == "tokens" else ():
+            kind = schema.field(column).type if column in schema.names else pa.null()
+            lists = is_tokens(kind)
+            if not lists and (role == "mask" or pa.types.is_nested(kind)):
+                text = f"{source.name}: `{column}` is {kind}, which the role {role} cannot be"
+                tip = f"--map {role}=none leaves it unread: without tokens, a response has one "
+                tip += "advantage"
+                raise DataError(f"{text}; a list of numbers per row is needed", tip=tip)
+
+
+def other_sizes(
+    source: Source | TableSource, sized_by: str, columns: Iterable[str]
+) -> dict[str, tuple[int, int]]:
+    """Return the columns of lists that have another number of values than one, with both numbers.
+
+    Footers have them: nothing is read.
+    """
+    if not sized_by:
+        return {}
+    lists = [
+        name
+        for name in dict.fromkeys(columns)
+        if name != sized_by and content_of(source, name) in ("floats", "integers")
+    ]
+    whole = source.values_of(sized_by) if lists else 0
+    return {name: (x, whole) for name in lists if (x := source.values_of(name)) != whole}
 
 
 def _with_role(source: Source | TableSource, columns: ColumnMap, role: str) -> ColumnMap:

@@ -16,7 +16,7 @@ from rlpost.display.text import counted, percent, value_list
 from rlpost.estimators.groups import raw
 from rlpost.findings import Check, Level, Registry
 from rlpost.pipeline import recorded
-from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
+from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, other_sizes, token_id_columns
 from rlpost.pipeline.data import FAILURE, TRUNCATED
 from rlpost.pipeline.failures import FailureCounts, attempt_columns
 from rlpost.pipeline.groups import NO_KEYS, KeyCounts, joins_files, mixed_domains, mixed_files
@@ -26,7 +26,7 @@ from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts, one_id
-from rlpost.recipe.roles import LOG_PROBS, ROLES
+from rlpost.recipe.roles import LOG_PROBS, ROLES, kind_of
 
 if TYPE_CHECKING:
     from rlpost.pipeline.plan import Plan
@@ -380,6 +380,21 @@ def padded_lists(run: RunFacts) -> Texts:
         yield (
             f"{count} of {rows} responses end in an observation token with an old log-prob of "
             "exactly 0: are the lists padded? rlpost needs lists without padding"
+        )
+
+
+@check()
+def unequal_lists(run: RunFacts) -> Texts:
+    """Lists that are not read, but stand beside the written ones, have other lengths."""
+    plan = run.plan
+    unread = {x for x in plan.columns.columns if kind_of(x) == "tokens"}.difference(plan.roles)
+    names = [plan.columns.column(role) for role in sorted(unread)]
+    ids = token_id_columns(plan.source, plan.columns).get("response_token_ids")
+    unequal = other_sizes(plan.source, plan.sized_by, [*names, *([ids] if ids else [])])
+    for name, (x, y) in unequal.items():
+        yield (
+            f"`{name}` has {x:,} values, and `{plan.sized_by}` {y:,}: lists of a row differ in "
+            "length, and the written ones are as long as the latter"
         )
 
 

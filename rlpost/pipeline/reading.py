@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 _LONGEST = 1 << 40  # tokens of a response
 ADVANTAGES = role_of("advantages")
 """Recorded ones, which are compared alone: a number that is missing is no error."""
+ENGINE = "infer_log_probs"
 COUNT_ROWS = "--unit row counts rows, and reads no ids of rollouts"
 """The columns of Responses with the length of a prompt, and the halves of the hash of its ids."""
 
@@ -82,6 +83,8 @@ class Decoder:
     """A number that is not finite is 0 in a row that failed, in place of an error."""
     tokenizer: str | None = None
     """Counts the tokens of the role `response`, of an input without tokens."""
+    stands_in: str | None = None
+    """The role whose numbers stand in for log-probs of the rollout engine that are NaN or null."""
     tips: Mapping[str, str] = field(default_factory=dict)
     """By role, what to do about a key that is null or of another type."""
 
@@ -114,8 +117,13 @@ class Decoder:
         full = lengths is not None or bool(mask.all())
         lists = {role: self._lists(chunks, role, offsets) for role in sorted(roles)}
         staged = self.device.stage(offsets, mask, lists, full=full)
+        stands_in = self.stands_in if {self.stands_in, ENGINE} <= lists.keys() else None
         for role, values in lists.items():
-            self._fill(staged.tokens[role], values, chunks, role, offsets, mask)
+            lacking = role == ENGINE and stands_in is not None
+            self._fill(staged.tokens[role], values, chunks, role, offsets, mask, lacking=lacking)
+        if stands_in is not None:
+            engine = staged.tokens[ENGINE]
+            engine[...] = np.where(np.isnan(engine) & mask, staged.tokens[stands_in], engine)
         return Batch(*staged.send(), full=full)
 
     def without_tokens(self, lengths: NDArray[np.int64]) -> Batch:
@@ -200,8 +208,10 @@ class Decoder:
         role: str,
         offsets: NDArray[np.int64],
         mask: NDArray[np.bool_],
+        *,
+        lacking: bool,
     ) -> None:
-        """Copy the numbers of a role, [T], and check that they are finite."""
+        """Copy the numbers of a role, [T], and check that they are finite, or NaN if `lacking`."""
         row = 0
         for chunk, numbers in zip(chunks, values, strict=True):
             last = row + chunk.table.num_rows
@@ -212,7 +222,8 @@ class Decoder:
                 total = own.sum()
             if not np.isfinite(total) and role != ADVANTAGES:  # else all are: 10 times as fast
                 inside = offsets[row : last + 1] - offsets[row]
-                self._check_finite(own, chunk, role, inside, mask[window])
+                needed = mask[window] & ~np.isnan(own) if lacking else mask[window]
+                self._check_finite(own, chunk, role, inside, needed, mask[window])
             row = last
 
     def _check_finite(
@@ -221,22 +232,22 @@ class Decoder:
         chunk: RowChunk,
         role: str,
         offsets: NDArray[np.int64],
+        needed: NDArray[np.bool_],
         mask: NDArray[np.bool_],
     ) -> None:
         """Raise for numbers at policy tokens that are not finite, or keep them; others become 0."""
         finite = np.isfinite(into)
-        bad = np.flatnonzero(~finite & mask)
+        bad = np.flatnonzero(~finite & needed)
         if len(bad) and self.nonfinite == "error":
             column, row = (
                 self.columns.column(role),
                 int(np.searchsorted(offsets, bad[0], "right")) - 1,
             )
             cell = ragged.list_cell(chunk.table.column(column), row, int(bad[0] - offsets[row]))
-            raise self.location_of(chunk, column).error(
-                row,
-                f"has {cell}",
-                "finite numbers are needed; `--nonfinite mask` leaves such responses out",
-            )
+            advice = "finite numbers are needed; `--nonfinite mask` leaves such responses out"
+            if role == ENGINE and np.isnan(into[bad]).all():
+                advice += ", `--numerics is_missing=one` gives such a token weight 1"
+            raise self.location_of(chunk, column).error(row, f"has {cell}", advice)
         # The `finite` stage sees NaN only at policy tokens.
         into[~finite & ~mask] = 0.0
 

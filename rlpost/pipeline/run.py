@@ -228,6 +228,7 @@ def engine_for(plan: Plan, options: Options, clock: Clock | None = None) -> Engi
         plan.resolved.unit == "rollout",
         plan.resolved.excuses_failed,
         recipe.tokenizer,
+        recipe.corrected_role if recipe.numerics.is_missing == "one" else None,
         {"rollout": COUNT_ROWS} if plan.resolved.can_count_rows else {},
     )
     return Engine(

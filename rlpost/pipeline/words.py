@@ -164,6 +164,7 @@ def _importance(resolved: ResolvedRecipe) -> str:
     if recipe.is_mask is not None:
         limits.append(f"0 outside {recipe.is_mask.low:g} to {recipe.is_mask.high:g}")
     limits += ["divided by their mean"] if recipe.is_weight.normalised else []
+    limits += ["1 without an engine log-prob"] if recipe.numerics.is_missing == "one" else []
     return ", ".join([f"{recipe.is_policy} / engine per {recipe.is_weight.level}", *limits])
 
 

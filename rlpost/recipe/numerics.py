@@ -94,5 +94,8 @@ class Numerics(OptionModel):
     of each token's log ratio (token:BOUND); never: no bound."""
     is_filter_clamp: Bound = 40.0
     """Bound on |log old - log infer| of each token in filters, in nats; never: no bound."""
+    is_missing: Literal["error", "one"] = "error"
+    """A NaN or null log-prob of the rollout engine at a policy token: not finite (error), or taken
+    as the trainer's, so that its ratio and weight are 1 (one)."""
     is_observations: Literal["zero", "one", "ratio"] = "zero"
     """Importance weight of observation tokens: 0 (zero), 1 (one), or their ratio (ratio)."""

@@ -148,6 +148,7 @@ VALUES = {
     "numerics.correction": ("first",),
     "numerics.is_clamp": (0.2, "token:0.2", "never"),
     "numerics.is_filter_clamp": (0.2, "never"),
+    "numerics.is_missing": ("one",),
     "numerics.is_observations": ("one", "ratio"),
 }
 """By field: values other than the default."""
@@ -179,6 +180,7 @@ NEEDS |= {
     "numerics.correction": _FILTERED,
     "numerics.kl_clamp": _KL,
     "numerics.is_filter_clamp": _FILTERED,
+    "numerics.is_missing": {**_WEIGHTED, "nonfinite": "mask"},
 }
 OF_ESTIMATOR = {
     "gdpo": {"reward_components": COMPONENTS},
@@ -287,8 +289,9 @@ def random_table(rng):
     for name, values in zip(COMPONENTS, components.T, strict=True):
         columns[name] = pa.array(values, pa.float32())
     tokens = _tokens(rng, lengths)
-    if rng.random() < 0.1:
-        tokens["old_log_probs"][rng.integers(0, bounds[-1])] = np.nan
+    for name in ("old_log_probs", "infer_log_probs"):
+        if rng.random() < 0.1:
+            tokens[name][rng.integers(0, bounds[-1])] = np.nan
     for name, values in tokens.items():
         columns[name] = ragged(np.split(values, bounds[1:-1]), "list", pa.float32())
     if rng.random() < 0.2:

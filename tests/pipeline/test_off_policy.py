@@ -277,3 +277,32 @@ def test_a_response_with_a_bad_number_weighs_0_and_leaves_every_mean():
     out, summary = rlpost.enrich(table, recipe)
     assert lists(out, "is_weight") == [[0.0, 0.0], [1.0]]
     assert whole(summary, "rejected")["count"] == 1
+
+
+@pytest.mark.parametrize("missing", [None, math.nan])
+@pytest.mark.parametrize("options", [
+    {"is_weight": "token"}, {"is_weight": "sequence"}, {"is_filter": ("token:ratio:0.5:2",)},
+    {"is_weight": "token", "is_policy": "current"},
+])  # fmt: skip
+def test_a_token_without_an_engine_log_prob_has_ratio_1(options, missing):
+    """Its response is as one whose engine has the trainer's log-prob there."""
+    old = [[-0.5, -0.01, -0.2], [-0.3, -0.4], [-0.9]]
+    rows = {
+        "prompt_id": ["a", "a", "a"], "reward": [1.0, 0.0, 0.5], "old_log_probs": old,
+        "log_probs": old, "infer_log_probs": [[-0.52, missing, -0.21], [-0.31, -0.41], [-0.8]],
+    }  # fmt: skip
+    numerics = rlpost.Numerics(is_missing="one")
+    recipe = Recipe(estimator="grpo", numerics=numerics, **options)
+    lacking, complete = (
+        pa.table(rows),
+        pa.table(rows | {"infer_log_probs": [[-0.52, -0.01, -0.21], [-0.31, -0.41], [-0.8]]}),
+    )
+    out = rlpost.enrich(lacking, recipe)[0].drop_columns(["infer_log_probs"])
+    assert out.equals(rlpost.enrich(complete, recipe)[0].drop_columns(["infer_log_probs"]))
+    with pytest.raises(DataError, match="gives such a token weight 1"):
+        rlpost.enrich(lacking, Recipe(estimator="grpo", **options))
+    infinite = pa.table(
+        rows | {"infer_log_probs": [[-0.52, -math.inf, -0.21], [-0.31, -0.41], [-0.8]]}
+    )
+    with pytest.raises(DataError, match="has -inf at token 1"):
+        rlpost.enrich(infinite, recipe)

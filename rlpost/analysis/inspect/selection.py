@@ -12,7 +12,14 @@ import pyarrow as pa
 from rlpost.analysis.inspect.tokens import LAMBDAS, policy_role
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
-from rlpost.pipeline.columns import FINAL_MASK, LENGTH, TEXT, content_of, token_id_columns
+from rlpost.pipeline.columns import (
+    FINAL_MASK,
+    LENGTH,
+    TEXT,
+    content_of,
+    other_sizes,
+    token_id_columns,
+)
 from rlpost.pipeline.data import ATTEMPTS, FAILURE
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
@@ -128,6 +135,8 @@ class ColumnSelection:
     """The column of policy versions, a number or a list per row, if both log-probs are read."""
     entropy: str | None = None
     """The column of entropies."""
+    unequal_ids: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The column of response ids if it has another number of values than the lists, and both."""
     details: bool = True
     """Whether numbers of tokens are computed that only topics and JSON have."""
 
@@ -258,6 +267,9 @@ def select_columns(
     first = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
     lists = "mask" if "mask" in columns else next(iter(roles), first)
     rows["lengths"] = columns.columns.get(LENGTH) if lists is None else None
+    sized_by = None if lists is None else columns.columns.get(lists, lists)
+    response_ids = token_id_columns(source, columns).get("response_token_ids")
+    rows["unequal_ids"] = other_sizes(source, sized_by or "", filter(None, [response_ids]))
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
     advantages = _advantages(source, columns, recorded)

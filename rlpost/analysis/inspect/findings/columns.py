@@ -146,8 +146,12 @@ def _names(files: list[str], count: int) -> str:
 
 
 def _has_other_types(column: ColumnFacts) -> bool:
-    """Return whether types differ in more than how a list or a string is stored."""
-    return any(_plain(kind) != _plain(column.type) for kind in column.other_types)
+    """Return whether types differ in more than how a list or a string is stored.
+
+    A column that is null in all rows of a file, or whose lists are empty, goes with any type.
+    """
+    kinds = {_plain(kind) for kind in (column.type, *column.other_types)}
+    return len(kinds - {"null", "list<null>"}) > 1
 
 
 def _plain(kind: str) -> str:

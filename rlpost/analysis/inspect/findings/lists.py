@@ -114,11 +114,15 @@ def unequal_lengths(data: CheckInput) -> Result:
     """
     selection, rows = data.reading.selection, data.reading.rows
     others, lists = [x for x in selection.tokens if x != selection.lists], selection.lists_column
-    if not others:
+    ids = [
+        f"`{name}` has {x:,} values, and `{lists}` {y:,}: lists of a response differ in length"
+        for name, (x, y) in selection.unequal_ids.items()
+    ]
+    if not others and not ids:
         return NotRun(f"no list to compare with `{lists}`")
     flags = {role: rows[f"unequal:{role}"] for role in others if rows[f"unequal:{role}"].any()}
     if not flags:
-        return None
+        return Problem("; ".join(ids), roles=[*selection.unequal_ids, lists or ""]) if ids else None
     counts, unequal = {role: int(x.sum()) for role, x in flags.items()}, reduce(or_, flags.values())
     names = [f"`{data.column(role)}` (in {count:,})" for role, count in counts.items()]
     first = rows.filter(unequal).row(0, named=True)
@@ -129,7 +133,8 @@ def unequal_lengths(data: CheckInput) -> Result:
     text += f", the first with {', '.join(sizes)}: token statistics leave them out"
     if len(counts) > 1 and len(counts) == len(others):
         text += f"; `{lists}` differs from all others"
-    return Problem(text, unequal, [*counts, selection.lists or ""])
+    text = "; ".join([text, *ids])
+    return Problem(text, unequal, [*counts, selection.lists or "", *selection.unequal_ids])
 
 
 @check("error or warning", "mask or log-probs")
@@ -247,7 +252,7 @@ def nonfinite(data: CheckInput) -> Result:
     top-k sampling give -inf to tokens that they exclude; NaN means that logits are invalid.
 
     Correct the dump, score the responses again, or leave them out of `rlpost advantages` with
-    --nonfinite mask.
+    --nonfinite mask; --numerics is_missing=one gives tokens without an engine log-prob weight 1.
     """
     rows, reward = data.reading.rows, pl.Series(data.table.nonfinite)
     kinds: dict[str, dict[str, int]] = {}
