@@ -66,8 +66,8 @@ def test_lists_that_stand_beside_the_written_ones_have_their_length(name, of, tm
         if of == "tables":
             return warnings_of(rlpost.enrich(data)[1])
         pq.write_table(data, tmp_path / "in.parquet")
-        paths = tmp_path / "in.parquet", tmp_path / "out.parquet"
-        return warnings_of(rlpost.advantages(*paths, overwrite=True))
+        paths = tmp_path / "in.parquet", tmp_path / f"{len(values[1])}.parquet"
+        return warnings_of(rlpost.advantages(*paths))
 
     assert texts(mask) == []
     [text] = texts(other)
