@@ -185,8 +185,8 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
         ("filters", "is_policy numerics.is_missing", recipe.is_filter and recipe.compares_engine),
         ("filters", "numerics.is_filter_clamp", clamped),
         ("is_weight", "is_weight", True),
-        ("is_weight", "is_cap is_mask is_policy numerics.is_clamp numerics.is_missing "
-         "numerics.is_observations", recipe.is_weight is not None),
+        ("is_weight", "is_cap is_mask is_policy numerics.is_clamp", recipe.is_weight is not None),
+        ("is_weight", "numerics.is_missing numerics.is_observations", recipe.is_weight is not None),
     )  # fmt: skip
     return [(part, name) for part, names, reads in table if reads for name in names.split()]
 

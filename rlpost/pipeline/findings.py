@@ -21,7 +21,7 @@ from rlpost.pipeline.data import FAILURE, TRUNCATED
 from rlpost.pipeline.failures import FailureCounts, attempt_columns
 from rlpost.pipeline.groups import NO_KEYS, KeyCounts, joins_files, mixed_domains, mixed_files
 from rlpost.pipeline.measures import whole
-from rlpost.pipeline.plan import warns_of_ends
+from rlpost.pipeline.plan import counts_rows, warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages.tokens import reads_segment_ends
@@ -419,7 +419,7 @@ def over_limit(run: RunFacts) -> Texts:
 def turns_as_responses(run: RunFacts) -> Texts:
     """Rows are turns, each of which groups count as a response."""
     estimator, (rows, evidence) = run.resolved.estimator, run.responses.turns.turns
-    if not rows or run.resolved.recipe.unit is not None:
+    if not rows or run.resolved.recipe.unit is not None or not counts_rows(run.resolved):
         return
     by, rollout = run.column(TURN), "COLUMN"
     if evidence == BY_ID:
@@ -431,6 +431,29 @@ def turns_as_responses(run: RunFacts) -> Texts:
         f"{counted(rows, 'row')} look like turns of a rollout (by `{by}`), but each counts as "
         f"a response of its prompt group: {advice}"
     )
+
+
+@check()
+def scanned_rows(run: RunFacts) -> Texts:
+    """A scan ends with each turn of a rollout, where the next one could go on."""
+    resolved, recipe = run.resolved, run.resolved.recipe
+    if not resolved.scans_rows:
+        return
+    rows, evidence = run.responses.turns.turns
+    by, verb = run.column(ROLLOUT if evidence == BY_ID else TURN), "look like"
+    if resolved.unit == "rollout":
+        rows = run.totals.count("rows") - run.totals.count("rollouts")
+        by, verb = run.column("rollout"), "are"
+    if rows:
+        known = run.column("rollout") or run.column(ROLLOUT)
+        options = ["" if known else "--map rollout=COLUMN", "--scan rollout"]
+        options.append("--unit rollout" if recipe.unit == "row" else "")
+        lost = ", and turn rewards are not read" if resolved.turn_rewards else ""
+        yield (
+            f"{counted(rows, 'row')} {verb} further turns of a rollout (by `{by}`), but "
+            f"{resolved.estimator.name} ends with each row, as if it were an episode of its "
+            f"own{lost}: {' '.join(filter(None, options))} joins the rows"
+        )
 
 
 @check()

@@ -271,7 +271,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(["turn"] if recipe.group_length_penalty is not None else []),
         *(["rollout", *PLACE] if resolved.orders_rows else []),
         *(["rollout"] if resolved.attempts else []),
-        *(TURN_ROLES if counts_rows(resolved) else []),
+        *(TURN_ROLES if counts_rows(resolved) or scans_row_units(resolved) else []),
         *(["turn_reward"] if resolved.joins else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *([ADVANTAGES] if resolved.rows_only else []),
@@ -299,6 +299,11 @@ def warns_of_ends(resolved: ResolvedRecipe) -> bool:
 def counts_rows(resolved: ResolvedRecipe) -> bool:
     """Return whether a recipe compares the rows of groups without regard to rollouts."""
     return bool(group_reasons(resolved)) and not resolved.has_rollouts
+
+
+def scans_row_units(resolved: ResolvedRecipe) -> bool:
+    """Return whether a scan ends with each row, and it is not known which rows are of a rollout."""
+    return resolved.scans_rows and not resolved.has_rollouts
 
 
 def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:

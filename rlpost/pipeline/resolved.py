@@ -210,6 +210,14 @@ class ResolvedRecipe:
         return self.recipe.scan == "rollout" and "raw_advantages" not in self.recorded
 
     @property
+    def scans_rows(self) -> bool:
+        """A scan ends with each row, where the next row of its rollout could go on."""
+        recipe, estimator = self.recipe, self.estimator
+        if recipe.scan == "rollout" or not scans(estimator) or self.recorded & {"raw_advantages"}:
+            return False
+        return "values" in estimator.token_columns or recipe.gamma != 1
+
+    @property
     def own_rewards(self) -> bool:
         """Each row of a rollout has a reward of its own."""
         summed = self.joins and self.recipe.rollout_reward == "sum"

@@ -208,3 +208,30 @@ def test_the_summary_names_the_scan_and_the_turn_rewards_that_it_adds():
     assert "rollouts" not in words(table)
     assert words(table, scan="rollout").endswith("over rollouts, turn rewards added")
     assert words(table.drop_columns("turn_reward"), scan="rollout").endswith("over rollouts")
+
+
+@pytest.mark.parametrize("estimator", ["gae", "turn_gae", "reinforce"])
+@pytest.mark.parametrize("ids", ["rollout", "turn"])
+def test_a_scan_of_rows_that_are_turns_names_the_scan_over_rollouts(ids, estimator):
+    """By the ids of rollouts, or by turns alone, and also with the unit of a preset."""
+    rows = {
+        "prompt_id": ["a"] * 4, "turn": [0, 1, 0, 1], "reward": [1.0, 1.0, 0.0, 0.0],
+        "response_mask": [[1, 1]] * 4, "values": [[0.5, 0.25]] * 4,
+    }  # fmt: skip
+    rows |= {"rollout_id": ["x", "x", "y", "y"]} if ids == "rollout" else {}
+    options = {"estimator": estimator, "gamma": 0.9}
+
+    def texts(data, **more):
+        summary = rlpost.enrich(pa.table(data), rlpost.Recipe(**options, **more))[1]
+        return [x for x in warnings_of(summary) if "as if it were an episode of its own" in x]
+
+    [text] = texts(rows)
+    assert ("--map rollout=COLUMN" in text) == (ids == "turn")
+    assert text.endswith("--scan rollout joins the rows")
+    [text] = texts(rows, unit="row")
+    assert text.endswith("--scan rollout --unit rollout joins the rows")
+    assert not texts(rows | {"turn": [0] * 4, "rollout_id": [*"wxyz"]})
+    if ids == "rollout":
+        assert not texts(rows, scan="rollout")
+    del options["gamma"]
+    assert len(texts(rows)) == (estimator != "reinforce")
