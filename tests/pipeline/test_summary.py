@@ -334,7 +334,7 @@ def test_a_column_that_could_serve_a_role_is_named(tmp_path):
     alias = both.drop("reward")
     roles = rlpost.enrich(alias)[1]["roles"]
     assert roles["reward"] == {"column": "score", "found_by": "alias", "ignored": ["scores"]}
-    unread = small().with_columns(value_preds=pl.lit([0.0]), values=pl.lit([0.0]))
+    unread = small().with_columns(value_preds=pl.lit([0.0] * 2), values=pl.lit([0.0] * 2))
     assert warnings(unread) == []
 
 

@@ -918,7 +918,7 @@ def test_one_column_for_two_roles_is_found(tmp_path):
     ("kind", "flagged"),
     [
         (pa.int64(), True),
-        (pa.null(), True),
+        (pa.null(), False),
         (None, True),
         (pa.large_string(), False),
         (pa.dictionary(pa.int32(), pa.string()), False),
