@@ -277,8 +277,13 @@ def parse_path(text: PathText) -> AnyPath:
     Raises:
         UnavailableError, UsageError: as `RemotePath`.
     """
-    if not isinstance(text, str) or not is_url(text):
-        return Path(text) if isinstance(text, str) else text
+    if not isinstance(text, str):
+        return text
+    if not is_url(text):
+        scheme, colon, _ = text.partition(":/")
+        if colon and scheme.lower() in (*OBJECT_SCHEMES, *HTTP_SCHEMES, *_CLIENTS):
+            raise UsageError(f"{text}: a URL has two slashes after its scheme: {scheme}://...")
+        return Path(text)
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in ("file", "local"):
         return RemotePath(text)

@@ -255,7 +255,7 @@ def from_file(name: str, flag: str) -> Any:
     path, _, function = name.rpartition(":")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None or not Path(path).is_file():
-        raise UsageError(f"{flag} {name}: there is no Python file {path}")
+        raise UsageError(f"{flag} {name}: there is no such Python file")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

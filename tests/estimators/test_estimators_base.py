@@ -78,5 +78,5 @@ def test_a_folder_or_a_file_that_is_not_python_is_an_error(tmp_path):
     (tmp_path / "mine.txt").write_text("")
     (tmp_path / "folder.py").mkdir()
     for name in ("mine.txt", "folder.py"):
-        with pytest.raises(rlpost.errors.UsageError, match="there is no Python file"):
+        with pytest.raises(rlpost.errors.UsageError, match="there is no such Python file"):
             estimator_named(f"{tmp_path / name}:f")

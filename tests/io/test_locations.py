@@ -163,6 +163,30 @@ def test_what_is_printed_of_a_url(url, printed):
     assert redaction.without_secrets(f"({url}): no") == f"({printed}): no"
 
 
+FORMS = (
+    "s3://KEYQQ:SECQQ@lab/x.parquet", "s3:/KEYQQ:SEC/QQ@lab/x.parquet", "//u:pwQQ@127.0.0.1/x.json",
+    "https://127.0.0.1:9/x;jsessionid=QQABC", "http://u%3ApwQQ%40127.0.0.1:9/x",
+    """s3://KEYQQ:SE"C'QQ@lab/x""",
+)  # fmt: skip
+TAKE = [
+    ("inspect", "{}"), ("advantages", "in.parquet", "{}"), ("verify", "{}"),
+    ("replay", "in.parquet", "--recipe", "{}"), ("report", "in.parquet", "-o", "{}"),
+    ("loss", "in.parquet", "--loss", "{}"), ("convert", "{}", "out.parquet"),
+    ("config", "show", "--tokenizer", "{}"),
+    *(("advantages", "in.parquet", "out.parquet", option, "{}") for option in (
+        "--state", "--config", "--estimator", "--tokenizer", "--summary-json")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", TAKE, ids=" ".join)
+def test_every_option_hides_the_secrets_of_every_form(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(rollout(), tmp_path / "in.parquet")
+    for form in FORMS:
+        ran = run(*(word.format(form) for word in words))
+        assert "QQ" not in ran.out + ran.err, ran.err
+
+
 WORD = st.text("abcXYZ019-._~", min_size=6, max_size=20).map(lambda word: f"Q{word}Q")
 
 

@@ -31,6 +31,7 @@ from rlpost.recipe.presets import (
 from rlpost.recipe.recipe import EXTRA, TABLES, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.recipe.semantics import SEMANTICS
+from rlpost.redaction import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,7 +134,10 @@ def fields_of(recipe: Recipe, sources: Mapping[str, str]) -> list[Setting]:
     values = recipe.model_dump(mode="json")
     tables = {title: values.pop(title) for title in TABLES}
     flat = {f"{title}.{key}": x for title, table in tables.items() for key, x in table.items()}
-    return [Setting(key, x, sources.get(key, UNSET)) for key, x in (values | flat).items()]
+    return [
+        Setting(key, without_secrets(x) if isinstance(x, str) else x, sources.get(key, UNSET))
+        for key, x in (values | flat).items()
+    ]
 
 
 @command(app, epilog=DIFF_EPILOG)
