@@ -278,7 +278,7 @@ Failures = Annotated[
 ]
 Attempts = Annotated[
     Literal["all", "newest"],
-    option("--attempts", "", "Attempts of a run, and of a rollout, that count."),
+    option("--attempts", "", "Attempts that count."),
 ]
 PassThreshold = Annotated[
     float, option("--pass-threshold", "FLOAT", "Raw reward at which a response passes.")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -19,25 +19,27 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats.targets import target_named
 from rlpost.formats.targets.base import STDOUT, held_columns
-from rlpost.formats.targets.parts import CHUNK_TOKENS, steps_of
-from rlpost.formats.targets.rows import Rows
+from rlpost.formats.targets.rows import LENGTH_OF, Rows, read_rows
 from rlpost.io.arrow import is_list
 from rlpost.io.outputs import OutputFiles, StandardOutput, file_errors
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target, parse_path
+from rlpost.optional import need
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rlpost.display.reporter import Reporter
-    from rlpost.formats.targets.base import ExportColumns, ExportSink, ExportTarget, Writable
+    from rlpost.formats.targets.base import ExportColumns, ExportTarget
     from rlpost.io.paths import AnyPath, PathText
 
 Json = dict[str, Any]
 WEIGHTS = ("sample_weight", "is_weight")
 """Columns that multiply losses."""
+CHUNK_TOKENS = 1 << 16
+"""Of the largest column at a time: as Python objects they need 32 bytes each."""
 
 
 def export(
@@ -62,44 +64,55 @@ def export(
         reporter: shows the progress.
     """
     started, reporter, target = time.perf_counter(), reporter or SilentReporter(), target_named(to)
-    target.available()
+    if target.library:
+        what = f"--to {target.name}, whose file {target.library} itself writes,"
+        need(what, target.library, target.library)
     path = _output(output, target)
     source = Source(find_inputs(inputs))
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows to export")
     held = held_columns(source, target, columns_map or {}, lossy=lossy)
-    steps = steps_of(source, held, target)
-    plan = _plan(path, target, steps, source, overwrite=overwrite)
-    texts = _texts(plan, held, target, source, overwrite=overwrite)
-    lengths = _lengths(held)
-    rows_of = dict(Counter(steps)) or {0: source.rows}
+    steps = _steps(source, held, target)
+    plan = _plan(path, target, sorted({*steps}) or [0])
+    texts = {} if path == STDOUT else _texts(next(iter(plan.values()))[0], held, target)
+    outputs = [*chain.from_iterable(plan.values()), *texts]
+    _check([one for one in outputs if one != STDOUT], source, overwrite=overwrite)
+    other_steps = _other_steps(path, target, outputs)
     reporter.start("export", source.rows)
-    counts = Counter[str]()
-    with _Files(plan, texts, rows_of, held, target) as files:
-        for rows, numbers in _read(source, held, steps):
-            for step in np.unique(numbers).tolist():
-                files.add(step, rows.take(np.flatnonzero(numbers == step)))
-            counts += _counts(rows, lengths)
-            reporter.advance(len(rows))
+    counts, warnings = Counter[str](), list[str]()
+    parts = _counted(_read(source, held), held, counts, reporter)
+    with OutputFiles(one for one in outputs if one != STDOUT) as staged:
+        stdout = StandardOutput()
+        for step, rows in _by_step(parts, steps):
+            files = [stdout if one == STDOUT else staged.stage(one) for one in plan[step]]
+            of_file = file_errors(plan[step][0], "cannot be written")
+            with nullcontext() if path == STDOUT else of_file:
+                warnings += target.write(rows, files, held, step)
         source.check_unchanged()
-        files.publish()
+        for name, text in texts.items():
+            with file_errors(name, "cannot be written"):
+                staged.stage(name).path.write_text(text, encoding="utf-8")
+        if path == STDOUT:
+            stdout.flush()
+        staged.complete()
+        staged.publish()
     return {
         "target": target.name,
         "title": target.title,
         "inputs": [str(file.path) for file in source.files],
-        "outputs": [str(one) for one in files.outputs],
+        "outputs": [str(one) for one in outputs],
         "responses": source.rows,
         "tokens": counts["tokens"],
         "fields": {column: target.fields[item] for item, column in held.columns.items()},
         "others": [*held.others],
         "lost": dict(held.lost),
-        "use": _use(target, path, plan, target.use + target.use_beside * bool(texts)),
+        "use": _use(target, path, plan, beside=bool(texts)),
         "note": target.note,
         "warnings": [
-            *files.warnings,
+            *warnings,
             *_training_warnings(source, held, target),
             *_count_warnings(counts, held),
-            *_other_steps(path, target, plan),
+            *other_steps,
         ],
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
@@ -108,94 +121,66 @@ def export(
 
 def _output(output: str | Path, target: ExportTarget) -> AnyPath:
     """Return the path of OUT; raise UsageError if it does not fit the target."""
-    path = parse_path(output)
-    if path != STDOUT:
-        ends = str(output).endswith(("/", os.sep))
-        _check_kind(path, target, is_folder=ends or path.is_dir(), name=str(output))
-    elif target.layout != "file":
-        raise UsageError(f"-: --to {target.name} writes several files; name a directory")
-    return path
-
-
-def _use(
-    target: ExportTarget, output: AnyPath, plan: Mapping[int, Sequence[AnyPath]], text: str
-) -> str:
-    """Return how the target reads the output, in the words of a text with the paths left out."""
-    out = "FILE" if output == STDOUT else str(output)
-    if [output] in plan.values():
-        return text.format(out=out, file=out, folder=_folder(output))
-    return text.format(out=out, file=output / target.each, folder=out)
-
-
-def _folder(path: AnyPath) -> AnyPath:
-    """Return the folder of a path or URL."""
-    return path.parent if isinstance(path, Path) else parse_path(path.url.rpartition("/")[0])
-
-
-def _plan(
-    output: AnyPath, target: ExportTarget, steps: list[int], source: Source, *, overwrite: bool
-) -> dict[int, list[AnyPath]]:
-    """Return the files of each step; a target without steps has step 0 alone.
-
-    Raises:
-        UsageError: the output is an input, exists, or does not fit the target.
-        ReadWriteError: it cannot be accessed.
-    """
-    numbers = sorted({*steps}) or [0]
-    if output == STDOUT:
-        return {0: [output]}
-    if target.layout == "file":
-        plan: dict[int, list[AnyPath]] = {0: [output]}
-    elif target.layout == "stream":
-        plan = {0: [output / "00000.jsonl", parse_path(f"{output}.index.jsonl")]}
-    elif output.suffix == target.suffix:
-        if len(numbers) > 1:
-            raise UsageError(
-                f"{output}: the input has {len(numbers)} steps, and --to {target.name} writes a "
-                f"file for each: name a directory, not a {target.suffix} file"
-            )
-        plan = {numbers[0]: [output]}
-    else:
-        plan = {step: [output / f"{step}{target.suffix}"] for step in numbers}
-    _check(list(chain.from_iterable(plan.values())), source, overwrite=overwrite)
-    return plan
-
-
-def _check_kind(output: AnyPath, target: ExportTarget, *, is_folder: bool, name: str) -> None:
-    """Raise UsageError if the target writes a file and OUT is a directory, or the reverse."""
+    path, own = parse_path(output), target.suffix if target.layout != "stream" else ""
+    if path == STDOUT:
+        if target.layout != "file":
+            raise UsageError(f"-: --to {target.name} writes several files; name a directory")
+        return path
+    is_folder = str(output).endswith(("/", os.sep)) or path.is_dir()
     if target.layout == "file" and is_folder:
-        raise UsageError(f"{name}: is a directory; --to {target.name} writes one file: name it")
-    own = target.suffix if target.layout != "stream" else ""
-    if output.suffix not in {".jsonl", ".parquet", ".pkl", ".pt", own}:
-        return
-    if output.suffix != own and not is_folder:
+        raise UsageError(f"{output}: is a directory; --to {target.name} writes one file: name it")
+    if path.suffix in {".jsonl", ".parquet", ".pkl", ".pt"} - {own} and not is_folder:
         a_file = f"a {own} file{' for one step' if target.layout == 'steps' else ''}"
         kinds = ["a directory"] * (target.layout != "file") + [a_file] * bool(own)
         raise UsageError(
-            f"{output}: --to {target.name} writes {' or '.join(kinds)}, not {output.suffix}: name "
+            f"{path}: --to {target.name} writes {' or '.join(kinds)}, not {path.suffix}: name "
             "another"
         )
+    return path
 
 
-def _other_steps(
-    output: AnyPath, target: ExportTarget, plan: Mapping[int, Sequence[AnyPath]]
-) -> list[str]:
-    """Return a warning of files of other steps in the directory, which a framework reads, too."""
-    if target.layout != "steps" or not isinstance(output, Path) or not output.is_dir():
-        return []
-    own = {str(path) for paths in plan.values() for path in paths}
-    others = sorted(
-        path.name
-        for path in output.glob(f"*{target.suffix}")
-        if path.stem.isdecimal() and str(path) not in own
-    )
-    some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
-    text = f"{output} has files of other steps, which were there before: {some}"
-    return [text] if others else []
+def _steps(source: Source, held: ExportColumns, target: ExportTarget) -> list[int]:
+    """Return the step of each row; none if the target writes one file, or the input has no steps.
+
+    Raises:
+        DataError: a step is not a whole number.
+    """
+    steps: list[int] = []
+    column = held.columns.get("batch")
+    if target.layout != "steps" or column is None:
+        return steps
+    for rows in read_rows(source, [column], held.columns, CHUNK_TOKENS, ""):
+        for row, key in enumerate(rows.keys("batch")):
+            if not str(key).removeprefix("-").isdecimal():
+                why = f"--to {target.name} numbers its files by whole steps"
+                raise rows.error(row, f"`{column}` is {key!r}; {why}")
+            steps.append(int(key))
+    return steps
 
 
-def _check(paths: Sequence[AnyPath], source: Source, *, overwrite: bool) -> None:
-    """Check that files may be written; raises as `_plan`."""
+def _plan(output: AnyPath, target: ExportTarget, steps: list[int]) -> dict[int, list[AnyPath]]:
+    """Return the files of each step; raise UsageError for one file of several steps."""
+    if output == STDOUT or target.layout == "file":
+        return {0: [output]}
+    if target.layout == "stream":
+        return {0: [output / "00000.jsonl", parse_path(f"{output}.index.jsonl")]}
+    if output.suffix != target.suffix:
+        return {step: [output / f"{step}{target.suffix}"] for step in steps}
+    if len(steps) > 1:
+        raise UsageError(
+            f"{output}: the input has {len(steps)} steps, and --to {target.name} writes a "
+            f"file for each: name a directory, not a {target.suffix} file"
+        )
+    return {steps[0]: [output]}
+
+
+def _check(paths: Iterable[AnyPath], source: Source, *, overwrite: bool) -> None:
+    """Check that files may be written.
+
+    Raises:
+        UsageError: one is an input, or exists.
+        ReadWriteError: one cannot be accessed.
+    """
     inputs = {file.path.resolve() for file in source.files}
     for path in paths:
         try:
@@ -204,161 +189,116 @@ def _check(paths: Sequence[AnyPath], source: Source, *, overwrite: bool) -> None
             raise ReadWriteError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _texts(
-    plan: Mapping[int, list[AnyPath]],
-    held: ExportColumns,
+def _folder(path: AnyPath) -> AnyPath:
+    """Return the folder of a path or URL."""
+    return path.parent if isinstance(path, Path) else parse_path(path.url.rpartition("/")[0])
+
+
+def _texts(first: AnyPath, held: ExportColumns, target: ExportTarget) -> dict[AnyPath, str]:
+    """Return the text files beside the first file: a function for advantages, types of columns."""
+    beside = target.beside(held).items()
+    return {_folder(first) / name.format(name=first.name): text for name, text in beside}
+
+
+def _use(
     target: ExportTarget,
-    source: Source,
+    output: AnyPath,
+    plan: Mapping[int, Sequence[AnyPath]],
     *,
-    overwrite: bool,
-) -> dict[AnyPath, str]:
-    """Return the text files beside the others: a function for advantages, the types of columns."""
-    first = next(iter(plan.values()))[0]
-    if first == STDOUT:
-        return {}
-    texts: dict[AnyPath, str] = {
-        _folder(first) / name.format(name=first.name): text
-        for name, text in target.beside(held).items()
-    }
-    _check([*texts], source, overwrite=overwrite)
-    return texts
+    beside: bool,
+) -> str:
+    """Return how the target reads the output."""
+    text, out = target.use + target.use_beside * beside, "FILE" if output == STDOUT else str(output)
+    if [output] in plan.values():
+        return text.format(out=out, file=out, folder=_folder(output))
+    return text.format(out=out, file=output / f"{target.each}{target.suffix}", folder=out)
 
 
-def _read(
-    source: Source, held: ExportColumns, steps: list[int]
-) -> Iterator[tuple[Rows, np.ndarray[Any, Any]]]:
-    """Yield the rows of the input in pieces of bounded size, and the step of each row."""
+def _other_steps(output: AnyPath, target: ExportTarget, outputs: Sequence[AnyPath]) -> list[str]:
+    """Return a warning of files of other steps in the directory, which a framework reads, too."""
+    if target.layout != "steps" or not isinstance(output, Path) or not output.is_dir():
+        return []
+    files = (path for path in output.glob(f"*{target.suffix}") if path not in outputs)
+    others = sorted(path.name for path in files if path.stem.isdecimal())
+    some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
+    text = f"{output} has files of other steps, which were there before: {some}"
+    return [text] if others else []
+
+
+def _read(source: Source, held: ExportColumns) -> Iterator[Rows]:
+    """Yield the rows of the input, by the column with the most bytes."""
     names = [*dict.fromkeys([*held.columns.values(), *held.others])]
-    of_rows = np.array(steps or [0] * source.rows, np.int64)
-    for chunk in source.read(names, CHUNK_TOKENS, _largest(source, names)):
-        path = str(source.files[chunk.file].path)
-        rows = Rows.of(chunk, path, source.first_rows[chunk.file], held.columns)
-        yield rows, of_rows[rows.numbers]
+    sizes = Counter(dict.fromkeys(names, 0))
+    for footer in source.footers:
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            for chunk in map(group.column, range(group.num_columns)):
+                name = chunk.path_in_schema.partition(".")[0]
+                if name in sizes:
+                    sizes[name] += chunk.total_uncompressed_size
+    (largest, _), *_ = sizes.most_common(1)
+    return read_rows(source, names, held.columns, CHUNK_TOKENS, largest)
 
 
-def _lengths(held: ExportColumns) -> str:
-    """Return a column with a list per response for targets without a field for it, or ""."""
-    names = [*ROLES["response_token_ids"].aliases, *ROLES["mask"].aliases, "advantages"]
-    kinds = {one.name: one.type for one in held.schema}
-    found = [name for name in names if name in held.others and is_list(kinds[name])]
-    return found[0] if found else ""
+def _by_step(parts: Iterable[Rows], steps: list[int]) -> Iterator[tuple[int, Iterable[Rows]]]:
+    """Yield each step and its rows, when its last row was read; all rows if there are no steps."""
+    if not steps:
+        yield 0, parts
+        return
+    of_rows, left, held = np.array(steps), Counter(steps), defaultdict[int, list[Rows]](list)
+    for rows in parts:
+        numbers = of_rows[rows.numbers]
+        for step in np.unique(numbers).tolist():
+            held[step].append(rows.take(np.flatnonzero(numbers == step)))
+            left[step] -= len(held[step][-1])
+            if not left[step]:
+                yield step, held.pop(step)
 
 
-def _counts(rows: Rows, lengths: str) -> Counter[str]:
-    """Count response tokens, those that are trained on, and rewards that are no numbers."""
-    if not rows.columns:
-        tokens = pc.sum(pc.list_value_length(rows.table.column(lengths))).as_py() if lengths else 0
-        return Counter(tokens=tokens or 0, trained=tokens or 0)
-    tokens = rows.token_count()
-    trained = sum(int(mask.sum()) for mask in rows.trained()) if tokens else 0
-    bad = int((~np.isfinite(rows.numbers_of("reward"))).sum()) if "reward" in rows else 0
-    return Counter(tokens=tokens, trained=trained, bad=bad)
+def _counted(
+    parts: Iterable[Rows], held: ExportColumns, counts: Counter[str], reporter: Reporter
+) -> Iterator[Rows]:
+    """Yield rows; count response tokens, those trained on, and rewards that are no numbers."""
+    lists = {column.name for column in held.schema if is_list(column.type)}
+    names = [held.columns[item] for item in LENGTH_OF if item in held.columns]
+    names += [name for item in LENGTH_OF for name in ROLES[item].aliases]
+    lengths = next((name for name in names if name in lists), "")
+    for rows in parts:
+        if lengths:
+            tokens = pc.sum(pc.list_value_length(rows.table.column(lengths))).as_py() or 0
+            masked = tokens and ("mask" in rows or "sample_mask" in rows)
+            counts["trained"] += sum(int(x.sum()) for x in rows.trained()) if masked else tokens
+            counts["tokens"] += tokens
+        if "reward" in rows:
+            counts["bad"] += int((~np.isfinite(rows.numbers_of("reward"))).sum())
+        yield rows
+        reporter.advance(len(rows))
 
 
 def _training_warnings(source: Source, held: ExportColumns, target: ExportTarget) -> list[str]:
     """Return warnings of a training that differs from that of the file's own columns."""
     if not target.trains:
         return []
-    found = []
+    warnings = []
     if "advantages" not in held.columns:
-        found.append(
+        warnings.append(
             f"no advantages: {target.name} computes its own; `rlpost advantages` writes them"
         )
-    weights = [name for name in WEIGHTS if name in source.columns]
-    weights = [name for name in weights if name not in held.columns.values()]
-    if weights:
-        names = " and ".join(f"`{name}`" for name in weights)
-        found.append(
-            f"the weights ({names}) are not in the loss of {target.name}; multiply the advantages "
-            "by them before the export"
+    unused = {*source.columns} - {*held.columns.values()}
+    if weights := " and ".join(f"`{name}`" for name in WEIGHTS if name in unused):
+        warnings.append(
+            f"the weights ({weights}) are not in the loss of {target.name}; multiply the "
+            "advantages by them before the export"
         )
-    return found
+    return warnings
 
 
 def _count_warnings(counts: Counter[str], held: ExportColumns) -> list[str]:
     """Return warnings of rewards that are no numbers, and of an export that trains nothing."""
-    found = []
+    warnings = []
     if counts["bad"]:
         rows = counted(counts["bad"], "response")
-        found.append(f"`{held.columns['reward']}` is NaN, infinite or null in {rows}")
+        warnings.append(f"`{held.columns['reward']}` is NaN, infinite or null in {rows}")
     if counts["tokens"] and not counts["trained"]:
         masks = [held.columns[name] for name in ("mask", "sample_mask") if name in held.columns]
-        found.append(f"no token is trained on: {' and '.join(masks)} leave all out")
-    return found
-
-
-def _largest(source: Source, names: Sequence[str]) -> str:
-    """Return the column with the most bytes."""
-    sizes = dict.fromkeys(names, 0)
-    for footer in source.footers:
-        for number in range(footer.num_row_groups):
-            group = footer.row_group(number)
-            for index in range(group.num_columns):
-                chunk = group.column(index)
-                name = chunk.path_in_schema.partition(".")[0]
-                if name in sizes:
-                    sizes[name] += chunk.total_uncompressed_size
-    return max(sizes, key=lambda name: sizes[name])
-
-
-class _Files:
-    """The files of an export, which appear when the last one is complete.
-
-    Args:
-        plan: step -> its files.
-        texts: other files, and their contents.
-        rows: the number of rows of each step; its files are written after its last row.
-        held: the columns.
-        target: the target.
-    """
-
-    def __init__(
-        self,
-        plan: Mapping[int, list[AnyPath]],
-        texts: Mapping[AnyPath, str],
-        rows: Mapping[int, int],
-        held: ExportColumns,
-        target: ExportTarget,
-    ) -> None:
-        self._plan, self._texts, self._rows = plan, texts, dict(rows)
-        self._held, self._target = held, target
-        paths = [*chain.from_iterable(plan.values()), *texts]
-        self._stdout = StandardOutput()
-        self._staged = OutputFiles(path for path in paths if path != STDOUT)
-        self.outputs: list[AnyPath] = paths
-        self._sinks: dict[int, ExportSink] = {}
-        self.warnings: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._staged.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._staged.__exit__(*error)
-
-    def _open(self, path: AnyPath) -> Writable | Path:
-        return self._stdout if path == STDOUT else self._staged.stage(path)
-
-    def add(self, step: int, rows: Rows) -> None:
-        """Write rows of a step."""
-        if step not in self._sinks:
-            files = [self._open(path) for path in self._plan[step]]
-            self._sinks[step] = self._target.open(files, self._held, step)
-        sink = self._sinks[step]
-        path = self._plan[step][0]
-        with nullcontext() if path == STDOUT else file_errors(path, "cannot be written"):
-            sink.add(rows)
-            self._rows[step] -= len(rows)
-            if not self._rows[step]:
-                self.warnings += sink.finish()
-                del self._sinks[step]
-
-    def publish(self) -> None:
-        """Complete the files, and rename them to their targets."""
-        for path, text in self._texts.items():
-            with file_errors(path, "cannot be written"):
-                self._staged.stage(path).path.write_text(text, encoding="utf-8")
-        if not self._staged.targets:
-            self._stdout.flush()
-        self._staged.complete()
-        self._staged.publish()
+        warnings.append(f"no token is trained on: {' and '.join(masks)} leave all out")
+    return warnings

@@ -7,10 +7,12 @@ from types import ModuleType
 import pytest
 import torch
 from exported_rows import rollouts
+from forked_runs import run
 
 import rlpost
 from rlpost.errors import UnavailableError
-from rlpost.formats.targets import verl
+from rlpost.formats import export as work
+from rlpost.formats.targets import TARGETS
 
 
 class DataProto:
@@ -35,7 +37,7 @@ def load(tmp_path, monkeypatch):
     module = ModuleType("verl")
     module.DataProto = DataProto
     monkeypatch.setitem(sys.modules, "verl", module)
-    monkeypatch.setattr(verl, "need", lambda *_: None)
+    monkeypatch.setattr(work, "need", lambda *_: None)
 
     def export(table):
         found = rlpost.export(table, tmp_path / "o", "verl", overwrite=True)
@@ -102,7 +104,11 @@ def test_a_list_with_a_number_per_token_is_a_tensor_until_one_differs(load):
     assert "speed" in second[0]
 
 
-def test_without_verl_the_error_has_the_extra(tmp_path, monkeypatch):
+def test_help_list_and_error_say_that_verl_is_needed(tmp_path, monkeypatch):
     monkeypatch.setattr("rlpost.optional.find_spec", {}.get)
-    with pytest.raises(UnavailableError, match=r"\[verl\]'"):
+    with pytest.raises(UnavailableError, match=r"--to verl, .* needs verl, which"):
         rlpost.export(rollouts(), tmp_path / "o", "verl")
+    help_text = " ".join(run("export", "--help").out.split())
+    for library in {target.library for target in TARGETS.values()} - {""}:
+        assert f"--to {library} needs the package {library}" in help_text
+        assert f"the package {library}" in run("list", "targets", library).out

@@ -38,7 +38,7 @@ def export(
         ),
     ] = None,
     target: Annotated[
-        str | None, option("--to", "NAME", "What is written (see `rlpost list targets`).")
+        str | None, option("--to", "NAME", "What is written, as `rlpost list targets` explains.")
     ] = None,
     roles: declared.Map = None,
     lossy: Annotated[bool, option("--lossy", "", "Leave out what the target cannot hold.")] = False,
@@ -50,7 +50,8 @@ def export(
     """Export rollouts to files that a training framework reads.
 
     Columns that the target cannot hold are listed before anything is written, as an error without
-    --lossy. rlpost convert reads the files of jsonl and slime back.
+    --lossy. rlpost convert reads the files of jsonl and slime back. --to verl needs the package
+    verl.
     """
     _check_given(paths or [], target)
     # Pyarrow takes a while to import; a wrong command line is answered before that.

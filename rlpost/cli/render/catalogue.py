@@ -312,11 +312,16 @@ def _targets(names: Sequence[str], how: str) -> None:
     _show_facts("targets", "slime", records, facts if names else (), how)
 
 
+def _installed(target: ExportTarget) -> list[str]:
+    """Return the package that writes the file of a target, as what the target needs."""
+    return [f"the package {target.library}"] if target.library else []
+
+
 def target_facts(target: ExportTarget) -> dict[str, str]:
     """Return what a target needs, what else it holds, and what becomes of other columns."""
     optional = [item for item in target.fields if item not in target.needs]
     return {
-        "needs": ", ".join(target.needs),
+        "needs": ", ".join([*target.needs, *_installed(target)]),
         "optional": ", ".join(optional),
         "other columns": target.others or "lost",
         "note": " ".join(text for text in (target.note, target.limits) if text),

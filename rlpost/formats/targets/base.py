@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -18,32 +18,25 @@ from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.roles import ON_DEMAND, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rlpost.formats.targets.rows import Rows
     from rlpost.io.parquet.source import Source
 
 
 FINAL_MASK = "final_response_mask"
-_NO_PLACE = "no place for it"
-Layout = Literal["file", "steps", "stream"]
-
-
-Writable = OutputFile | StandardOutput
-
-
 STDOUT = Path("-")
 """The output of targets that are text in one file."""
+_NO_PLACE = "no place for it"
+Writable = OutputFile | StandardOutput
 
 
 def is_plain(kind: pa.DataType) -> bool:
     """Return whether a type has numbers, texts or bools, or lists or structs of them."""
-    if is_list(kind):
+    if is_list(kind) or pa.types.is_dictionary(kind):
         return is_plain(kind.value_type)
     if pa.types.is_struct(kind):
-        return all(is_plain(one.type) for one in kind)
-    if pa.types.is_dictionary(kind):
-        return is_plain(kind.value_type)
+        return all(is_plain(part.type) for part in kind)
     return is_number(kind) or is_string(kind) or bool(pa.types.is_null(kind))
 
 
@@ -60,16 +53,6 @@ class Lines:
         """Write a line for each record."""
         if records:
             self.size = self._file.write(self.size, self._encoder.encode_lines(records))
-
-
-class ExportSink(Protocol):
-    """Writes the rows of one file, or of one stream with its index."""
-
-    def add(self, rows: Rows) -> None:
-        """Add rows; a DataError names the bad one."""
-
-    def finish(self) -> list[str]:
-        """Write what is left; return warnings."""
 
 
 @dataclass(frozen=True)
@@ -100,22 +83,23 @@ class ExportTarget:
 
     name: str
     title: str
-    layout: Layout
+    layout: Literal["file", "steps", "stream"]
     suffix: str
     fields: Mapping[str, str]
     needs: Mapping[str, str]
     """Those of `fields` without which there is no output -> what needs it."""
     source: str
     """The reader whose code defines the format."""
-    open: Callable[[Sequence[Any], ExportColumns, int], ExportSink]
-    """Opens the files of a step; the last argument is its number, 0 without steps."""
+    write: Callable[[Iterable[Rows], Sequence[Any], ExportColumns, int], list[str]]
+    """Writes the rows of a step to its files, and returns warnings; a DataError names a bad row.
+    The last argument is the step, 0 without steps."""
     use: str
     """How the target reads the output: `{out}` is its path, `{file}` that of a step's file, and
     `{folder}` its folder."""
     use_beside: str = ""
     """What `use` continues with if there are files `beside`."""
     each: str = ""
-    """The name of a step's file, as `use` has it."""
+    """The name of a step's file without its suffix, as `use` has it."""
     trains: bool = False
     """Whether its trainer reads the advantages of the file, if they are there."""
     check: Callable[[Source, Mapping[str, str]], None] = lambda *_: None
@@ -126,8 +110,8 @@ class ExportTarget:
     """One line on what becomes different, which each result has."""
     limits: str = ""
     """What the target cannot represent, or needs: in the list of targets alone."""
-    available: Callable[[], None] = field(default=lambda: None)
-    """Raises UnavailableError if a library is missing."""
+    library: str = ""
+    """The framework's package, if it writes the file itself; rlpost's extra has its name."""
     beside: Callable[[ExportColumns], Mapping[str, str]] = lambda _: {}
     """Returns text files beside the others: name -> text; `{name}` is that of the first file."""
     is_held: Callable[[pa.DataType], bool] = is_plain
@@ -145,41 +129,63 @@ def held_columns(
         UsageError: the map has an unknown name, or columns are lost and that is not allowed.
         DataError: the input lacks a column that the target needs, or a mapped one.
     """
-    found = _found(source, target, columns_map)
-    missing = [_missing(item, target, source) for item in target.needs if item not in found]
+    held = _held(source, target, columns_map)
+    missing = [_missing(item, target, source) for item in target.needs if item not in held]
     if missing:
         raise DataError(*missing)
-    target.check(source, found)
-    kinds, mixed = _kinds(source)
-    left = [name for name in source.columns if name not in found.values()]
-    lost = {
-        name: f"{target.name} has no place for {_family(kinds[name])}"
-        for name in left
-        if not target.is_held(kinds[name])
-    }
-    if not target.others:
-        lost = dict.fromkeys(left, _NO_PLACE)
-    lost |= dict.fromkeys(
-        (name for name in left if name in target.reserved), f"{target.name} uses this name itself"
-    )
-    lost |= {name: why for name, why in mixed.items() if name in left}
-    lost |= {
-        name: "in some files only"
-        for schema in source.schemas
-        for name in schema.names
-        if name not in source.columns
-    }
+    target.check(source, held)
+    types = _types(source)
+    kinds = {name: own[0] if len(own) == 1 else common_type(own) for name, own in types.items()}
+    left = [name for name in types if name not in held.values() or name not in source.columns]
+    reasons = {name: _loss(name, kinds[name], types[name], source, target) for name in left}
+    lost = {name: reason for name, reason in reasons.items() if reason}
     if lost and not lossy:
-        of_all = f"{len(lost)} of {counted(len({*source.columns, *lost}), 'column')}"
-        kept = len({*source.columns, *lost}) - len(lost)
+        count = len({*source.columns, *lost})
         raise UsageError(
-            f"{source.name}: --to {target.name} cannot hold {of_all}: {lost_text(lost)}",
-            tip=f"--lossy writes the other {kept}",
+            f"{source.name}: --to {target.name} cannot hold {len(lost)} of "
+            f"{counted(count, 'column')}: {lost_text(lost)}",
+            tip=f"--lossy writes the other {count - len(lost)}",
         )
-    others = tuple(name for name in left if name not in lost)
     written = [name for name in source.columns if name not in lost]
-    schema = pa.schema([pa.field(name, kinds[name]) for name in written])
-    return ExportColumns(found, others, lost, schema, lossy)
+    schema = pa.schema([(name, kinds[name] or types[name][0]) for name in written])
+    others = tuple(name for name in written if name not in held.values())
+    return ExportColumns(held, others, lost, schema, lossy)
+
+
+def _types(source: Source) -> dict[str, list[pa.DataType]]:
+    """Return the types of each column: of the files that have it, or of the paths."""
+    types = {name: [kind] for name, kind in partition_types(source.files).items()}
+    for column in (column for schema in source.schemas for column in schema):
+        if column.type not in types.setdefault(column.name, []):
+            types[column.name].append(column.type)
+    return {name: types[name] for name in dict.fromkeys([*source.columns, *types])}
+
+
+def _loss(
+    name: str,
+    kind: pa.DataType | None,
+    types: Sequence[pa.DataType],
+    source: Source,
+    target: ExportTarget,
+) -> str:
+    """Return why a target does not hold a column that no field of it has; empty if it does.
+
+    Args:
+        name: of the column.
+        kind: the type that has the values of all files; None: there is none.
+        types: those of the files.
+        source: the input.
+        target: the target.
+    """
+    if name not in source.columns:
+        return "in some files only"
+    if kind is None:
+        return f"{' and '.join(map(_family, types))} in different files"
+    if name in target.reserved:
+        return f"{target.name} uses this name itself"
+    if not target.others:
+        return _NO_PLACE
+    return "" if target.is_held(kind) else f"{target.name} has no place for {_family(kind)}"
 
 
 def lost_text(lost: Mapping[str, str]) -> str:
@@ -194,22 +200,7 @@ def _family(kind: pa.DataType) -> str:
     return str(kind).partition("<")[0]
 
 
-def _kinds(source: Source) -> tuple[dict[str, pa.DataType], dict[str, str]]:
-    """Return the type of each column that has the values of all files, and columns without one."""
-    found: dict[str, dict[pa.DataType, None]] = {}
-    for schema in source.schemas:
-        for one in schema:
-            found.setdefault(one.name, {})[one.type] = None
-    kinds, mixed = partition_types(source.files), {}
-    for name, (first, *others) in found.items():
-        kind = common_type([first, *others]) if others else first
-        kinds[name] = first if kind is None else kind
-        if kind is None:
-            mixed[name] = f"{' and '.join(map(_family, found[name]))} in different files"
-    return kinds, mixed
-
-
-def _found(source: Source, target: ExportTarget, columns_map: Mapping[str, str]) -> dict[str, str]:
+def _held(source: Source, target: ExportTarget, columns_map: Mapping[str, str]) -> dict[str, str]:
     """Return the column of each of the target's fields that the input has."""
     available = source.columns
     known = {*ROLES, *target.fields}
@@ -229,27 +220,24 @@ def _found(source: Source, target: ExportTarget, columns_map: Mapping[str, str])
             raise DataError(no_such(where, column, available))
     roles = {role: column for role, column in columns_map.items() if role in ROLES}
     columns = resolve_input(source, roles).columns
-    if FINAL_MASK in available and FINAL_MASK not in target.fields and "mask" not in columns_map:
+    if FINAL_MASK in available and FINAL_MASK not in target.fields:
         columns["mask"] = FINAL_MASK
     for item in target.fields:
-        names = ROLES[item].aliases if item in ROLES else (item,)
-        by_name = item not in ROLES or ROLES[item].kind in ON_DEMAND
-        own = next((name for name in names if name in available), None)
-        if item in columns_map:
-            columns[item] = columns_map[item]
-        elif by_name and own is not None:
-            columns[item] = own
-    return {
-        item: columns[item]
-        for item in target.fields
-        if item in columns and columns_map.get(item) != "none"
-    }
+        named = next((name for name in _names(item) if name in available), None)
+        if named is not None and (item not in ROLES or ROLES[item].kind in ON_DEMAND):
+            columns[item] = named
+    columns |= columns_map
+    return {x: columns[x] for x in target.fields if columns.get(x, "none") != "none"}
+
+
+def _names(item: str) -> Sequence[str]:
+    """Return the names of columns that serve an item."""
+    return ROLES[item].aliases if item in ROLES else (item,)
 
 
 def _missing(item: str, target: ExportTarget, source: Source) -> str:
     """Return the error for a column that the target needs and the input lacks."""
-    names = ROLES[item].aliases if item in ROLES else (item,)
-    expected = f"expected {' or '.join(names[:4])}"
+    expected = f"expected {' or '.join(_names(item)[:4])}"
     if item == "advantages":
         expected = "rlpost advantages IN OUT writes it"
     return (

@@ -13,50 +13,33 @@ from rlpost.formats.targets.base import ExportColumns, ExportTarget, Lines, Writ
 from rlpost.formats.targets.rows import Rows, nonfinite
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rlpost.errors import DataError
+    from collections.abc import Iterable, Sequence
 
 
-class JsonlSink:
-    """Writes rows as lines, as they come."""
-
-    def __init__(self, files: Sequence[Writable], held: ExportColumns, step: int) -> None:
-        del step
-        self._held = held
-        self._lines = Lines(files[0])
-        self._replaced: Counter[str] = Counter()
-
-    def add(self, rows: Rows) -> None:
-        """Write a line for each row."""
-        for name in self._held.others:
-            if count := nonfinite(rows.table.column(name)):
-                self._replaced[name] += count
-                if not self._held.lossy:
-                    raise _no_such_number(rows, name)
-        self._lines.append(_with_texts(rows.table.select([*self._held.others])).to_pylist())
-
-    def finish(self) -> list[str]:
-        """Return what was replaced."""
-        return [
-            f"{name}: {counted(count, 'number')} that JSON has not (NaN, infinite) became null"
-            for name, count in self._replaced.items()
-        ]
-
-
-def _with_texts(table: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a table with texts in place of columns that have no JSON of their own."""
-    for i, one in enumerate(table.schema):
-        if is_text_in_json(one.type):
-            table = table.set_column(i, one.name, table.column(i).cast(pa.string()))
-    return table
-
-
-def _no_such_number(rows: Rows, name: str) -> DataError:
-    one = next(i for i in range(len(rows)) if nonfinite(rows.table.column(name).slice(i, 1)))
-    return rows.error(
-        one, f"`{name}` has a number that JSON has not (NaN or infinite); --lossy writes null"
-    )
+def write(
+    parts: Iterable[Rows], files: Sequence[Writable], held: ExportColumns, _: int
+) -> list[str]:
+    """Write a line for each row; return what was replaced."""
+    lines, replaced = Lines(files[0]), Counter[str]()
+    for rows in parts:
+        table = rows.table.select([*held.others])
+        for i, column in enumerate(table.schema):
+            array = table.column(i)
+            if count := nonfinite(array):
+                replaced[column.name] += count
+                if not held.lossy:
+                    raise rows.error(
+                        next(row for row in range(len(rows)) if nonfinite(array.slice(row, 1))),
+                        f"`{column.name}` has a number that JSON has not (NaN or infinite); "
+                        "--lossy writes null",
+                    )
+            if is_text_in_json(column.type):
+                table = table.set_column(i, column.name, array.cast(pa.string()))
+        lines.append(table.to_pylist())
+    return [
+        f"{name}: {counted(count, 'number')} that JSON has not (NaN, infinite) became null"
+        for name, count in replaced.items()
+    ]
 
 
 TARGET = ExportTarget(
@@ -68,7 +51,7 @@ TARGET = ExportTarget(
     needs={},
     others="fields of the same names",
     source="any reader of JSON; `rlpost convert` (format jsonl)",
-    open=JsonlSink,
+    write=write,
     use="rlpost convert {out} back.parquet --from jsonl",
     limits="NaN and infinite numbers become null, which needs --lossy. Dates, timestamps and "
     "decimals are texts.",

@@ -18,7 +18,7 @@ from rlpost.formats.slime import EXPORTED
 from rlpost.formats.targets.base import ExportTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rlpost.formats.targets.base import ExportColumns
     from rlpost.formats.targets.rows import Rows
@@ -27,63 +27,49 @@ if TYPE_CHECKING:
 
 TOKENS = {"infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs"}
 CREDIT = ("advantages", "returns")
+EXACT = {
+    "response_token_ids": "tokens",
+    "prompt_token_ids": "tokens",
+    "mask": "loss_mask",
+    **TOKENS,
+    **{name: f"train_metadata.{name}" for name in CREDIT},
+}
+"""Items whose values a sample has in a field of its own."""
 
 
-class SampleSink:
-    """Collects the samples of a step, which are one object in the file."""
-
-    def __init__(self, files: Sequence[OutputFile], held: ExportColumns, step: int) -> None:
-        self._file, self._held, self._step = files[0], held, step
-        self._samples: list[dict[str, Any]] = []
-        self._groups: dict[Any, int] = {}
-        self._rollouts: dict[Any, int] = {}
-        lists = {*_exact(held.columns)}
-        self._metadata = [name for name in held.schema.names if name not in lists]
-
-    def add(self, rows: Rows) -> None:
-        """Collect a sample for each row."""
-        fields = _fields(rows)
-        others = {name: rows.plain(name) for name in self._metadata}
-        rollouts = rows.keys("rollout_id") if "rollout_id" in rows else []
-        groups = rows.keys("group") if "group" in rows else [None] * len(rows)
-        for row, one in enumerate(fields):
+def write(
+    parts: Iterable[Rows], files: Sequence[OutputFile], held: ExportColumns, step: int
+) -> list[str]:
+    """Write the samples of a step, which are one object in the file."""
+    exact = {held.columns[x]: f"{x}:{field}" for x, field in EXACT.items() if x in held.columns}
+    others = [name for name in held.schema.names if name not in exact]
+    groups, rollouts = dict[Any, int](), dict[Any, int]()
+    samples = []
+    for rows in parts:
+        metadata = {name: rows.plain(name) for name in others}
+        keys = {name: rows.keys(name) for name in ("group", "rollout_id") if name in rows}
+        for row, fields in enumerate(_fields(rows)):
             sample = {
-                "group_index": None if groups[row] is None else _code(self._groups, groups[row]),
+                "group_index": _code(groups, keys["group"][row]) if "group" in keys else None,
                 "index": int(rows.numbers[row]),
-                **one,
-                "metadata": {EXPORTED: {name: _storable(own[row]) for name, own in others.items()}},
+                **fields,
+                "metadata": {
+                    EXPORTED: {name: _storable(values[row]) for name, values in metadata.items()}
+                },
             }
-            if rollouts:
-                sample["rollout_id"] = _code(self._rollouts, rollouts[row])
-            self._samples.append(sample)
-
-    def finish(self) -> list[str]:
-        """Save the object."""
-        stored = {"schema": encode(self._held.schema), "fields": _exact(self._held.columns)}
-        dump = {"rollout_id": self._step, "samples": self._samples, EXPORTED: stored}
-        save(dump, self._file.path)
-        self._samples = []
-        return []
+            if "rollout_id" in keys:
+                sample["rollout_id"] = _code(rollouts, keys["rollout_id"][row])
+            samples.append(sample)
+    stored = {"schema": encode(held.schema), "fields": exact}
+    save({"rollout_id": step, "samples": samples, EXPORTED: stored}, files[0].path)
+    return []
 
 
-def _exact(columns: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns whose values a sample has in a field of its own -> that field."""
-    items = {
-        "response_token_ids": "tokens",
-        "prompt_token_ids": "tokens",
-        "mask": "loss_mask",
-        **TOKENS,
-        **{name: f"train_metadata.{name}" for name in CREDIT},
-    }
-    return {columns[item]: f"{item}:{field}" for item, field in items.items() if item in columns}
-
-
-def _fields(rows: Rows) -> list[dict[str, Any]]:
-    """Return the fields of slime's Sample for each row."""
-    masks = rows.masks()
+def _fields(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Yield the fields of slime's Sample for each row."""
+    masks, rewards = rows.masks(), rows.numbers_of("reward")
+    lists = {name: rows.tokens(item) for item, name in TOKENS.items() if item in rows}
     credit = {name: rows.tokens(name) for name in CREDIT if name in rows}
-    lists = {TOKENS[item]: rows.tokens(item) for item in TOKENS if item in rows}
-    rewards = rows.numbers_of("reward")
     columns = zip(
         rows.lists("prompt_token_ids"),
         rows.tokens("response_token_ids"),
@@ -93,9 +79,8 @@ def _fields(rows: Rows) -> list[dict[str, Any]]:
         rows.kept(),
         strict=True,
     )
-    found = []
     for row, (prompt, response, question, answer, cut, keep) in enumerate(columns):
-        one = {
+        yield {
             "response_length": len(response),
             "prompt": question or "",
             "tokens": np.concatenate([prompt, response]).astype(np.int64).tolist(),
@@ -108,13 +93,10 @@ def _fields(rows: Rows) -> list[dict[str, Any]]:
             "remove_sample": not keep,
             "teacher_log_probs": None,
             "status": "truncated" if cut else "completed",
-            "train_metadata": None,
+            "train_metadata": {name: _storable(values[row]) for name, values in credit.items()}
+            or None,
+            **{name: values[row].tolist() for name, values in lists.items()},
         }
-        one |= {field: own[row].tolist() for field, own in lists.items()}
-        if credit:
-            one["train_metadata"] = {name: _storable(own[row]) for name, own in credit.items()}
-        found.append(one)
-    return found
 
 
 def _storable(value: Any) -> Any:
@@ -122,11 +104,9 @@ def _storable(value: Any) -> Any:
     return [] if isinstance(value, np.ndarray) and not len(value) else value
 
 
-def _code(codes: dict[Any, int], key: Any) -> int:
+def _code(codes: dict[Any, int], key: Any) -> int | None:
     """Return the number of a key: itself if it is an integer, else that of its first appearance."""
-    if isinstance(key, int):
-        return key
-    return codes.setdefault(key, len(codes))
+    return key if key is None or isinstance(key, int) else codes.setdefault(key, len(codes))
 
 
 HOOK_TEXT = '''"""The advantages that rlpost exported, for slime's --custom-advantage-function-path.
@@ -197,27 +177,27 @@ TARGET = ExportTarget(
         "group": "group_index",
         "rollout_id": "rollout_id",
         "truncated": "status",
-        "infer_log_probs": "rollout_log_probs",
-        "teacher_log_probs": "teacher_log_probs",
-        "advantages": "train_metadata.advantages",
-        "returns": "train_metadata.returns",
+        **TOKENS,
+        **{name: EXACT[name] for name in CREDIT},
         "prompt": "prompt",
         "response": "response",
         "batch": "name of the file",
     },
     needs={
-        "prompt_token_ids": "a Sample has the tokens of prompt and response",
-        "response_token_ids": "a Sample has the tokens of prompt and response",
+        **dict.fromkeys(
+            ("prompt_token_ids", "response_token_ids"),
+            "a Sample has the tokens of prompt and response",
+        ),
         "reward": "slime normalises rewards before its advantage hook runs",
     },
     others="metadata.rlpost",
     source="slime/utils/types.py Sample, slime/observability/rollout_data_utils.py "
     "load_debug_rollout_data, slime/backends/megatron_utils/loss.py (2026)",
-    open=SampleSink,
+    write=write,
     use="--load-debug-rollout-data '{file}'",
     use_beside=" --custom-advantage-function-path rlpost_advantages.advantages, "
     "with {folder} on PYTHONPATH",
-    each="{rollout_id}.pt",
+    each="{rollout_id}",
     limits="A step's samples are in memory at once.",
     beside=lambda held: {HOOK: HOOK_TEXT} if "advantages" in held.columns else {},
 )
