@@ -5,7 +5,8 @@ context managers then close files and remove unfinished output. Later signals ch
 a module is imported, or in a finaliser, the cleanups run at once instead, and end the process. The
 main thread may be in a long call, or in code that swallows the exception. So a watchdog thread
 reads the signal from a pipe that the C handler writes to. If the process still runs after a grace
-period, the watchdog runs the cleanups and ends it: within two seconds of the signal. A call that
+period, the watchdog runs the cleanups and ends it: within two seconds of the signal. Without it a
+run whose store does not answer an upload goes on for minutes, and leaves the upload. A call that
 holds the interpreter's lock delays that, too: loading torch's library takes 0.2 s of CPU time, more
 on a busy machine.
 """
