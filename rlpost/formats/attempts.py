@@ -14,7 +14,7 @@ from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.rollouts import superseded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -86,12 +86,3 @@ def _keys(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Table:
         columns[key] = rows.column(key).cast(kind) if has else pa.nulls(rows.num_rows, kind)
     columns[name] = columns[name].fill_null(-1)
     return pa.table(columns)
-
-
-def renumbered(batch: pa.RecordBatch, numbers: Mapping[int, int]) -> pa.RecordBatch:
-    """Return rows with other numbers of attempts: a part of a dump numbers its own from 1."""
-    if ATTEMPT not in batch.schema.names or all(old == new for old, new in numbers.items()):
-        return batch
-    column = batch.column(ATTEMPT)
-    values = pa.array([numbers.get(x) for x in column.to_pylist()], column.type)
-    return batch.set_column(batch.schema.get_field_index(ATTEMPT), ATTEMPT, values)

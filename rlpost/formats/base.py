@@ -107,11 +107,6 @@ class ReadStats:
         """Forget what is counted for each dump."""
         self.evaluated, self.annotated, self.runs = 0, set(), {}
 
-    def attempt_numbers(self, part: ReadStats) -> dict[int, int]:
-        """Return the number of an attempt in the next part of the dump -> its number in all."""
-        every = [*dict.fromkeys([*self.runs, *part.runs])]
-        return {number: every.index(run) + 1 for run, number in part.runs.items()}
-
     def add(self, other: ReadStats) -> None:
         """Add what was counted and found in another part of the input."""
         self.sources |= other.sources
@@ -159,9 +154,10 @@ class ReadOptions:
 
     @property
     def omitted_columns(self) -> frozenset[str]:
-        """The columns that `--map ROLE=none` omits; a role may be named by its column."""
+        """The columns that `--map ROLE=none` omits: all names of the role."""
         roles = [role for role, source in self.map.items() if source == "none"]
-        return frozenset(ROLES[role].aliases[0] if role in ROLES else role for role in roles)
+        names = [ROLES[role].aliases if role in ROLES else (role,) for role in roles]
+        return frozenset().union(*names)
 
 
 def has(*names: str) -> Callable[[Mapping[str, Any]], bool]:
@@ -209,13 +205,11 @@ class Format:
       `record.nested` raise errors that name file, line and field. `record.file` is the record's
       file, so a layout can open those beside it.
     - `own` are the fields that are read besides those of `fields`; all others are kept under their
-      names, with the type that the whole file has. None: others are dropped.
-    - `bind` replaces `rows` and `own` for a layout whose fields depend on the dump, and `read` all
-      of that by a reader of the layout's own, for the dumps of which it does not return None.
-    - `by_record`: the rows of a record depend on it alone, or do in the files for which it returns
-      true, so that several processes can read a file. `prepare` reads what they need of files
-      beside the dump; `finish` runs after the last record of a dump, and warns about what they
-      counted.
+      names. None: others are dropped.
+    - `read` replaces all of that by a reader of the layout's own, for dumps of which it does not
+      return None.
+    - `prepare` reads files beside the dump before it; `finish` runs after its last record, and
+      warns about what they counted.
     """
 
     name: str
@@ -249,12 +243,8 @@ class Format:
     """Globs of files in the parent of a dump's directory that belong to it, and are no dumps."""
     part_of: Callable[[Path], Path | None] | None = None
     """Returns the file of a directory that reads another one, too; None if none does."""
-    by_record: bool | Callable[[Path], bool] = False
     prepare: Callable[[Path, ReadOptions], object] | None = None
     finish: Callable[[Path, ReadOptions], None] | None = None
-    bind: Callable[[Path, ReadOptions, Callable[[], Any]], Any] | None = None
-    """Returns a `rlpost.formats.rows.BatchReader`, given a function that returns the
-    `OtherFields` of all records."""
     read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch] | None] | None = None
 
     def __reduce__(self) -> Any:

@@ -6,7 +6,7 @@ import glob
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -26,18 +26,17 @@ from rlpost.formats.containers import (
     has_objects,
     without_suffixes,
 )
-from rlpost.formats.containers.json_text import LINES_BYTES
 from rlpost.formats.exported import is_beside
 from rlpost.formats.generic import JSONL
 from rlpost.formats.pickles import is_cut_archive
 from rlpost.formats.proposal import Proposal, propose, sample_of
-from rlpost.formats.reading import is_sequential, lines_of, read_dump
+from rlpost.formats.reading import read_dump
 from rlpost.io.arrow import CellLocation
 from rlpost.io.compressed import open_bytes
 from rlpost.io.input_paths import step_key_of
 from rlpost.io.parquet.column_names import is_canonical
 from rlpost.io.paths import missing_error, relative_to_glob
-from rlpost.io.processes import Processes, map_here
+from rlpost.io.processes import Processes
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.io.tokenizer import token_ids
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
     from rlpost.display.reporter import Reporter
     from rlpost.formats.base import Format, ReadOptions
-    from rlpost.formats.reading import MapItems
     from rlpost.formats.where import Where
     from rlpost.formats.writer import CanonicalFile
     from rlpost.io.paths import AnyPath, PathText
@@ -90,13 +88,11 @@ class Dump:
         """The file that reads this one, too."""
         return self.format.part_of(self.path) if self.format.part_of else None
 
-    def read(
-        self, options: ReadOptions, map_items: MapItems = map_here
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         """Yield its rows as canonical columns; none for an empty file."""
         if is_empty(self.path):
             return iter(())
-        batches = read_dump(self.path, self.format, options, map_items)
+        batches = read_dump(self.path, self.format, options)
         return self._with_steps(batches, options) if self.format.name in GENERIC else batches
 
     def _with_steps(
@@ -399,25 +395,25 @@ def dump_reader(
 ) -> Iterator[DumpBatches]:
     """Yield the batches of dumps, in order; None follows the last one of each.
 
-    Processes read them: small dumps whole, and parts of the lines of large ones.
+    Processes read them, each a whole dump at a time.
 
     Args:
         dumps: in the order of their batches.
         options: what the dumps do not contain; the processes' counts are added to its `stats`.
-        workers: processes; None: one per core, at most 8, if the dumps are large.
+        workers: processes; None: one per core and dump, at most 8, if the dumps are large.
 
     Raises:
         DataError, NotEnoughMemoryError, ReadWriteError: as `read_dump`.
     """
     where, options = options.where, replace(options, where=None)
-    number = workers or min(cores(), MOST_WORKERS)
+    number = min(workers or min(cores(), MOST_WORKERS), len(dumps))
     small = workers is None and sum(dump.size for dump in dumps) < _LARGE
-    alone = len(dumps) == 1 and _is_whole(dumps[0], options)
-    if number == 1 or small or alone or is_sequential(options):
-        yield _kept(dumps, _batches_of(dumps, options, map_here), options, where)
+    if number == 1 or small or options.group_size is not None:  # blocks are counted over all dumps
+        yield _kept(dumps, _batches_here(dumps, options), options, where)
         return
     with Processes(number) as processes:
-        yield _kept(dumps, _batches_of(dumps, options, processes.map), options, where)
+        read = processes.map(_read_whole, options, iter(dumps))
+        yield _kept(dumps, _counted(read, options), options, where)
 
 
 def _kept(
@@ -430,26 +426,19 @@ def _kept(
         yield None
 
 
-def _batches_of(dumps: Sequence[Dump], options: ReadOptions, map_items: MapItems) -> DumpBatches:
-    if map_items is map_here:
-        for dump in dumps:
-            yield from dump.read(options)
-            yield None
-        return
-    for whole, group in groupby(dumps, lambda dump: _is_whole(dump, options)):
-        if whole:
-            for batch, stats in map_items(_read_whole, options, group):
-                options.stats.add(stats)
-                yield batch
-            continue
-        for dump in group:
-            yield from dump.read(options, map_items)
-            yield None
+def _batches_here(dumps: Sequence[Dump], options: ReadOptions) -> DumpBatches:
+    for dump in dumps:
+        yield from dump.read(options)
+        yield None
 
 
-def _is_whole(dump: Dump, options: ReadOptions) -> bool:
-    """Return whether one process reads a dump."""
-    return dump.size < LINES_BYTES or lines_of(dump.path, dump.format, options) is None
+def _counted(
+    results: Iterator[tuple[pa.RecordBatch | None, ReadStats]], options: ReadOptions
+) -> DumpBatches:
+    """Yield the batches that processes read, and add what they counted."""
+    for batch, stats in results:
+        options.stats.add(stats)
+        yield batch
 
 
 def _read_whole(

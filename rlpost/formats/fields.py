@@ -20,7 +20,7 @@ from rlpost.formats.layout import (
     response_start,
 )
 from rlpost.formats.records import Record, Row, as_float, rounded_sum
-from rlpost.recipe.roles import ON_DEMAND, ROLES, kind_of
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,34 +52,6 @@ def read_number(record: Record, path: str) -> float | None:
     return None if value is None else as_float(value)
 
 
-def read_key(record: Record, path: str) -> str:
-    """Return a key as text: 3, 3.0 and "3" are the same key; messages are 16 hex digits."""
-    value = record.lookup(path)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, (list, dict)):
-        return content_key(value)
-    if not isinstance(value, (str, int)):
-        raise record.error(path, value, "text or an integer")
-    return str(value)
-
-
-def read_step(record: Record, path: str) -> int:
-    """Return a field that is the number of a training step."""
-    value = record.lookup(path)
-    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-    if isinstance(value, bool) or not text.strip().removeprefix("-").isdecimal():
-        raise record.error(path, value, "an integer")
-    return int(text)
-
-
-def as_count(value: object) -> int | None:
-    """Return a count as an int; None if it is not an integer, which is an error elsewhere."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
-        return None
-    return int(value)
-
-
 def read_flag(record: Record, path: str) -> tuple[str, str | bool | None]:
     """Return whether a response was truncated: (`truncated`, bool) or (`finish_reason`, text)."""
     value = record.lookup(path)
@@ -90,28 +62,6 @@ def read_flag(record: Record, path: str) -> tuple[str, str | bool | None]:
     if value is not None and value not in (0, 1):
         raise record.error(path, value, "a bool or a finish reason")
     return "truncated", None if value is None else bool(value)
-
-
-def read_role(role: str, record: Record, path: str) -> tuple[str, Any]:
-    """Return the column of a role (or canonical column), and its value in this record.
-
-    Raises:
-        UsageError: no such role or column.
-        DataError: the record has no such field, or it has the wrong type.
-    """
-    column = column_of(role)
-    if column == "step":
-        return column, read_step(record, path)
-    kind = kind_of(role)
-    if role in ROLES and role != LENGTH and kind not in ON_DEMAND:
-        if kind == "flag":
-            return read_flag(record, path)
-        of_kind = {"key": read_key, "number": read_number, "tokens": Record.lookup}[kind]
-        return column, of_kind(record, path)
-    value = record.lookup(path)
-    if pa.types.is_string(CANONICAL[column]) and isinstance(value, (list, dict)):
-        value = json.dumps(value, ensure_ascii=False)  # a chat's messages
-    return column, value
 
 
 def read_text(record: Record, name: str) -> str:
@@ -263,23 +213,6 @@ def transposed(line: Record, first: str) -> Iterator[Record]:
             )
     for i in range(length):
         yield line.part(f"response {i}", {name: x[i] for name, x in line.fields.items()})
-
-
-def apply_map(row: Row, chosen: Mapping[str, str]) -> Row:
-    """Add the mapped fields of its record to a row; they replace what the format read.
-
-    A rollout that failed may lack them.
-    """
-    for role, path in chosen.items():
-        if role == "truncated":  # in one of two columns
-            row.values.pop("truncated", None)
-            row.values.pop("finish_reason", None)
-        if row.values.get("failure") and row.record.find(path) is None:
-            row.values[column_of(role)] = None
-        elif path != "none":  # `rlpost.formats.rows.record_batches` omits these columns
-            column, value = read_role(role, row.record, path)
-            row.values[column] = value
-    return row
 
 
 def sum_rewards(where: str, parts: Mapping[str, Any]) -> float | None:

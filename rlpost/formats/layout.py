@@ -7,22 +7,22 @@ its record: lists that do not fit the layout are a DataError that names the reco
 
 from __future__ import annotations
 
-import struct
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.formats.base import CANONICAL
+from rlpost.formats.base import CANONICAL, LENGTH
 from rlpost.formats.records import describe
-from rlpost.io.arrow import dtype_of
+from rlpost.formats.rows import packed, values_of
+from rlpost.io.arrow import dtype_of, fill_nulls, is_tokens, is_true, list_values, to_arrow
 from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -90,8 +90,7 @@ def check_prompt(where: str, begin: int, prompt: int | None) -> None:
         )
 
 
-_IDS = "response_token_ids"
-_CODES = {int: "q", float: "d"}
+_IDS, _PROMPT = "response_token_ids", "prompt_token_ids"
 Lists = dict[str, "NDArray[Any]"]
 
 LAYOUTS = {
@@ -120,11 +119,12 @@ def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
         NotEnoughMemoryError: it does not fit into the memory of the run.
     """
     needed = "a flat list of numbers, one per token, is needed"
+    value = packed(value)
     if isinstance(value, np.ndarray):
         array = value
     elif isinstance(value, (list, tuple)):
         try:
-            array = _numbers(value)
+            array = np.asarray(value)
             if array.dtype == object and {type(x) for x in value} <= {float, int, type(None)}:
                 array = np.asarray(value, np.float64)
         except (ValueError, OverflowError):
@@ -139,26 +139,12 @@ def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
     return array
 
 
-def _numbers(value: Sequence[Any]) -> NDArray[Any]:
-    """Return a list as an array; of numbers of one type in half of numpy's time."""
-    code = _CODES.get(type(value[0])) if value else None
-    if code is not None:
-        try:
-            return np.frombuffer(struct.pack(f"{len(value)}{code}", *value), code)
-        except (struct.error, OverflowError):  # another type, or null; more than 64 bits
-            pass
-    return np.asarray(value) if len(value) else np.zeros(0)
-
-
 def as_mask(where: str, name: str, value: object) -> NDArray[np.uint8]:
     """Return a list of 0 and 1 (ints, floats or bools) as uint8 [T].
 
     Raises:
         DataError: as `as_vector`, or an entry is neither 0 nor 1.
     """
-    if isinstance(value, list):
-        with suppress(TypeError, ValueError):  # a quarter of the time of a vector
-            value = np.frombuffer(bytes(value), np.uint8)
     array = as_vector(where, name, value)
     if array.dtype == np.uint8 and array.max(initial=0) <= 1:
         return array
@@ -364,141 +350,243 @@ def response_lists(
     return cut(where, mask, lists, length)
 
 
-Ragged = tuple["NDArray[np.int64]", "NDArray[Any]"]
-"""Offsets [n+1] and values [T] of a list column."""
+class TokenLists(NamedTuple):
+    """The lists of some rows: offsets [n+1] into values [T], and which rows have a list."""
+
+    offsets: NDArray[np.int64]
+    values: NDArray[Any]
+    valid: NDArray[np.bool_]
+
+    def row(self, row: int) -> NDArray[Any]:
+        """Return the list of a row."""
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of entries of each row, [n]."""
+        return np.diff(self.offsets)
+
+
+def ragged(array: pa.Array, location: CellLocation, *, mask: bool = False) -> TokenLists:
+    """Return the lists of a column; a null in place of a list is an empty one.
+
+    Raises:
+        DataError: a value is not a list of numbers; or of 0 and 1, if it is a mask.
+    """
+    valid = is_true(array.is_valid())
+    if pa.types.is_null(array.type):
+        return TokenLists(np.zeros(len(array) + 1, np.int64), np.zeros(0), valid)
+    if not is_tokens(array.type):
+        cells = values_of(array)
+        row = next(row for row, x in enumerate(cells) if x is not None and not _is_flat(x))
+        raise location.error(row, f"is {_what(cells[row])}", "a flat list of numbers is needed")
+    if array.null_count:
+        array = array.filter(array.is_valid())
+    given, values = list_values(array, location)
+    lengths = np.zeros(len(valid), np.int64)
+    lengths[valid] = np.diff(given)
+    lists = TokenLists(np.append(0, np.cumsum(lengths)), values, valid)
+    if mask:
+        wrong = np.flatnonzero((values != 0) & (values != 1))
+        if len(wrong):
+            raise _entry_error(lists, int(wrong[0]), location, _MASK_NEEDS)
+        lists = lists._replace(values=values.astype(np.uint8))
+    return lists
+
+
+_MASK_NEEDS = "a mask is 1 for policy tokens and 0 for other tokens"
+
+
+def _is_flat(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(x, (int, float, type(None))) for x in value)
+
+
+def _what(value: object) -> str:
+    if not isinstance(value, list):
+        return describe(value)
+    if any(isinstance(x, list) for x in value):
+        return "a list of lists"
+    return f"a list with {describe(next(x for x in value if not _is_flat([x])))}"
+
+
+def _entry_error(lists: TokenLists, at: int, location: CellLocation, needed: str) -> DataError:
+    row = int(np.searchsorted(lists.offsets, at, side="right")) - 1
+    value = lists.values[at]
+    came = "null" if np.isnan(value) else value
+    return location.error(row, f"has {came} at token {at - lists.offsets[row]}", needed)
+
+
+@dataclass
+class TokenColumns:
+    """The token columns of the rows of a dump so far: all rows with tokens have the same."""
+
+    names: frozenset[str] | None = None
+
+    def check(self, lists: Mapping[str, TokenLists], location: CellLocation) -> None:
+        """Raise DataError for a row with tokens that has other lists than earlier rows."""
+        if not lists:
+            return
+        tokens = np.any([one.lengths > 0 for one in lists.values()], axis=0)
+        if not tokens.any():
+            return
+        if self.names is None:
+            first = int(np.argmax(tokens))
+            self.names = frozenset(name for name, one in lists.items() if one.valid[first])
+        for name in self.names | lists.keys():
+            has = lists[name].valid if name in lists else np.zeros_like(tokens)
+            wrong = np.flatnonzero(tokens & (has != (name in self.names)))
+            if len(wrong):
+                less, more = ("lacks", "have") if name in self.names else ("has", "lack")
+                raise DataError(
+                    f"{location.where(int(wrong[0]))}: {less} {name}, which earlier records {more};"
+                    " all or none must have it: remove the record, or omit the role with --map "
+                    f"{name}=none"
+                )
 
 
 def list_columns(
-    lists: Mapping[str, Ragged],
+    lists: Mapping[str, TokenLists],
     columns: dict[str, pa.Array],
     options: ReadOptions,
     location: CellLocation,
+    seen: TokenColumns,
 ) -> dict[str, pa.Array]:
-    """Return the lists of a chunk as columns with one entry per response token.
+    """Return the token lists of some rows as columns with one entry per response token.
+
+    A row without tokens has empty lists.
 
     Args:
-        lists: column -> its offsets and values.
-        columns: the chunk's other columns, such as lengths.
+        lists: column -> its lists.
+        columns: the other columns, such as lengths.
         options: the layout, and omitted columns.
-        location: the file, and the chunk's first row.
+        location: of the rows.
+        seen: the token columns of earlier rows.
 
     Raises:
-        DataError: a row's lists do not fit the layout, each other or the row's `response_length`.
+        DataError: a row's lists do not fit the layout, each other, the row's `response_length` or
+            earlier rows.
     """
+    prompts = {name: one for name, one in lists.items() if name == _PROMPT}
+    lists = {name: one for name, one in lists.items() if name != _PROMPT}
     if options.layout is not None and lists:
         lists = _apply_layout(lists, columns, options, location)
     elif "response_mask" in lists:
-        _check_begins(lists["response_mask"], columns, options, location)
-    _check_lengths(lists, columns, location)
-    arrays: dict[str, pa.Array] = {}
-    for name, (offsets, values) in lists.items():
-        kind = CANONICAL.get(name, pa.list_(pa.float32()))
-        elements = pa.array(_cast(name, values, kind.value_type, (location, offsets)))
-        arrays[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements, kind)
-    return arrays
+        _check_begins(lists["response_mask"], prompts.get(_PROMPT), columns, options, location)
+    return checked_lists({**prompts, **lists}, columns, location, seen)
 
 
-def _cast(
-    name: str, values: NDArray[Any], kind: pa.DataType, at: tuple[CellLocation, NDArray[np.int64]]
-) -> NDArray[Any]:
-    """Return values in the type of their column; ids must fit, and float32 overflow is infinite."""
+def checked_lists(
+    lists: Mapping[str, TokenLists],
+    columns: Mapping[str, pa.Array],
+    location: CellLocation,
+    seen: TokenColumns,
+) -> dict[str, pa.Array]:
+    """Return the lists of responses as columns, if those of a row have the same length."""
+    tokens = {name: one for name, one in lists.items() if name != _PROMPT}
+    _check_lengths(tokens, columns, location)
+    seen.check(tokens, location)
+    return {name: _column(name, one, location) for name, one in lists.items()}
+
+
+def _column(name: str, lists: TokenLists, location: CellLocation) -> pa.Array:
+    """Return lists in the type of their column; ids must fit, and float32 overflow is infinite."""
+    kind = CANONICAL.get(name, pa.list_(pa.float32()))
+    values = lists.values
     with np.errstate(over="ignore", invalid="ignore"):
-        converted: NDArray[Any] = values.astype(dtype_of(kind))
-    if pa.types.is_integer(kind) and not np.array_equal(converted, values):
-        location, offsets = at
-        token = int(np.flatnonzero(converted != values)[0])
-        row = int(np.searchsorted(offsets, token, side="right")) - 1
-        raise DataError(
-            f"{_row(location, row)}: `{name}` has {values[token]} at token {token - offsets[row]}; "
-            f"integers within the range of {kind} are needed"
-        )
-    return converted
-
-
-def _row(location: CellLocation, row: int) -> str:
-    return f"{location.path}, row {location.first_row + row}"
+        converted: NDArray[Any] = values.astype(dtype_of(kind.value_type), copy=False)
+    if pa.types.is_integer(kind.value_type) and not np.array_equal(converted, values):
+        at = int(np.flatnonzero(converted != values)[0])
+        needed = "integers of at most 32 bits are needed"
+        raise _entry_error(lists, at, replace(location, column=name), needed)
+    offsets = pa.py_buffer(lists.offsets.astype(np.int32))
+    elements = to_arrow(converted, kind.value_type)
+    return pa.Array.from_buffers(kind, len(lists.valid), [None, offsets], children=[elements])
 
 
 def _apply_layout(
-    lists: Mapping[str, Ragged],
+    lists: Mapping[str, TokenLists],
     columns: dict[str, pa.Array],
     options: ReadOptions,
     location: CellLocation,
-) -> dict[str, Ragged]:
+) -> dict[str, TokenLists]:
     """Convert lists from their layout to one entry per response token, row by row."""
     assert options.layout is not None
-    lengths = columns["response_length"].to_pylist() if "response_length" in columns else None
+    lengths = columns[LENGTH].to_pylist() if LENGTH in columns else None
     cut: dict[str, list[NDArray[Any]]] = {name: [] for name in lists}
-    for row in range(len(lists["response_mask"][0]) - 1):
-        entries = {name: values[offsets[row] : offsets[row + 1]]
-                   for name, (offsets, values) in lists.items()}  # fmt: skip
-        mask = entries.pop("response_mask").astype(np.uint8)
-        length = None if lengths is None else lengths[row]
-        response = response_lists(
-            options.layout, _row(location, row), mask, entries, response=length
-        )
-        options.stats.count_layout({"": mask, **entries}, response)
-        if lengths is not None and not len(response["response_mask"]):
-            lengths[row] = 0  # without mask 1 the response is unknown and becomes empty
-        for name, values in response.items():
-            cut[name].append(values)
+    for row in range(len(lists["response_mask"].valid)):
+        entries = {name: one.row(row) for name, one in lists.items() if one.valid[row]}
+        response = {}
+        if "response_mask" in entries:
+            mask = entries.pop("response_mask")
+            length = None if lengths is None else lengths[row]
+            response = response_lists(
+                options.layout, location.where(row), mask, entries, response=length
+            )
+            options.stats.count_layout({"": mask, **entries}, response)
+            if lengths is not None and not len(response["response_mask"]):
+                lengths[row] = 0  # without mask 1 the response is unknown and becomes empty
+        for name, parts in cut.items():
+            parts.append(response.get(name, lists[name].values[:0]))
     if lengths is not None:
-        columns["response_length"] = pa.array(lengths, pa.int64())
-    return {name: _concatenate(parts) for name, parts in cut.items()}
+        columns[LENGTH] = pa.array(lengths, pa.int64())
+    return {name: _joined(parts, lists[name].valid) for name, parts in cut.items()}
 
 
-def _concatenate(parts: list[NDArray[Any]]) -> Ragged:
+def _joined(parts: list[NDArray[Any]], valid: NDArray[np.bool_]) -> TokenLists:
     offsets = np.cumsum([0, *(len(part) for part in parts)])
-    return offsets, np.concatenate(parts) if parts else np.zeros(0)
+    return TokenLists(offsets, np.concatenate(parts) if parts else np.zeros(0), valid)
 
 
 def _check_begins(
-    mask: Ragged, columns: Mapping[str, pa.Array], options: ReadOptions, location: CellLocation
+    mask: TokenLists,
+    prompts: TokenLists | None,
+    columns: Mapping[str, pa.Array],
+    options: ReadOptions,
+    location: CellLocation,
 ) -> None:
     """Count masks that begin with 0 and have a 1; raise DataError if the lists have the prompt."""
-    offsets, values = mask
-    ones = np.append(np.flatnonzero(values), len(values))
-    begins = ones[np.searchsorted(ones, offsets[:-1])] - offsets[:-1]
-    lengths = np.diff(offsets)
-    late = (begins > 0) & (begins < lengths)
-    if "response_length" in columns:
-        late &= ~np.equal(lengths, _lengths(columns["response_length"]))
-    if "prompt_length" in columns:
-        prompts = _lengths(columns["prompt_length"])
-        for row in np.flatnonzero(late & (prompts > 0) & (begins >= prompts))[:1]:
-            check_prompt(_row(location, int(row)), int(begins[row]), int(prompts[row]))
+    ones = np.append(np.flatnonzero(mask.values), len(mask.values))
+    begins = ones[np.searchsorted(ones, mask.offsets[:-1])] - mask.offsets[:-1]
+    late = (begins > 0) & (begins < mask.lengths)
+    if LENGTH in columns:
+        late &= ~np.equal(mask.lengths, _lengths(columns[LENGTH]))
+    given = columns.get("prompt_length")
+    lengths = prompts.lengths if prompts is not None else None
+    known = lengths if given is None else _lengths(given)
+    if known is not None:
+        for row in np.flatnonzero(late & (known > 0) & (begins >= known))[:1]:
+            check_prompt(location.where(int(row)), int(begins[row]), int(known[row]))
     options.stats.begins_with_0 += int(late.sum())
 
 
 def _lengths(array: pa.Array) -> NDArray[np.float64]:
     """Return a column of lengths; -1 for null."""
-    return np.asarray(array.fill_null(-1).to_numpy(zero_copy_only=False), np.float64)
+    return np.asarray(fill_nulls(array, -1), np.float64)
 
 
 def _check_lengths(
-    lists: Mapping[str, Ragged], columns: Mapping[str, pa.Array], location: CellLocation
+    lists: Mapping[str, TokenLists], columns: Mapping[str, pa.Array], location: CellLocation
 ) -> None:
     """Raise DataError unless all lists of a row have the same length, `response_length`."""
     if not lists:
         return
-    first, (offsets, _) = next(iter(lists.items()))
-    expected = np.diff(offsets)
-    for name, (own, _) in lists.items():
-        wrong = np.flatnonzero(np.diff(own) != expected)
+    first, one = next(iter(lists.items()))
+    for name, other in lists.items():
+        wrong = np.flatnonzero((other.lengths != one.lengths) & one.valid & other.valid)
         if len(wrong):
             row = int(wrong[0])
             raise DataError(
-                f"{_row(location, row)}: {name} has {np.diff(own)[row]} entries and {first} has "
-                f"{expected[row]}; every list needs one entry per response token (--layout sets "
-                "the layout of the lists)"
+                f"{location.where(row)}: its token lists differ in length ({first} "
+                f"{one.lengths[row]}, {name} {other.lengths[row]}); every list needs one entry per "
+                "response token (for jsonl and parquet, --layout sets the layout)"
             )
-    if "response_length" in columns:
-        lengths = _lengths(columns["response_length"])
-        wrong = np.flatnonzero((lengths >= 0) & (lengths != expected))
+    if LENGTH in columns:
+        lengths = _lengths(columns[LENGTH])
+        wrong = np.flatnonzero((lengths >= 0) & (lengths != one.lengths) & one.valid)
         if len(wrong):
             row = int(wrong[0])
             raise DataError(
-                f"{_row(location, row)}: {first} has {expected[row]} entries and `response_length` "
-                f"is {lengths[row]:.0f}; set --layout if the lists contain a prompt or padding, or "
-                "--map response_length=none if it counts something else"
+                f"{location.where(row)}: `{first}` has {one.lengths[row]} entries and "
+                f"`response_length` is {lengths[row]:.0f}; set --layout if the lists contain a "
+                "prompt or padding, or --map response_length=none if it counts something else"
             )

@@ -86,6 +86,5 @@ FORMAT = Format(
     "not dumped; --map reward=NAME selects one function.",
     split=_responses,
     own=_OWN,
-    by_record=True,
     integers=False,
 )  # fmt: skip

@@ -240,7 +240,6 @@ FORMAT = Format(
     rows=_rows,
     version=Version("logprob_token_offset", (1,)),
     part_of=rollouts_of,
-    by_record=lambda file: not any(packs_of(file)),
     types=_TYPES,
     source="open-instruct, open_instruct/rl_utils.py, RolloutRecord (2025-12 to 2026-08), and "
     "_save_trainer_logprobs (commit ccb36c5, 2026-06)",

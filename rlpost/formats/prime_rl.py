@@ -420,7 +420,6 @@ TRACES = Format(
     },
     sniff=_is_traces,
     rows=_trace_rows,
-    by_record=True,
     prepare=_annotations_of,
     finish=_warn,
     types={
@@ -469,5 +468,4 @@ TOKENS = Format(
         "domain": "", "entropy": "",
     },
     layout="padded",
-    by_record=True,
 )  # fmt: skip

@@ -51,37 +51,35 @@ class Record:
             raise DataError(f"{self.where}: no field `{name}`; fields: {first_names(self.fields)}")
         return self.fields[name]
 
-    def lookup(self, path: str) -> Any:
+    def find(self, path: str) -> Any:
         """Return the field of that name or dotted path, of the record or of what contains it.
 
-        A field whose name has dots comes before a nested one. A null on the path is null.
-
-        Raises:
-            DataError: no record has it, or a field on the path is not an object.
+        A field whose name has dots comes before a nested one; None if there is none.
         """
         record: Record | None = self
         while record is not None:
             if path in record.fields:
                 return record.fields[path]
-            name, dot, rest = path.partition(".")
-            if dot and name in record.fields:
-                return None if record.fields[name] is None else record.nested(name).lookup(rest)
-            record = record.outer
-        return self.get(path)
-
-    def find(self, path: str) -> Any:
-        """Return the field of a dotted path, as `lookup` does; None if there is none."""
-        record: Record | None = self
-        while record is not None:
-            fields: Any = record.fields
-            if path in fields:
-                return fields[path]
+            value: Any = record.fields
             for name in path.split("."):
-                fields = fields.get(name) if isinstance(fields, dict) else None
-            if fields is not None:
-                return fields
+                value = value.get(name) if isinstance(value, dict) else None
+            if value is not None:
+                return value
             record = record.outer
         return None
+
+    def has_path(self, path: str) -> bool:
+        """Return whether the record, or what contains it, has the beginning of a path."""
+        inner = path in self.fields or path.partition(".")[0] in self.fields
+        return inner or (self.outer is not None and self.outer.has_path(path))
+
+    def lookup(self, path: str) -> Any:
+        """Return the field of that name or dotted path, as `find` does.
+
+        Raises:
+            DataError: neither the record nor what contains it has the beginning of the path.
+        """
+        return self.find(path) if self.has_path(path) else self.get(path)
 
     def rows(self, path: str) -> Iterator[Record]:
         """Yield the items of a list of this record as records with this one as their outer one.

@@ -139,7 +139,6 @@ BOARD = Format(
         "dumped_token_rewards": pa.list_(pa.float32()),
     },
     layout="padded",
-    by_record=True,
 )  # fmt: skip
 
 
@@ -169,5 +168,4 @@ ROLLOUT = Format(
     },
     note="Each line contains a whole step, which is read into memory at once.",
     split=_responses,
-    by_record=True,
 )  # fmt: skip

@@ -1,222 +1,233 @@
-"""Rows of plain values -> record batches of bounded size, with canonical names and types.
-
-Fields without a role keep their names. Each has one type in the whole file, which only the whole
-file determines (a score of 1 can come before one of 0.5), so the file is read once for the types.
-"""
+"""Rows of plain values as Arrow columns, in tables of bounded size."""
 
 from __future__ import annotations
 
 import json
-from array import array
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.base import CANONICAL, TOKEN_COLUMNS
-from rlpost.formats.layout import as_mask, as_vector
-from rlpost.formats.records import parse_json
-from rlpost.io.arrow import dtype_of, to_arrow
+from rlpost.formats.base import TOKEN_COLUMNS
+from rlpost.io.arrow import CellLocation, to_arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.formats.base import ReadOptions
-    from rlpost.formats.records import Record, Row
+MOST_ROWS = 4096
+MOST_BYTES = 32 << 20
+"""A table ends with the row that reaches either limit."""
+JSON = pa.large_binary()
+"""The type of a column whose values are of several types, objects or lists of lists: JSON texts."""
+_EMPTY = np.zeros(0)
+_SCALARS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
-_TEXT = pa.string()
-_LONG = 64  # bits of an integer
+class Fields(NamedTuple):
+    """Some rows of a dump by field."""
+
+    columns: dict[str, pa.Array]
+    rows: int
+    location: CellLocation
+    """Where they are, for errors."""
 
 
-@dataclass(frozen=True)
-class OtherFields:
-    """The fields of a file without a role, which are kept unchanged.
-
-    Args:
-        types: field -> Arrow type, in the order of the file.
-    """
-
-    types: Mapping[str, pa.DataType]
-
-    @classmethod
-    def of_schema(cls, schema: pa.Schema, skip: Collection[str]) -> Self:
-        """Return the columns of a table, except some, and those without a type."""
-        return cls(
-            {
-                one.name: one.type
-                for one in schema
-                if one.name not in skip and not pa.types.is_null(one.type)
-            }
-        )
-
-    @classmethod
-    def of_parts(cls, parts: Iterable[Mapping[str, pa.DataType]]) -> Self:
-        """Return the fields that parts of a dump have, without those that are always null."""
-        types: dict[str, pa.DataType] = {}
-        for part in parts:
-            for name, kind in part.items():
-                types[name] = kind if name not in types else _common_type(types[name], kind)
-        return cls({name: kind for name, kind in types.items() if not pa.types.is_null(kind)})
-
-    @cached_property
-    def columns(self) -> dict[str, str]:
-        """Field -> column; a name with another meaning in rlpost becomes `dumped_...`."""
-        names: dict[str, str] = {}
-        taken = set(CANONICAL)
-        for key in self.types:
-            name = f"dumped_{key}" if key in CANONICAL else key
-            while name in taken:
-                name += "_"
-            taken.add(name)
-            names[key] = name
-        return names
-
-    @property
-    def column_types(self) -> dict[str, pa.DataType]:
-        """The types by column, for `rlpost.formats.rows.record_batches`."""
-        return {column: self.types[field] for field, column in self.columns.items()}
-
-    def add_missing_columns(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches, each with all of these columns; missing values are null.
-
-        A field that only late records have is a column from the first row on.
-        """
-        for batch in batches:
-            there = set(batch.schema.names)
-            missing = {name: kind for name, kind in self.column_types.items() if name not in there}
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, *(pa.nulls(batch.num_rows, kind) for kind in missing.values())],
-                [*batch.schema.names, *missing],
-            )
-
-    def values(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record's values by column."""
-        return {
-            column: _as_text(fields.get(field), self.types[field])
-            for field, column in self.columns.items()
-        }
-
-
-def infer_other_fields(
-    objects: Iterable[Mapping[str, Any]], skip: Collection[str], *, integers: bool = True
-) -> OtherFields:
-    """Return the fields of records with one type each, as `field_types` does."""
-    return OtherFields.of_parts([field_types(objects, skip, integers=integers)])
-
-
-def field_types(
-    objects: Iterable[Mapping[str, Any]], skip: Collection[str], *, integers: bool = True
-) -> dict[str, pa.DataType]:
-    """Return the fields with one type each; null for a field without values.
-
-    Integers are int64, other numbers float64, flat lists keep their elements' type; fields
-    of mixed types, nested lists and objects are text (JSON).
+def tables(rows: Iterable[tuple[str, Mapping[str, Any]]], path: str) -> Iterator[Fields]:
+    """Yield rows as columns of the types that their values have; a missing value is null.
 
     Args:
-        objects: the fields of every record, as values or as JSON text (`msgspec.Raw`).
-        skip: fields to omit.
-        integers: whether int64 fields are allowed; otherwise all numbers are float64, so that the
-            files of a dump agree: a score can be 0 or 1 throughout a file, and 0.5 in the next.
+        rows: the place of each for errors, and its values by field.
+        path: of the dump.
+
+    Raises:
+        DataError: a text or the name of a field is not valid text.
     """
-    types: dict[str, pa.DataType] = {}
-    for fields in objects:
-        for name, value in fields.items():
-            if name not in skip:
-                kind = _type(value)
-                if kind == pa.int64() and not integers:
-                    kind = pa.float64()
-                types[name] = kind if name not in types else _common_type(types[name], kind)
-    return types
+    batch: list[dict[str, Any]] = []
+    places: list[str] = []
+    size = 0
+    for where, fields in rows:
+        values = {name: packed(value) for name, value in fields.items()}
+        batch.append(values)
+        places.append(where)
+        size += 64 + sum(map(_size, values.values()))
+        if len(batch) == MOST_ROWS or size >= MOST_BYTES:
+            yield _table(batch, CellLocation(path, 0, "", places=places))
+            batch, places, size = [], [], 0
+    if batch:
+        yield _table(batch, CellLocation(path, 0, "", places=places))
 
 
-_NUMBER_CHARACTERS = b"0123456789+-.eE, \t\r\n"
-_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
-_INTEGER_CHARACTERS = b"0123456789-, \t\r\n"
-_LONG_INTEGER = b"0" * 19  # digits, after `_ZEROS`, that may not fit 64 bits
-_TYPE_BY_FIRST_BYTE = {
-    b'"': _TEXT,
-    b"{": _TEXT,
-    b"t": pa.bool_(),
-    b"f": pa.bool_(),
-    b"n": pa.null(),
-}
+def packed(value: Any) -> Any:
+    """Return a list of numbers of one kind as a vector, in a fraction of its memory, else itself.
 
-
-def _raw_type(raw: msgspec.Raw) -> pa.DataType:
-    """Return the type of a JSON text; a list of numbers and a text are not parsed."""
-    text = bytes(raw)
-    if (kind := _TYPE_BY_FIRST_BYTE.get(text[:1])) is not None:
-        return kind
-    if b"." in text:
-        if text.translate(None, _NUMBER_CHARACTERS) == b"[]":
-            return pa.list_(pa.float64())
-    elif text.translate(None, _INTEGER_CHARACTERS) == b"[]":
-        zeros = text.translate(_ZEROS)
-        if b"0" in zeros and _LONG_INTEGER not in zeros:
-            return pa.list_(pa.int64())
-    return _type(parse_json("", text))
-
-
-def _type(value: object) -> pa.DataType:
-    if isinstance(value, msgspec.Raw):
-        return _raw_type(value)
-    if isinstance(value, int) and value.bit_length() >= _LONG:
-        return _TEXT
-    if isinstance(value, list):
-        return _list_type(value)
-    simple = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), type(None): pa.null()}
-    return simple.get(type(value), _TEXT)
-
-
-def _list_type(value: list[Any]) -> pa.DataType:
-    """Return the type of a list; text if its entries have several types or are nested."""
-    kinds = set(map(type, value)) - {type(None)}
-    if kinds == {int, float}:
-        return pa.list_(pa.float64())
-    if not kinds:
-        return pa.list_(pa.null())
-    if len(kinds) > 1 or kinds & {list, dict}:
-        return _TEXT
-    if kinds == {int} and not _fits_int64(value):
-        return _TEXT
-    simple = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: _TEXT}
-    return pa.list_(simple[kinds.pop()])
-
-
-def _fits_int64(values: list[int | None]) -> bool:
-    """Return whether all values fit 64 bits."""
+    >>> packed([1, 0]), packed([0.5, None])
+    (array([1, 0], dtype=uint8), [0.5, None])
+    """
+    if type(value) is not list:
+        return value.item() if isinstance(value, np.generic) else value
+    if not value:
+        return _EMPTY
+    kind = type(value[0])
     try:
-        array("q", [x for x in values if x is not None])
+        if kind is int:
+            try:
+                return np.frombuffer(bytes(value), np.uint8)  # half of the time
+            except ValueError:
+                return np.frombuffer(struct.pack(f"{len(value)}q", *value), np.int64)
+        if kind is float:
+            return np.frombuffer(struct.pack(f"{len(value)}d", *value), np.float64)
+    except (TypeError, struct.error, OverflowError):  # null, other types, more than 64 bits
+        pass
+    return value
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return len(value) if isinstance(value, (str, list)) else 0
+
+
+def _table(rows: list[dict[str, Any]], location: CellLocation) -> Fields:
+    columns: dict[str, pa.Array] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        try:
+            name.encode()
+            columns[name] = gathered(values)
+        except UnicodeEncodeError:
+            raise _not_text(name, values, location) from None
+    return Fields(columns, len(rows), location)
+
+
+def _not_text(name: str, values: Sequence[Any], location: CellLocation) -> DataError:
+    """Return the error for a surrogate, which UTF-8 has not."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        text = f"{location.where(0)} or later: the field name {name!r} is not valid text"
+        return DataError(text)
+    for row, value in enumerate(values):
+        try:
+            gathered([value])
+        except UnicodeEncodeError:
+            return DataError(
+                f"{location.where(row)}: `{name}` is {value!r:.60}; text in UTF-8 is needed"
+            )
+    raise AssertionError
+
+
+def gathered(values: Sequence[Any]) -> pa.Array:
+    """Return values as a column: numbers, bools, texts or lists of one of these; others are JSON.
+
+    Integers among floats are floats, and integers of more than 64 bits are JSON.
+
+    Raises:
+        UnicodeEncodeError: a text is not valid.
+    """
+    kinds = {type(value) for value in values} - {type(None)}
+    if not kinds:
+        return pa.nulls(len(values))
+    if kinds <= {np.ndarray, list}:
+        column = _lists(values, plain=kinds == {np.ndarray})
+    else:
+        column = _scalars(values, kinds)
+    return _json(values) if column is None else column
+
+
+def _scalars(values: Sequence[Any], kinds: set[type]) -> pa.Array | None:
+    """Return values of one type as a column; None if they have several."""
+    kind = _SCALARS.get(_one_of(kinds))
+    if kind is None:
+        return None
+    if kind == pa.string():
+        return _texts([None if value is None else value.encode() for value in values], kind)
+    valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    try:
+        kinds_of = {pa.bool_(): np.bool_, pa.int64(): np.int64, pa.float64(): np.float64}
+        dense = (0 if value is None else value for value in values)
+        return nullable(np.fromiter(dense, kinds_of[kind], len(values)), valid, kind)
     except OverflowError:
-        return False
-    return True
+        return None
 
 
-def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return a type for the values of both."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        inner = _common_type(one.value_type, other.value_type)
-        elements = {one.value_type, other.value_type}
-        return _TEXT if inner == _TEXT and not elements <= {_TEXT, pa.null()} else pa.list_(inner)
-    return pa.float64() if {one, other} == {pa.int64(), pa.float64()} else _TEXT
+def _one_of(kinds: set[type]) -> type:
+    """Return the type of values of these types; `object` if there is none."""
+    if kinds == {int, float}:
+        return float
+    return next(iter(kinds)) if len(kinds) == 1 else object
 
 
-def _as_text(value: object, kind: pa.DataType) -> Any:
-    """Return a value in the type of its field; other values in a text field become JSON."""
-    if value is None or kind != _TEXT or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+def _texts(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+    """Return texts, or binary, as a column."""
+    valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    texts = [value or b"" for value in values]
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64 if kind == JSON else np.int32)
+    buffers = [_bits(valid), pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
+    return pa.Array.from_buffers(kind, len(texts), buffers)
+
+
+def nullable(values: NDArray[Any], valid: NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
+    """Return numbers or bools as a column, null where they are not valid."""
+    array = to_arrow(values, kind)
+    buffers = [_bits(valid), array.buffers()[1]]
+    return pa.Array.from_buffers(kind, len(values), buffers)
+
+
+def _bits(valid: NDArray[np.bool_]) -> pa.Buffer | None:
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _lists(values: Sequence[Any], *, plain: bool) -> pa.Array | None:
+    """Return lists and vectors as a column of lists; None if their values have several types."""
+    if plain and all(x is None or (x.ndim == 1 and x.dtype.kind in "biuf") for x in values):
+        valid = np.fromiter((x is not None for x in values), np.bool_, len(values))
+        lengths = np.fromiter((0 if x is None else len(x) for x in values), np.int64, len(values))
+        parts = [x for x in values if x is not None and len(x)]
+        flat = np.concatenate(parts) if parts else _EMPTY
+        kind = pa.from_numpy_dtype(flat.dtype)
+        elements = to_arrow(flat, kind) if parts else pa.nulls(0)
+        ends = np.append(0, np.cumsum(lengths)).astype(np.int32)
+        buffers = [_bits(valid), pa.py_buffer(ends)]
+        listed = pa.list_(elements.type)
+        return pa.Array.from_buffers(listed, len(values), buffers, children=[elements])
+    lists = [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
+    kinds = {type(y) for x in lists if x for y in x} - {type(None)}
+    try:
+        return pa.array(lists, pa.list_(_SCALARS[_one_of(kinds)] if kinds else pa.null()))
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
+    except (KeyError, OverflowError, pa.ArrowInvalid):
+        return None
+
+
+def _json(values: Sequence[Any]) -> pa.Array:
+    return _texts([None if x is None else _text(x).encode() for x in values], JSON)
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
+
+
+def values_of(array: pa.Array) -> list[Any]:
+    """Return the values of a column; of JSON texts, what they say."""
+    if array.type == JSON:
+        return [None if x is None else json.loads(x) for x in array.to_pylist()]
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def text_of(array: pa.Array) -> pa.Array:
+    """Return a column of JSON or of nested values as texts; a text among them is itself."""
+    texts = (x if x is None or isinstance(x, str) else _text(x) for x in values_of(array))
+    return _texts([x if x is None else x.encode() for x in texts], pa.string())
 
 
 _TOKENS = tuple(
@@ -300,194 +311,3 @@ def _number_text(value: float | None) -> str:
     if value is None:
         return "null"
     return "NaN (or null)" if np.isnan(value) else str(value)
-
-
-BatchReader: TypeAlias = (
-    "Callable[[Iterator[Record], ReadOptions, EarlierRows], Iterator[pa.RecordBatch]]"
-)
-"""Makes record batches of records; a function of a module or a partial one, so it can be sent."""
-MOST_ROWS = 4096
-MOST_BYTES = 32 << 20
-"""A batch ends with the row that reaches either limit."""
-
-
-@dataclass
-class EarlierRows:
-    """Columns of earlier rows of a dump: every row has the same token columns and types."""
-
-    where: str = ""
-    """The first row with tokens."""
-    tokens: frozenset[str] | None = None
-    """Its token columns."""
-    others: dict[str, pa.DataType] = field(default_factory=dict)
-
-    def check(self, where: str, tokens: frozenset[str]) -> None:
-        """Raise DataError unless a row with tokens has the token columns of earlier rows."""
-        if self.tokens is None:
-            self.where, self.tokens = where, tokens
-        for name in TOKEN_COLUMNS if tokens != self.tokens else ():
-            if (name in tokens) != (name in self.tokens):
-                less, more = ("has", "lack") if name in tokens else ("lacks", "have")
-                raise DataError(
-                    f"{where}: {less} {name}, which earlier records {more}; all or none must have "
-                    f"it: remove the record, or omit the role with --map {name}=none"
-                )
-
-
-def record_batches(
-    rows: Iterable[Row],
-    options: ReadOptions,
-    types: Mapping[str, pa.DataType] | None = None,
-    earlier: EarlierRows | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows as record batches of at most about 32 MiB.
-
-    A batch has the columns for which one of its rows has a value, except those that the options
-    omit. Columns that are not canonical have the type in `types`, or the type that Arrow infers
-    from their first batch.
-
-    Raises:
-        DataError: a value does not fit its column, a row's token lists differ in length, or a row
-            has other token lists than earlier rows.
-    """
-    earlier = earlier or EarlierRows()
-    earlier.others |= types or {}
-    omitted = options.omitted_columns
-    batch: list[Row] = []
-    size = 0
-    for row in rows:
-        for name in omitted:
-            row.values.pop(name, None)
-        size += _check_row(row, earlier)
-        batch.append(row)
-        if len(batch) == MOST_ROWS or size >= MOST_BYTES:
-            yield _batch(batch, earlier, options)
-            batch, size = [], 0
-    if batch:
-        yield _batch(batch, earlier, options)
-
-
-def _check_row(row: Row, earlier: EarlierRows) -> int:
-    """Convert the row's token lists to vectors, check them, and return its approximate bytes."""
-    values = row.values
-    size = 0
-    lengths: dict[str, int] = {}
-    for name, value in values.items():
-        if value is None:
-            continue
-        if name in TOKEN_COLUMNS or name == "prompt_token_ids":
-            check = as_mask if name == "response_mask" else as_vector
-            values[name] = array = check(row.where, name, value)
-            size += array.nbytes
-            if name in TOKEN_COLUMNS:
-                lengths[name] = len(array)
-        elif isinstance(value, (str, list)):
-            size += len(value)
-    if lengths:
-        _check_lengths(row, lengths)
-        if max(lengths.values()):  # a row without tokens needs no lists
-            earlier.check(row.where, frozenset(lengths))
-    return size + 64
-
-
-def _check_lengths(row: Row, lengths: Mapping[str, int]) -> None:
-    """Check that all lists have the same length, which is `response_length` if there is one."""
-    if len({*lengths.values()}) > 1:
-        text = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise DataError(
-            f"{row.where}: its token lists differ in length ({text}); every list needs one entry "
-            "per response token (for jsonl and parquet, --layout sets the layout)"
-        )
-    length, name = row.values.get("response_length"), next(iter(lengths), "")
-    if name and length is not None and length != lengths[name]:
-        raise DataError(
-            f"{row.where}: `{name}` has {lengths[name]} entries and `response_length` is {length}; "
-            "set --layout if the lists contain a prompt or padding, or --map response_length=none "
-            "if it counts something else"
-        )
-
-
-def _batch(rows: list[Row], earlier: EarlierRows, options: ReadOptions) -> pa.RecordBatch:
-    used = {name: None for row in rows for name, value in row.values.items() if value is not None}
-    names = [*(name for name in CANONICAL if name in used),
-             *(name for name in used if name not in CANONICAL)]  # fmt: skip
-    columns = {name: _column(name, rows, earlier) for name in names}
-    try:
-        batch = pa.record_batch(columns)
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{rows[0].where} or later: the field name {error.object!r} is not valid text"
-        ) from None
-    if options.nonfinite == "error":
-        check_finite(batch, lambda row: rows[row].where)
-    return batch
-
-
-def _column(name: str, rows: list[Row], earlier: EarlierRows) -> pa.Array:
-    if name in TOKEN_COLUMNS or name == "prompt_token_ids":
-        return _lists(name, rows)
-    kind = CANONICAL.get(name) or earlier.others.get(name)
-    values = [row.values.get(name) for row in rows]
-    if kind is not None and pa.types.is_string(kind):
-        values = [x if x is None or isinstance(x, str) else _key_text(x) for x in values]
-    try:
-        array = pa.array(values, kind)
-    except MemoryError:  # an ArrowException, too, but not about the data
-        raise
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        raise _type_error(name, rows, kind) from None
-    if kind is None and not pa.types.is_null(array.type):
-        earlier.others[name] = array.type
-    return array
-
-
-def _key_text(value: object) -> str:
-    """Return a key as text: 3 and 3.0 are the same key."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _type_error(name: str, rows: list[Row], kind: pa.DataType | None) -> DataError:
-    """Return the error for the first row whose value does not fit."""
-    for row in rows:
-        try:
-            pa.array([row.values.get(name)], kind)
-        except MemoryError:  # an ArrowException, too, but not about the data
-            raise
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            return DataError(
-                f"{row.where}: `{name}` is {row.values.get(name)!r:.60}; {kind} is needed"
-            )
-    return DataError(f"{rows[0].where} and the {len(rows) - 1} records after it: `{name}` has "
-                     "values of different types; one type is needed")  # fmt: skip
-
-
-def _lists(name: str, rows: list[Row]) -> pa.Array:
-    """Return vectors as one list column; a row without tokens has an empty list, never null."""
-    kind = CANONICAL[name]
-    arrays = [row.values.get(name) for row in rows]
-    offsets = np.cumsum([0, *(0 if x is None else len(x) for x in arrays)], dtype=np.int32)
-    parts = [x for x in arrays if x is not None]
-    values = _cast(name, rows, offsets, np.concatenate(parts), dtype_of(kind.value_type))
-    lists = to_arrow(offsets, pa.int32()), to_arrow(values, kind.value_type)
-    return pa.ListArray.from_arrays(*lists, kind)
-
-
-def _cast(
-    name: str, rows: list[Row], offsets: NDArray[np.int32], values: NDArray[Any], dtype: Any
-) -> NDArray[Any]:
-    """Return the vectors of rows in the column's type; ids must be integers that fit 32 bits."""
-    if values.dtype == dtype:
-        return values
-    with np.errstate(over="ignore", invalid="ignore"):  # floats overflow to inf, ids are checked
-        if np.issubdtype(dtype, np.floating):
-            return values.astype(dtype)
-        converted: NDArray[Any] = np.nan_to_num(values).astype(dtype)
-    wrong = np.flatnonzero(converted != values)
-    if len(wrong):
-        row = int(np.searchsorted(offsets, wrong[0], side="right")) - 1
-        value = "null" if np.isnan(values[wrong[0]]) else values[wrong[0]]
-        raise DataError(
-            f"{rows[row].where}: `{name}` has {value} at token {wrong[0] - offsets[row]}; integers "
-            "of at most 32 bits are needed"
-        )
-    return converted

@@ -48,6 +48,5 @@ FORMAT = Format(
     },
     missing_roles={**no_token_roles("verl"), "rollout": ""},
     own=frozenset({"uid", "request_id"}),
-    by_record=True,
     integers=False,  # fields of the reward function: their types differ between runs
 )  # fmt: skip

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.attempts import KEYS
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
-from rlpost.formats.rows import has_failed, nonfinite_numbers
+from rlpost.formats.rows import has_failed, nonfinite_numbers, text_of
+from rlpost.io.arrow import common_type, is_list, is_string
 from rlpost.io.locks import scratch_folder
 from rlpost.io.ranges import arrow_file
 from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from rlpost.formats.attempts import Attempts
     from rlpost.formats.base import Format
@@ -31,13 +32,16 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 64 << 20
 """Approximate bytes of a row group in memory."""
 _ZSTD_LEVEL = 1
+_PROMPT = "prompt_token_ids"
 
 
 class CanonicalFile:
     """One Parquet file of record batches whose columns may differ.
 
-    The columns are those with a value in the first row group. Lists of floats, such as log-probs,
-    use byte-stream split, because zstd compresses their exponent bytes better side by side.
+    A column has a type for the values of all batches, or else is text. If that is not the type of
+    the rows that were written, or a column is new, they are written again. Lists of floats, such as
+    log-probs, use byte-stream split, because zstd compresses their exponent bytes better side by
+    side.
 
     Args:
         staged: the file, which `complete` completes and the caller publishes.
@@ -54,6 +58,7 @@ class CanonicalFile:
         self.tokens = 0
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
+        self._kinds: dict[str, pa.DataType] = {}
         self._writer: pq.ParquetWriter | None = None
         self._file: pa.OSFile | None = None
         self._sources: dict[str, int] = {}
@@ -96,38 +101,58 @@ class CanonicalFile:
             source: the dump, for errors.
 
         Raises:
-            DataError: the rows lack a token column of the file, or have a new column.
+            DataError: the rows lack a token column of the file, or earlier ones lack theirs.
         """
         self._sources.setdefault(source, self.rows)
         self.rows += batch.num_rows
         self.tokens += _tokens(batch)
         self._count_nonfinite(batch)
-        if self._writer is not None:
-            batch = self._cast_to_schema(batch, source)
+        kinds = dict(self._kinds)
+        for name, kind in zip(batch.schema.names, batch.schema.types, strict=True):
+            if not pa.types.is_null(kind):
+                kinds[name] = joined_type(kinds.get(name, kind), kind)
+        if self._writer is not None and kinds != self._kinds:
+            self._flush()
+            self._kinds = kinds
+            with self._rewritten() as stored:
+                for group in range(stored.num_row_groups):
+                    for written in stored.read_row_group(group).to_batches():
+                        self._add(written)
+        self._kinds = kinds
+        self._add(batch)
+
+    def _add(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= ROW_GROUP_BYTES:
             self._flush()
+
+    @contextmanager
+    def _rewritten(self) -> Iterator[pq.ParquetFile]:
+        """Begin the file again, and yield what was written."""
+        with scratch_folder(None) as folder:
+            copy = folder / "rows.parquet"
+            self._close()
+            self._writer = None
+            shutil.copyfile(self._staged.path, copy)
+            with arrow_file(copy) as file:
+                yield pq.ParquetFile(file)
 
     def leave_out(self, attempts: Attempts) -> int:
         """Write the file again without rows of older attempts; return their number."""
         if not self.rows or attempts.several.isdisjoint(self._names()):
             return 0
         self._flush()
-        with scratch_folder(None) as folder:
-            copy, source, rows = folder / "rows.parquet", next(iter(self._sources)), self.rows
-            self._close()
-            shutil.copyfile(self._staged.path, copy)
+        source, rows = next(iter(self._sources)), self.rows
+        with self._rewritten() as stored:
             self._clear()
-            with arrow_file(copy) as file:
-                stored = pq.ParquetFile(file)
-                keys = [name for name in KEYS if name in stored.schema_arrow.names]
-                kept, first = ~attempts.replaced(stored.read(keys)), 0
-                for group in range(stored.num_row_groups):
-                    for batch in stored.read_row_group(group).to_batches():
-                        own = kept[first : first + batch.num_rows]
-                        self.append(batch.filter(pa.array(own)), source)
-                        first += batch.num_rows
+            keys = [name for name in KEYS if name in stored.schema_arrow.names]
+            kept, first = ~attempts.replaced(stored.read(keys)), 0
+            for group in range(stored.num_row_groups):
+                for batch in stored.read_row_group(group).to_batches():
+                    own = kept[first : first + batch.num_rows]
+                    self.append(batch.filter(pa.array(own)), source)
+                    first += batch.num_rows
         return rows - self.rows
 
     def _names(self) -> set[str]:
@@ -176,41 +201,30 @@ class CanonicalFile:
     def _flush(self) -> None:
         if not self._batches:
             return
+        names = [*(name for name in CANONICAL if name in self._kinds),
+                 *(name for name in self._kinds if name not in CANONICAL)]  # fmt: skip
+        schema = pa.schema([(name, self._kinds[name]) for name in names])
+        batches = [self._fitted(batch, schema) for batch in self._batches]
+        table = pa.Table.from_batches(batches, schema)
         try:
-            if self._writer is None:
-                table = self._first_table()
-                self._writer = self._open_writer(table.schema)
-            else:
-                table = pa.Table.from_batches(self._batches, self._writer.schema)
+            self._writer = self._writer or self._open_writer(schema)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         except OSError as error:
             raise self._write_error(error) from None
         self._batches, self._bytes = [], 0
 
-    def _first_table(self) -> pa.Table:
-        """Return the first row group, which determines the columns, without empty columns."""
-        tables = [pa.Table.from_batches([batch]) for batch in self._batches]
-        try:
-            table = pa.concat_tables(tables, promote_options="permissive")
-        except MemoryError:  # an ArrowException, too, but not about the data
-            raise
-        except pa.ArrowException as error:
-            raise DataError(
-                f"{', '.join(self._sources)}: a column has values of incompatible types: "
-                f"{str(error).splitlines()[0]}"
-            ) from None
-        columns = {column.name: i for i, column in enumerate(table.schema)
-                   if not pa.types.is_null(column.type)}  # fmt: skip
-        for name in (*TOKEN_COLUMNS, "prompt_token_ids"):
-            if name in columns and table[name].null_count:
-                if not _has_no_tokens(table.filter(table[name].is_null())):
-                    if name not in TOKEN_COLUMNS:  # not every call has its prompt
-                        continue
+    def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """Return rows with all columns of the file; rows without tokens have empty lists."""
+        arrays = []
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            column = batch.column(name) if name in batch.schema.names else pa.nulls(len(batch))
+            if name in (*TOKEN_COLUMNS, _PROMPT) and column.null_count:
+                if _has_no_tokens(batch.filter(column.is_null())):
+                    column = pa.array([x or [] for x in column.to_pylist()], kind)
+                elif name in TOKEN_COLUMNS:  # not every call has its prompt
                     raise DataError(self._uneven_text(name))
-                filled = pc.coalesce(table[name], pa.scalar([], table[name].type))
-                table = table.set_column(columns[name], name, filled)
-        order = [*(columns.pop(name) for name in CANONICAL if name in columns), *columns.values()]
-        return table.select(order)
+            arrays.append(as_type(column, kind))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _uneven_text(self, name: str) -> str:
         return (
@@ -218,50 +232,16 @@ class CanonicalFile:
             f"convert them to a directory, one file each, or omit it with --map {name}=none"
         )
 
-    def _cast_to_schema(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
-        assert self._writer is not None
-        schema = self._writer.schema
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        written = set(schema.names)
-        for name, column in columns.items():
-            if name not in written and column.null_count < len(column):
-                raise DataError(
-                    f"{source}: the column {name} begins here, after {self.rows:,} rows without "
-                    f"it; omit it with --map {name}=none, or convert this file alone"
-                )
-        arrays = []
-        for column_field in schema:
-            name = column_field.name
-            if name in columns:
-                try:
-                    arrays.append(columns[name].cast(column_field.type))
-                except MemoryError:  # an ArrowException, too, but not about the data
-                    raise
-                except pa.ArrowException:
-                    raise DataError(
-                        f"{source}: the column {name} is {columns[name].type} here and "
-                        f"{column_field.type} in earlier rows"
-                    ) from None
-            elif (name in TOKEN_COLUMNS or name == "prompt_token_ids") and _has_no_tokens(batch):
-                arrays.append(pa.array([[]] * batch.num_rows, column_field.type))
-            elif name in TOKEN_COLUMNS:
-                raise DataError(self._uneven_text(name))
-            else:
-                arrays.append(pa.nulls(batch.num_rows, column_field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
     def _open_writer(self, schema: pa.Schema) -> pq.ParquetWriter:
-        floats = {
-            f"{one.name}.list.element"
+        kinds = {
+            f"{one.name}.list.element" if pa.types.is_list(one.type) else one.name: one.type
             for one in schema
-            if pa.types.is_list(one.type) and pa.types.is_floating(one.type.value_type)
         }
-        others = [one.name for one in schema if not pa.types.is_nested(one.type)]
-        others += [
-            f"{one.name}.list.element"
-            for one in schema
-            if pa.types.is_list(one.type) and f"{one.name}.list.element" not in floats
-        ]
+        lists = {name: kind.value_type for name, kind in kinds.items() if pa.types.is_list(kind)}
+        floats = [name for name, kind in lists.items() if pa.types.is_floating(kind)]
+        others = [name for name, kind in kinds.items() if not pa.types.is_nested(kind)]
+        others += [name for name, kind in lists.items()
+                   if not (pa.types.is_floating(kind) or pa.types.is_int32(kind))]  # fmt: skip
         self._file = arrow_file(self._staged.path, "wb")
         return pq.ParquetWriter(
             self._file,
@@ -274,6 +254,33 @@ class CanonicalFile:
 
     def _write_error(self, error: OSError) -> ReadWriteError:
         return ReadWriteError(f"{self.target}: cannot be written: {error.strerror or error}")
+
+
+def joined_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:
+    """Return a type that has the values of two without loss; text if no other has."""
+    if first == second or pa.types.is_null(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    if is_list(first) and is_list(second):
+        inner = joined_type(first.value_type, second.value_type)
+        texts = is_string(first.value_type) or is_string(second.value_type)
+        return pa.string() if inner == pa.string() and not texts else pa.list_(inner)
+    both = (first, second)
+    if any(map(pa.types.is_boolean, both)) or any(map(is_list, both)):
+        return pa.string()
+    kind = common_type(both)
+    rounded = kind == pa.float64() and all(map(pa.types.is_integer, both))
+    return pa.string() if kind is None or rounded or is_string(kind) else kind
+
+
+def as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column in the type of its file; what is no text becomes JSON in a column of it."""
+    if column.type == kind:
+        return column
+    if kind == pa.string() and not (is_string(column.type) or pa.types.is_null(column.type)):
+        return text_of(column)
+    return column.cast(kind, safe=False)
 
 
 def _has_no_tokens(rows: pa.RecordBatch | pa.Table) -> bool:

@@ -108,11 +108,16 @@ class CellLocation:
     column: str
     tip: str = ""
     """What finds the other problems of the file."""
+    places: Sequence[str] = ()
+    """The name of each row, if it is not its number in the file."""
+
+    def where(self, row: int) -> str:
+        """Return the file and row of a row of the array."""
+        return self.places[row] if self.places else f"{self.path}, row {self.first_row + row}"
 
     def error(self, row: int, problem: str, needed: str) -> DataError:
         """Return an error `path, row N: column problem; needed`; N counts from the file's start."""
-        where = f"{self.path}, row {self.first_row + row}"
-        return DataError(f"{where}: `{self.column}` {problem}; {needed}", tip=self.tip)
+        return DataError(f"{self.where(row)}: `{self.column}` {problem}; {needed}", tip=self.tip)
 
 
 def is_list(kind: pa.DataType) -> bool:

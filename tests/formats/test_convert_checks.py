@@ -148,7 +148,11 @@ def test_the_mask_or_the_ids_show_that_lists_are_shifted(kind, tmp_path):
 
 @pytest.mark.parametrize(
     ("mask", "message"),
-    [([1, None], "has null at token 1"), ([[1]], "nested 2 deep"), ([1, 0.5], "has 0.5 at token")],
+    [
+        ([1, None], "has null at token 1"),
+        ([[1]], "is a list of lists"),
+        ([1, 0.5], "has 0.5 at token"),
+    ],
 )
 def test_the_error_for_a_bad_mask_describes_it(mask, message, tmp_path):
     record = {"uid": "a", "reward": 1.0, "response_mask": mask}

@@ -2,11 +2,13 @@
 
 from rlpost.formats import FORMATS
 from rlpost.formats.base import ReadOptions, ReadStats
+from rlpost.recipe.roles import ROLES
 
 
 def test_a_role_may_be_left_out_by_its_name_or_its_column():
     options = ReadOptions(map={"group": "none", "reward": "score", "response": "none"})
-    assert options.omitted_columns == {"prompt_id", "response"}
+    names = {*ROLES["group"].aliases, *ROLES["response"].aliases}
+    assert options.omitted_columns == names
 
 
 def test_the_map_has_precedence_over_fields_that_the_dump_set_and_these_over_the_formats():

@@ -140,11 +140,11 @@ def test_layouts_and_blocks_of_records(tmp_path):
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        ({"score": 1.0}, "no field `uid`"),
+        ({"score": 1.0}, "`uid` is null"),
         ({**RECORD, "uid": None}, "`uid` is null"),
         ({**RECORD, "score": "high"}, '`score` is "high"'),
         ({**RECORD, "score": [[1.0]]}, "`score` is"),
-        ({**RECORD, "loss_mask": [1, 2, 1]}, "`response_mask` has 2"),
+        ({**RECORD, "loss_mask": [1, 2, 1]}, "`loss_mask` has 2 at token 1"),
         ({**RECORD, "loss_mask": [1]}, "differ in length"),
         ({**RECORD, "old_log_probs": {"a": 1}}, "`old_log_probs` is an object"),
         ({**RECORD, "truncated": 3}, "`truncated` is 3"),
@@ -281,13 +281,13 @@ def test_parquet_layouts_and_blocks(tmp_path):
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ({"old_log_probs": [[[1.0]], [[2.0]]]}, "`old_log_probs` is list"),
-        ({"old_log_probs": [[1.0], [2.0, 3.0]]}, "row 1: old_log_probs has 2 entries"),
+        ({"old_log_probs": [[[1.0]], [[2.0]]]}, "`old_log_probs` is a list of lists"),
+        ({"old_log_probs": [[1.0], [2.0, 3.0]]}, "row 1: its token lists differ in length"),
         ({"response_mask": [[1], [3]]}, "row 1: `response_mask` has 3"),
-        ({"reward": ["a", "b"]}, "`reward` is string"),
+        ({"reward": ["a", "b"]}, 'row 0: `reward` is "a"'),
         ({"prompt_id": ["a", None]}, "row 1: `prompt_id` is null"),
-        ({"finish_reason": [[1], [2]]}, "`finish_reason` is list"),
-        ({"response_length": ["a", "b"]}, "`response_length` is string"),
+        ({"finish_reason": [[1], [2]]}, "row 0: `finish_reason` is a list of 1"),
+        ({"response_length": ["a", "b"]}, 'row 0: `response_length` is "a"'),
     ],
 )
 def test_a_bad_parquet_column_is_named(column, said, tmp_path):

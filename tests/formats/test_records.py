@@ -6,8 +6,6 @@ import format_writers as writers
 import numpy as np
 import pytest
 from dump_folders import names
-from hypothesis import given
-from hypothesis import strategies as st
 from runs import run
 
 from rlpost.errors import DataError
@@ -16,12 +14,10 @@ from rlpost.formats.base import ReadOptions
 from rlpost.formats.containers.json_text import (
     MOST_SNIFFED,
     first_fields,
-    json_fields,
     json_records,
 )
 from rlpost.formats.convert import convert
 from rlpost.formats.records import Record
-from rlpost.formats.rows import infer_other_fields
 
 
 def test_a_json_array_of_objects_is_read_as_its_records(tmp_path):
@@ -69,37 +65,6 @@ def test_no_sniff_raises_for_any_contents(text, tmp_path):
         path.write_bytes(text)
         assert [one.name for one in FORMATS.values() if one.fits(path)] == []
     assert first_fields(tmp_path / "missing.jsonl") == {}
-
-
-_VALUES = ["0", "-0", "1.5", "1e999", "2E3", "9223372036854775807", "9223372036854775808",
-           "1" + "0" * 5000, "true", "null", '"a.b"', '"\\ud83d\\ude00"', "{}", "[]", "[ ]",
-           "[null]", "[1, 2]", "[9223372036854775808]", "[1.5,-2]", "[1e3, 2]", "[1.5, null]",
-           "[1.5, true]", "[[1.5]]", '["1.5"]', "[true]", '[{"a": 1.5}]', "NaN", "[NaN, 1.5]",
-           '"ß"']  # fmt: skip
-
-
-@given(st.lists(st.lists(st.sampled_from(_VALUES), max_size=3), min_size=1, max_size=5))
-def test_types_are_those_of_the_values(tmp_path_factory, rows):
-    """The pass over JSON text has the names, order and types of one over values."""
-    path = tmp_path_factory.mktemp("types") / "in.jsonl"
-    objects = [", ".join(f'"f{i}": {x}' for i, x in enumerate(row)) for row in rows]
-    path.write_text("".join(f"{{{one}}}\n" for one in objects))
-    values = infer_other_fields((record.fields for record in json_records(path)), ())
-    assert [*infer_other_fields(json_fields(path), ()).types.items()] == [*values.types.items()]
-
-
-@pytest.mark.parametrize(
-    "line", [b'{"a": "\xff"}', b'{"a": ["\xff"]}', b"[1]", b'{"a": 01}', b'{"a": 1', b"3"]
-)
-def test_both_readers_reject_the_same_lines(tmp_path, line):
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(b'{"a": 1}\n \n' + line + b"\n")
-    texts = []
-    for reader in (json_records, json_fields):
-        with pytest.raises(DataError, match=r"in\.jsonl, line 3") as raised:
-            [*reader(path)]
-        texts.append(str(raised.value))
-    assert texts[0] == texts[1]
 
 
 def test_a_sniff_reads_a_bounded_number_of_bytes(tmp_path):

@@ -13,9 +13,9 @@ from dump_folders import steps
 from rlpost.errors import DataError
 from rlpost.formats import writer
 from rlpost.formats.base import ReadOptions
+from rlpost.formats.columns import record_batches
 from rlpost.formats.convert import convert
 from rlpost.formats.records import Record, Row
-from rlpost.formats.rows import record_batches
 
 
 def test_the_metadata_have_the_format_and_the_missing_roles(dump, tmp_path):

@@ -23,7 +23,6 @@ from rlpost.io.parquet.column_names import column_names_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from rlpost.formats.containers.json_text import LineBlock
     from rlpost.formats.records import Record
     from rlpost.io.paths import AnyPath
 
@@ -52,15 +51,12 @@ class Container:
         records: yields the records of a path; `Contents` names those of a layout.
         first: returns the fields of the first record, or their names with None; cheap, never
             raises, and executes nothing of the file.
-        lines: yields the lines of a path, many at a time, each a record; returns None if its
-            records are not on lines.
     """
 
     name: str
     suffixes: tuple[str, ...]
     records: Callable[[Path, Contents], Iterator[Record]]
     first: Callable[[Path, Contents], Mapping[str, Any]]
-    lines: Callable[[Path], Iterator[LineBlock] | None] = lambda _: None
 
 
 def _folder_files(folder: Path, contents: Contents) -> Iterator[Path]:
@@ -94,7 +90,6 @@ JSON = Container(
     tuple(text + packed for text in archives.TEXTS for packed in ("", *COMPRESSED)),
     lambda path, _: json_text.json_records(path),
     lambda path, _: json_text.first_fields(path),
-    lambda path: json_text.json_lines(path) if json_text.has_lines(path) else None,
 )
 PARQUET = Container(
     "Parquet",
@@ -119,7 +114,6 @@ STREAM = Container(
     (),
     lambda path, _: streams.stream_records(path),
     lambda path, _: streams.stream_fields(path),
-    streams.stream_lines,
 )
 FOLDER = Container("a directory of JSON files", (), _folder_records, _folder_first)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import codecs
-import io
 import json
 import re
 from functools import lru_cache
 from itertools import islice
-from pickle import PickleBuffer
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,20 +26,16 @@ if TYPE_CHECKING:
 MOST_SNIFFED = 64 << 20
 """Most bytes of a first record that a sniff reads."""
 _BLOCK = 1 << 20
-LINES_BYTES = 8 << 20
-"""Least bytes of the lines that are read together, except the last ones of a file."""
 _TEXT_BYTES, _VALUE_BYTES = 4, 100  # memory for a byte of JSON, and for one of its values
 _SPACE: Any = re.compile(r"\s*")
 _VALUES = (b",", b"[", b"{", b":")
 _MOST_VALUE_BYTES = _TEXT_BYTES + _VALUE_BYTES
 
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
 
 def json_records(path: Path) -> Iterator[Record]:
     """Yield the objects of a file of JSON text; its first bytes show how they are written.
 
-    - LineBlock, each an object. A file of any size streams. Empty lines are skipped.
+    - Lines, each an object. A file of any size streams. Empty lines are skipped.
     - One array of objects, which is read into memory.
     - Objects one after another, over any number of lines, such as `json.dump(..., indent=2)`
       writes them; they stream.
@@ -74,56 +68,6 @@ def records_of(file: IO[bytes], path: PurePath, where: str) -> Iterator[Record]:
             yield as_record(place, text, path)
 
 
-def json_fields(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the fields of each record, as JSON text (`msgspec.Raw`) where that is possible.
-
-    This is four times as fast as `json_records`, for a pass that needs names and types only.
-
-    Raises:
-        DataError, NotEnoughMemoryError, ReadWriteError: as `json_records`.
-    """
-    with open_bytes(path) as file:
-        yield from _fields_of(_texts(file, str(path)), path)
-
-
-def _fields_of(texts: Iterator[tuple[Any, str]], path: PurePath) -> Iterator[Mapping[str, Any]]:
-    for text, place in texts:
-        if not isinstance(text, bytes):
-            yield as_record(place, text, path).fields
-            continue
-        try:
-            if not text.isascii():
-                text.decode()  # the decoder checks only texts that it returns
-            yield _decode_fields(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            yield as_record(place, parse_json(place, text), path).fields
-
-
-class LineBlock(NamedTuple):
-    """Whole lines of a file, each an object: what one process reads of it at a time."""
-
-    path: PurePath
-    first: int
-    """The number of the first line."""
-    text: bytes
-
-    def __reduce_ex__(self, _: object) -> Any:
-        return LineBlock, (self.path, self.first, PickleBuffer(self.text))  # the text is not copied
-
-    def records(self) -> Iterator[Record]:
-        """Yield the objects, as `json_records` does."""
-        for text, place in self._texts():
-            yield as_record(place, parse_json(place, text), self.path)
-
-    def fields(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the fields of each object, as `json_fields` does."""
-        return _fields_of(self._texts(), self.path)
-
-    def _texts(self) -> Iterator[tuple[bytes, str]]:
-        file = io.BytesIO(self.text)
-        return _lines(file, str(self.path), memory_limit(), self.first - 1)
-
-
 def is_one_object(path: Path) -> bool:
     """Return whether a file of JSON text is one object, by its beginning. Never raises."""
     try:
@@ -133,36 +77,6 @@ def is_one_object(path: Path) -> bool:
     except (DataError, ReadWriteError, NotEnoughMemoryError):
         return False
     return len(records) == 1 and not records[0][1].endswith("of the array")
-
-
-def has_lines(path: Path) -> bool:
-    """Return whether the objects of a file of JSON text are on a line each."""
-    with open_bytes(path) as file:
-        for _, line in _numbered_lines(file, str(path), memory_limit()):
-            if not line.isspace():
-                return _is_line(line)
-    return True
-
-
-def json_lines(path: Path) -> Iterator[LineBlock]:
-    """Yield the lines of a file, about `LINES_BYTES` at a time.
-
-    Raises:
-        DataError: compressed data is damaged or ends early.
-        NotEnoughMemoryError: a line does not fit into the memory of the run.
-        ReadWriteError: the file cannot be read.
-    """
-    limit, number = memory_limit(), 1
-    most = limit.room // _TEXT_BYTES
-    with open_bytes(path) as file:
-        while text := file.read(LINES_BYTES):
-            end = b"" if text.endswith(b"\n") else file.readline(most + 1)
-            later = number + text.count(b"\n")
-            if len(end) > most:
-                place = f"{path}, line {later}: {len(end):,} bytes of it and more"
-                limit.check(_TEXT_BYTES * len(end), place)
-            yield LineBlock(path, number, text + end)
-            number = later + bool(end)
 
 
 def _texts(file: IO[bytes], where: str) -> Iterator[tuple[Any, str]]:
@@ -175,7 +89,7 @@ def _texts(file: IO[bytes], where: str) -> Iterator[tuple[Any, str]]:
         return
     if _is_line(line):
         yield line, f"{where}, line {number}"
-        yield from _lines(file, where, limit, number)
+        yield from lines_of(file, where, number)
     elif line.lstrip()[:1] == b"[":
         yield from _array(file, line, where, limit)
     else:
@@ -188,10 +102,9 @@ def _is_line(text: bytes) -> bool:
     return begin != b"[" and not (begin == b"{" and _continues(text))
 
 
-def _lines(
-    file: IO[bytes], where: str, limit: MemoryLimit, last: int
-) -> Iterator[tuple[bytes, str]]:
-    for number, line in _numbered_lines(file, where, limit, last):
+def lines_of(file: IO[bytes], where: str, last: int = 0) -> Iterator[tuple[bytes, str]]:
+    """Yield the lines of a file that are not empty, each with its place, from one on."""
+    for number, line in _numbered_lines(file, where, memory_limit(), last):
         if not line.isspace():
             yield line, f"{where}, line {number}"
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlpost.errors import DataError
-from rlpost.formats.containers.json_text import first_fields, json_lines
+from rlpost.formats.containers.json_text import first_fields, lines_of
+from rlpost.formats.records import as_record, parse_json
+from rlpost.io.compressed import open_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from rlpost.formats.containers.json_text import LineBlock
     from rlpost.formats.records import Record
 
 
@@ -42,24 +43,12 @@ def stream_records(folder: Path) -> Iterator[Record]:
         NotEnoughMemoryError: a line does not fit into the memory of the run.
         ReadWriteError: a file cannot be read.
     """
-    for lines in stream_lines(folder):
-        yield from lines.records()
-
-
-def stream_lines(folder: Path) -> Iterator[LineBlock]:
-    """Yield the lines of a stream, without a last one that is not yet written.
-
-    Raises:
-        DataError, NotEnoughMemoryError, ReadWriteError: as `stream_records`.
-    """
     chunks = [*chunks_of(folder).values()]
     for path in chunks:
-        for lines in json_lines(path):
-            last = lines.text[lines.text.rfind(b"\n") + 1 :]
-            if last and path == chunks[-1] and is_torn(last):
-                yield lines._replace(text=lines.text.removesuffix(last))
-            else:
-                yield lines
+        with open_bytes(path) as file:
+            for text, place in lines_of(file, str(path)):
+                if not (path == chunks[-1] and is_torn(text)):
+                    yield as_record(place, parse_json(place, text), path)
 
 
 def is_torn(line: bytes) -> bool:
