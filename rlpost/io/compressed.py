@@ -1,4 +1,4 @@
-"""Bytes of local files that may be compressed with gzip or zstd, from any position.
+"""Bytes of local files that may be compressed with gzip or zstd.
 
 A zstd file may be seekable: independent frames, and a table of their sizes at its end, as pyzstd's
 `SeekableZstdFile` and `zstd_seekable_format.md` of facebook/zstd define it.
@@ -88,10 +88,8 @@ def read_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def open_bytes(path: Path, begin: int = 0) -> Iterator[IO[bytes]]:
-    """Open the contents of a file, decompressed, from a position in them on.
-
-    A seekable file begins to decompress at the frame of the position, others at their start.
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """Open the contents of a file, decompressed.
 
     Raises:
         DataError: the compressed data is damaged or ends early.
@@ -101,22 +99,14 @@ def open_bytes(path: Path, begin: int = 0) -> Iterator[IO[bytes]]:
     with read_errors(path):
         if codec is None:
             with path.open("rb", buffering=_BUFFER) as file:
-                file.seek(begin)
                 yield file
             return
-        skip, file = begin, arrow_file(path)
-        with file:
-            if begin and (frames := frames_of(path)):
-                frame = frames[bisect_right(frames, begin, key=lambda one: one.begin) - 1]
-                file.seek(frame.at)
-                skip = begin - frame.begin
-            with (
-                pa.CompressedInputStream(file, codec) as stream,
-                io.BufferedReader(stream, _BUFFER) as contents,
-            ):
-                while skip and (block := contents.read(min(skip, _BUFFER))):
-                    skip -= len(block)
-                yield contents
+        with (
+            arrow_file(path) as file,
+            pa.CompressedInputStream(file, codec) as stream,
+            io.BufferedReader(stream, _BUFFER) as contents,
+        ):
+            yield contents
 
 
 def frames_of(path: Path) -> list[Frame]:
