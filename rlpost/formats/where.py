@@ -168,7 +168,7 @@ class Where:
         line = f"{self.matched:,} of {counted(self.rows, 'row')} match {self.label}"
         if cut:
             many = f"{cut:,} of {counted(len(groups), 'prompt group')}"
-            line += f"; {many} {'is' if len(groups) == 1 else 'are'} cut to part of their rows"
+            line += f"; {many} {'is' if len(groups) == 1 else 'are'} cut to part of the rows"
         return {
             "condition": self.label,
             "rows": self.rows,
