@@ -24,6 +24,7 @@ from rlpost.formats import FORMATS
 from rlpost.formats.targets import TARGETS
 from rlpost.losses import LOSSES
 from rlpost.manual import OF_COMMANDS, TOPICS
+from rlpost.pipeline.findings import FINDINGS as RUN_FINDINGS
 from rlpost.pipeline.loss_measures import OF_BATCHES, OF_INPUT, OF_LOSS
 from rlpost.pipeline.measures import MEASURES, POPULATIONS
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS
@@ -301,6 +302,14 @@ def loss_measures() -> str:
     return table(("measure", "of", "content"), rows)
 
 
+def run_findings() -> str:
+    rows = [
+        (code(name), f"error or {x.level}" if x.certain else x.level, x.meaning)
+        for name, x in RUN_FINDINGS.items()
+    ]
+    return table(("finding", "severity", "meaning"), rows)
+
+
 def replay_findings() -> str:
     phases = get_args(replay.Phase)
     return _findings(sorted(replay.FINDINGS.values(), key=lambda one: phases.index(one.phase)))
@@ -410,6 +419,7 @@ TABLES = {
     "measures": measures,
     "logged-metrics": logged_metrics,
     "loss-measures": loss_measures,
+    "run-findings": run_findings,
     "replay-findings": replay_findings,
     "functional": functions,
     "options": options,
