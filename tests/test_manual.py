@@ -90,6 +90,9 @@ def files(tmp_path_factory):
     texts = writers_text.rollouts(steps=1)
     writers_text.verl(home / "rollout_data" / "1.jsonl", texts)
     writers_text.trl(home / "completions" / "completions_00001.parquet", texts)
+    written = ROOT / "tests" / "written" / "evaluations"
+    shutil.copytree(written / "verifiers", home / "evaluations")
+    shutil.copy(written / "inspect_ai.eval", home / "evaluations" / "products.eval")
     (home / "model").mkdir()
     (home / "model" / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     lines = [

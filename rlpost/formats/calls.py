@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,17 @@ TYPES = {"branch": pa.string(), "turn": pa.int64(), **FAILURES}
 
 FIELDS = {"branch": "calls that go on from one another", "turn": "the order of calls"}
 """What these layouts read their places from, for users."""
+
+
+def error_name(message: object) -> str | None:
+    """Return the name of the exception whose `repr` a message begins with; None without a message.
+
+    A message that begins with no name is returned whole, up to its first line.
+    """
+    if not message:
+        return None
+    name = re.match(r"[\w.]+(?=\()", str(message))
+    return name[0] if name else str(message).splitlines()[0][:60]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Field, Format
-from rlpost.formats.calls import FAILURES
+from rlpost.formats.calls import FAILURES, error_name
 from rlpost.formats.containers import JSON, ZIP, Contents
 from rlpost.formats.keys import content_key
 from rlpost.formats.records import Record
@@ -53,14 +52,6 @@ def _truncated(sample: Record) -> bool:
     return bool(sample.find("limit")) or choices[0].get("stop_reason") in TRUNCATED
 
 
-def _failure(sample: Record) -> str | None:
-    """Return the exception in an error's message, such as RuntimeError."""
-    if not sample.find("error"):
-        return None
-    kind = re.match(r"\w+(?=\()", str(sample.find("error.message")))
-    return kind[0] if kind else "error"
-
-
 def _answer(sample: Record) -> str | None:
     content = (sample.find("output.choices") or [{}])[0].get("message", {}).get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
@@ -85,7 +76,8 @@ FORMAT = Format(
             [sample.find(name) for name in ("id", "input", "target")])),
         "sample_id": "uuid", "reward": Field("the first of scores", _reward),
         "truncated": Field("limit, and output.choices.stop_reason", _truncated),
-        "failure": Field("error", _failure), "error": "error.message", "prompt": "input",
+        "failure": Field("error", lambda x: error_name(x.find("error.message"))),
+        "error": "error.message", "prompt": "input",
         "response": Field("output.choices", _answer),
         "response_length": Field("model_usage.output_tokens", _length),
     },

@@ -5,10 +5,11 @@ A record is a rollout. With the tokens of its trajectory, each call of the model
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
-from rlpost.formats.calls import FIELDS, TYPES, ModelCall, call_rows
+from rlpost.formats.calls import FIELDS, TYPES, ModelCall, call_rows, error_name
 from rlpost.formats.containers import JSON
 from rlpost.formats.fields import read_text
 from rlpost.formats.keys import content_key
@@ -39,6 +40,8 @@ def _with_metrics(record: Record) -> Iterator[Record]:
 def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
     for record in records:
         calls = [*_calls(record)]
+        if calls and record.find("is_truncated"):
+            calls[-1] = replace(calls[-1], values={**calls[-1].values, "truncated": True})
         yield from call_rows(record, _facts(record, calls), calls)
 
 
@@ -62,8 +65,8 @@ def _facts(record: Record, calls: list[ModelCall]) -> dict[str, Any]:
         "response": read_text(record, "completion") if len(calls) < 2 else None,  # noqa: PLR2004
         "response_length": None if calls or tokens is None else int(tokens),
         "dumped_advantage": get("advantage"),
-        "failure": (error.get("error") or "error") if isinstance(error, dict) else error,
-        "error": error.get("error_chain_str") if isinstance(error, dict) else None,
+        "failure": error_name(error.get("error") if isinstance(error, dict) else error),
+        "error": error.get("error_chain_str") if isinstance(error, dict) else error,
     }
 
 

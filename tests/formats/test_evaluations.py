@@ -75,6 +75,23 @@ def test_results_of_newer_verifiers(tmp_path):
           **{"metrics.turns": [0.0, 2.0, 4.0]})  # fmt: skip
 
 
+def test_results_that_verifiers_wrote(tmp_path):
+    rows = read(WRITTEN / "evaluations" / "verifiers" / "results.jsonl", "verifiers", tmp_path)
+    pair = [False, False]
+    check(rows, groups=[0, 0, 0, 0, 4, 4, 4], rollout_id=["t0", "t0", "t1", "t1", "t2", "t2", "t3"],
+          truncated=[*pair, False, True, *pair, False], reward=[1.0, 1.0, 0.0, 0.0, 0.5, 0.5, 0.0],
+          response_token_ids=[[3, 4], [6]] * 3 + [[]], failure=[None] * 6 + ["SandboxError"],
+          response=["6 x 7", "42"] * 3 + ["42"])  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["json", "eval"])
+def test_logs_that_inspect_ai_wrote(kind, tmp_path):
+    rows = read(WRITTEN / "evaluations" / f"inspect_ai.{kind}", "inspect-ai", tmp_path)
+    check(rows, groups=[0, 1, 0, 1], reward=[1.0, 0.0, 0.0, 0.0], response_length=[4] * 4,
+          response=["42", "43", "49", "it is 4"], truncated=[False, False, False, True],
+          target=["42", "49", "42", "49"], epoch=[1, 1, 2, 2])  # fmt: skip
+
+
 def test_rollouts_of_prime_rl_with_the_tokens_of_their_calls(tmp_path):
     def call(prompt: list[int], ids: list[int], **more: object) -> dict:
         tokens = {"prompt_ids": prompt, "completion_ids": ids, "completion_mask": [1] * len(ids),
