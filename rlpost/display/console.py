@@ -90,6 +90,14 @@ def console(stream: TextIO) -> Console:
     return out
 
 
+def columns_of(out: Console) -> int:
+    """Return the columns that a drawing may use: those of the terminal, at most 160."""
+    columns = os.environ.get("COLUMNS", "")
+    if isinstance(out, Pipe) and columns.isdecimal() and int(columns):
+        return min(int(columns), UNLIMITED)
+    return min(out.width, 160)
+
+
 def as_text(show: Callable[[Console], None]) -> str:
     """Return what is printed to a terminal of the present width, without colors."""
     width = min(shutil.get_terminal_size().columns, PIPED_WIDTH)

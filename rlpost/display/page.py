@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Literal
 from rich.padding import Padding
 from rich.text import Text
 
-from rlpost.display.console import console
+from rlpost.display.console import columns_of, console
 from rlpost.display.controls import printable_line
+from rlpost.display.picture import as_html
 from rlpost.display.tables import TextTable, escaped, hanging, html_line
 
 if TYPE_CHECKING:
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from rlpost.display.picture import PictureLine
+
 
 Severity = Literal["ok", "warning", "error"]
 MARKS: dict[Severity, str] = {"ok": "✓", "warning": "!", "error": "✗"}
 STYLES: dict[Severity, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 _ADVICE_INDENT = 4
 _NEXT = "next: "
+_FIXED = 80  # columns of a picture in Markdown and HTML
 _ONE_LINE = 70  # characters of the commands that stand on one line
 
 
@@ -68,10 +72,16 @@ class Page:
     verdict: Notice | None = None
     next_steps: Sequence[str] = ()
     """Commands to continue with, below the verdict, as one types them; prose begins with `#`."""
+    answer: str = ""
+    """What one wants to know first, at the right of the title."""
+    picture: Sequence[PictureLine] = ()
+    """Drawings below the title, as wide as the console."""
 
     def show(self, out: Console) -> None:
         """Print the page on a terminal or in a pipe."""
-        head: list[RenderableType] = [_title(self.title)]
+        width = columns_of(out)
+        head: list[RenderableType] = [self._head(width)]
+        head += [line.text(width) for line in self.picture]
         head += [hanging(Text(printable_line(line))) for line in self.lines]
         notices: list[RenderableType] = [
             line for notice in self.notices for line in _notice(notice)
@@ -99,10 +109,28 @@ class Page:
         prose = [step for step in self.next_steps if step.startswith("#")]
         return [*(begin + line for begin, line in zip(begins, lines, strict=False)), *prose]
 
+    def _head(self, width: int) -> Text:
+        """Return the title, and the answer at its right if both fit."""
+        title = _title(self.title)
+        gap = width - title.cell_len - len(self.answer)
+        if not self.answer:
+            return title
+        return Text.assemble(title, " " * gap if gap > 1 else "\n", (self.answer, "bold"))
+
+    def _drawn(self) -> list[Text]:
+        """Return the lines of the picture for a page of fixed width."""
+        return [line.text(_FIXED) for line in self.picture]
+
     def markdown(self) -> str:
         """Return the page as Markdown: a heading, lists and tables."""
         parts = [
             f"# {escaped(self.title)}\n",
+            f"{escaped(self.answer)}\n" * bool(self.answer),
+            *(
+                f"```text\n{drawn}\n```\n"
+                for drawn in [Text("\n").join(self._drawn()).plain]
+                if drawn
+            ),
             "".join(f"- {escaped(line)}\n" for line in self.lines),
             *(part.markdown() for part in self.parts),
             "".join(map(_markdown_notice, self.notices)),
@@ -123,6 +151,8 @@ class Page:
         parts = [
             f"<h2>{html_line(self.title)}</h2>",
             "" if self.verdict is None else _html_notice(self.verdict, whole=True),
+            f'<p class="rlpost-answer">{html_line(self.answer)}</p>' * bool(self.answer),
+            as_html(self._drawn()) * bool(self.picture),
             "".join(f"<p>{html_line(line)}</p>" for line in self.lines),
             *map(_html_notice, reversed(self.notices)),
             figures,

@@ -11,6 +11,7 @@ import numpy as np
 from rlpost.io.input_paths import step_key_of
 from rlpost.kernels.moments import reaches
 from rlpost.kernels.segments import count_true, offsets_of, segment_min
+from rlpost.pipeline.profiles import group_tallies, response_tallies
 from rlpost.pipeline.stages.rewards import countable, group_statistics, total_rewards
 from rlpost.pipeline.totals import SPREADS
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from rlpost.kernels.moments import Floats, Integers, Mask
     from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.profiles import Tallies
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import SummaryCells
     from rlpost.recipe.recipe import Recipe
@@ -178,17 +180,29 @@ class CellCounts(NamedTuple):
     counts: dict[str, Integers]
     spans: dict[str, tuple[Floats, Floats]]
     """The lowest and the highest of each, [cells]."""
+    tallies: Tallies
+    """Of all cells together, from `profiles`."""
 
 
 def group_counts(responses: Responses, resolved: ResolvedRecipe) -> CellCounts:
-    """Return how many groups of each kind there are, and their sizes.
+    """Return how many groups of each kind there are, their sizes, and profiles of the input.
 
     Args:
         responses: with a row for each response or rollout.
-        resolved: a recipe for an input with groups.
+        resolved: the recipe.
     """
     recipe, cells = resolved.recipe, len(responses.cells.pairs)
     rows, rewards = countable(responses, recipe), total_rewards(responses)
+    passed = reaches(rewards, recipe.pass_threshold)
+    scored = rewards if resolved.rewarded else np.full(len(rewards), np.nan)
+    if not resolved.grouped:
+        own = np.full(len(rewards), np.nan)
+        none = np.zeros(0, np.int64)
+        tallies = (
+            *group_tallies(none, none, own[:0], none > 0),
+            *response_tallies(scored, responses["tokens"], passed, own, rows),
+        )
+        return CellCounts({}, {}, tallies)
     groups = prompt_groups(responses, rewards, rows, recipe.pass_threshold)
     size, several = groups.size, groups.size > 1
     kinds = {"groups": size > 0, "several": several, "single": ~several}
@@ -206,10 +220,17 @@ def group_counts(responses: Responses, resolved: ResolvedRecipe) -> CellCounts:
     for name, of_component in component_groups(responses, recipe, rows).items():
         equal = of_component.cell[of_component.equal]
         counts[f"equal_component:{name}"] = np.bincount(equal, minlength=cells)
+    mean = np.full(len(rewards), np.nan)
+    mean[groups.members] = groups.mean.repeat(size)
+    passes = count_true(passed[groups.members], groups.offsets)
+    tallies = (
+        *group_tallies(size, passes, groups.mean, kinds.get("with_signal", ~groups.equal)),
+        *response_tallies(scored, responses["tokens"], passed, mean, rows),
+    )
     low, high = np.full(cells, np.inf), np.full(cells, -np.inf)
     np.minimum.at(low, groups.cell, size)
     np.maximum.at(high, groups.cell, size)
-    return CellCounts(counts, {"group_size": (low, high)})
+    return CellCounts(counts, {"group_size": (low, high)}, tallies)
 
 
 def component_groups(responses: Responses, recipe: Recipe, rows: Mask) -> dict[str, PromptGroups]:

@@ -180,6 +180,7 @@ POPULATIONS = {
         f"{x} responses": Population(f"responses whose mean advantage is {text}", f"{x}_responses")
         for x, text in SIGNS.items()
     },
+    "drift": Population("policy tokens of responses that count", "drift.tokens"),
     "compared": Population("policy tokens of responses that masks keep", "is.tokens"),
     "compared rows": Population("responses that masks keep, with a policy token", "is.responses"),
     "groups": Population("prompt groups", "groups"),
@@ -277,6 +278,7 @@ def observed(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:
     numbers |= lost_rewards(batch, recipe=resolved.recipe, estimator=resolved.estimator)
     if "old_log_probs" in batch:
         numbers |= _edges(batch)
+        numbers |= _drift(batch) if "ref_log_probs" in batch else {}
     critic = "values" in resolved.estimator.columns
     if critic and {"values", "returns"} <= {*batch.tokens}:
         numbers |= _critic(batch)
@@ -360,6 +362,8 @@ def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> Non
     else:
         mask = partial_mask(batch)
         numbers.add_tokens("advantage", batch["advantages"], mask, batch.offsets)
+        above = inside(batch["advantages"], mask).clip(0)
+        numbers.sums["advantage_above"] = segment_sum(above, batch.offsets)
         if batch["returns"] is batch["advantages"]:
             same = {f"return.{part}": numbers.sums[f"advantage.{part}"] for part in SPREADS}
             numbers.sums.update(same)
@@ -383,6 +387,12 @@ def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> Non
     numbers.sums.update(zip((f"advantage_{sign}" for sign in SIGNS), counts, strict=True))
 
 
+def _mass(totals: Totals, _: str) -> float | None:
+    """Return the share of the sizes of advantages that those above 0 have."""
+    above, total = totals.total("advantage_above"), totals.total("advantage.total")
+    return float(above / (2 * above - total)) if 2 * above != total else None
+
+
 def _add_recorded(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
     if not resolved.compares_recorded:
         return
@@ -390,6 +400,25 @@ def _add_recorded(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> N
     difference = counts.pop("difference")
     numbers.add_numbers("recorded_difference", difference, counts["compared"] > 0)
     numbers.sums.update({f"recorded_{name}": count for name, count in counts.items()})
+
+
+DRIFT = ("ref_gap", "ref_gap_size")
+
+
+def _drift(batch: Batch) -> dict[str, Array]:
+    """Return sums over policy tokens of old minus reference log-probs, and of their sizes."""
+    gap = batch.only(batch["old_log_probs"] - batch["ref_log_probs"])
+    return {
+        name: segment_sum(x, batch.offsets) for name, x in zip(DRIFT, (gap, abs(gap)), strict=True)
+    }
+
+
+def _add_drift(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    rows = batch.responses
+    if "ref_gap" in rows:
+        where = batch.xp.where
+        numbers.sums.update({name: where(rows["valid"], rows[name], 0.0) for name in DRIFT})
+        numbers.sums["drift.tokens"] = where(rows["valid"], rows["tokens"], 0)
 
 
 CRITIC = tuple(f"value_error.{part}" for part in SPREADS)
@@ -561,6 +590,7 @@ def _divergences(batch: Batch, mask: Array, recipe: Recipe) -> dict[str, Array]:
     return {
         **{f"engine_{name}": segment_sum(value, batch.offsets) for name, value in values.items()},
         "engine_chi2_responses": chi_square(xp.expm1(whole)),
+        "engine_gap_size": segment_sum(xp.where(mask, abs(distance), 0.0), batch.offsets),
         "confident_disagreement": count_true(disagree & mask, batch.offsets),
         "identical_log_probs": count_true((old == infer) & mask, batch.offsets),
     }
@@ -634,6 +664,8 @@ MEASURES = (
     Measure("advantage", "tokens", "Advantage of a token.", add=_add_credit),
     *(Measure(f"advantage_{sign}", "tokens", f"Tokens whose advantage is {text}.", "share")
       for sign, text in SIGNS.items()),
+    Measure("mass_positive", "tokens", "Share of Σ|A| of the advantages above 0.", "value",
+            value=_mass, needs="advantage_above"),
     *(Measure(f"length_{sign}", f"{sign} responses", "Their kept policy tokens.", "mean")
       for sign in SIGNS),
     Measure("return", "tokens", "Return of a token."),
@@ -656,6 +688,8 @@ MEASURES = (
     Measure("sample_weight", "counted", "Weight of a response."),
     Measure("kl", "counted", "Mean KL per policy token of a response, by --kl-estimator.",
             add=_add_kl),
+    Measure("ref_gap", "drift", "Log-prob of a token, old minus reference.", "mean", _add_drift),
+    Measure("ref_gap_size", "drift", "Its size.", "mean"),
     Measure("is_truncated", "compared", "Importance weights truncated to --is-cap.", "share",
             _add_correction),
     Measure("is_truncated_responses", "compared rows", "Responses with one.", "share"),
@@ -670,6 +704,7 @@ MEASURES = (
     Measure("rejected_responses:", "compared rows", "Responses with one.", "share"),
     Measure("engine_k1", "compared", "KL(engine ‖ trainer), k1.", "mean"),
     Measure("engine_k3", "compared", "KL(engine ‖ trainer), k3.", "mean"),
+    Measure("engine_gap_size", "compared", "Size of the log-prob, engine minus old.", "mean"),
     Measure("engine_chi2", "compared", "χ²(trainer ‖ engine) of tokens.", "mean"),
     Measure("engine_chi2_responses", "compared rows", "χ²(trainer ‖ engine) of responses.", "mean"),
     Measure("confident_disagreement", "compared",

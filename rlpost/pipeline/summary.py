@@ -5,6 +5,7 @@ It has the measures of the totals, facts about groups and KL coefficients, and w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from itertools import chain
 from operator import add
@@ -21,8 +22,9 @@ from rlpost.pipeline import recorded
 from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import failure_counts
 from rlpost.pipeline.findings import ALL_REJECTED, ResponseFacts, RunFacts, all_are, findings_of
-from rlpost.pipeline.groups import NO_KEYS, CellCounts, group_counts, key_counts
+from rlpost.pipeline.groups import NO_KEYS, group_counts, key_counts
 from rlpost.pipeline.measures import facts_of, whole
+from rlpost.pipeline.profiles import profiles
 from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.rollout_order import SAME_TURN
 from rlpost.pipeline.stages.units import unit_table
@@ -86,13 +88,14 @@ def summary_part(plan: Plan, responses: Responses, totals: ExactTotals) -> Summa
         responses: those that the totals count, and no others.
         totals: by cell.
     """
-    units, grouped = unit_table(responses).table, plan.resolved.grouped
-    counts, spans = group_counts(units, plan.resolved) if grouped else CellCounts({}, {})
+    units = unit_table(responses).table
+    counts, spans, tallies = group_counts(units, plan.resolved)
     if TRUNCATED in plan.roles:
         ends = units["kept"] & (units["tokens"] > 0)
         for name, rows in (("ends", ends), (TRUNCATED, ends & units[TRUNCATED])):
             counts[name] = np.bincount(units["cell"][rows], minlength=len(units.cells.pairs))
     totals = totals.beside(counts, spans)
+    totals = replace(totals, tallies=(*totals.tallies[:1], *tallies) if totals.tallies else ())
     return SummaryPart(responses.cells, response_facts(plan, responses), totals)
 
 
@@ -212,7 +215,7 @@ def summary_of(plan: Plan, part: SummaryPart, by: Sequence[Slice] = SLICES) -> J
         **({} if TRUNCATED not in measured else {"truncation": _truncation(plan, facts)}),
         **facts.failures.entries(plan.resolved, plan.columns),
         "facts": measured,
-        "profiles": {"advantage": _histogram(totals)},
+        "profiles": {"advantage": _histogram(totals), **_profiles(resolved, totals)},
     }
     if "recorded_differs" in measured:
         summary["recorded"] = recorded.verdict(plan.source, plan.columns, measured)
@@ -239,6 +242,14 @@ def _histogram(totals: ExactTotals) -> Json:
     """Return the histogram of advantages other than 0."""
     tallied = totals.tallies or (np.zeros(0, np.int64),)
     return histogram(tallied[0])._asdict()
+
+
+def _profiles(resolved: ResolvedRecipe, totals: ExactTotals) -> Json:
+    """Return the profiles of groups and lengths, those that are known."""
+    threshold = resolved.recipe.pass_threshold
+    chosen = threshold != type(resolved.recipe).model_fields["pass_threshold"].default
+    found = profiles(totals.tallies[1:], chosen=chosen)
+    return found if resolved.lengths != "unknown" else found | {"length": {}}
 
 
 def roles_of(plan: Plan) -> Json:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlpost.display.charts import bar, spark
+from rlpost.display.charts import bar
 from rlpost.display.console import console
 from rlpost.display.page import Notice, Page
+from rlpost.display.picture import words
 from rlpost.display.tables import TextTable
 from rlpost.display.text import (
     aligned,
@@ -26,7 +27,6 @@ from rlpost.display.text import (
     size,
     value_list,
 )
-from rlpost.display.trends import Trend, trend_blocks, trend_table
 from rlpost.pipeline.device import CPU
 from rlpost.pipeline.findings import NO_SIGNAL, texts_of
 from rlpost.pipeline.measures import (
@@ -37,20 +37,21 @@ from rlpost.pipeline.measures import (
     NEWLY,
     REJECTED,
     SHARE,
-    SIGNS,
     WITH_REWARD,
     whole,
 )
 from rlpost.pipeline.words import mask_flags
 from rlpost.recipe.recipe import Recipe
+from rlpost.render.picture import of_drift, of_lengths, of_profiles, of_signs, of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rlpost.display.picture import PictureLine
+
 
 Json = dict[str, Any]
 _BAR = 20  # characters of the longest bar
-_FEW_STEPS = 8  # fewer have a line, not a table
 _DOMAINS = 5  # those with the least signal
 _SEVERAL = 2
 _PROCESS = {
@@ -90,25 +91,67 @@ def summary_page(summary: Json, *, verbose: bool = False) -> Page:
         if text != NO_SIGNAL or not dead
     ]
     warnings = [Notice("warning", text) for text in texts_of(summary, "warning")] + skipped
-    parts = [
-        _signal(summary),
-        _numbers(summary, verbose=verbose),
-        *_components(summary),
-        *_funnel(summary),
-        *_clips(summary),
-        *_correction(summary, verbose=verbose),
-        *_domains(summary, verbose=verbose),
-        *_steps(summary),
-        *(_details(summary) if verbose else ()),
-    ]
     return Page(
         _title(summary),
         _overview(summary),
-        parts,
+        [
+            _numbers(summary, verbose=verbose),
+            *_components(summary),
+            *_funnel(summary),
+            *_clips(summary),
+            *_correction(summary, verbose=verbose),
+            *_domains(summary, verbose=verbose),
+            *(_details(summary) if verbose else ()),
+        ],
         [*warnings, *errors],
         _verdict(summary, errors),
         _next_steps(summary),
+        _answer(summary),
+        [*_picture(summary)],
     )
+
+
+def _answer(summary: Json) -> str:
+    """Return how many groups train, or responses where groups are unknown."""
+    groups = summary["groups_with_signal"]
+    if groups is not None:
+        return f"{groups:,} of {counted(summary['groups'], 'group')} train"
+    trained = _trained(summary)
+    return f"{trained:,} of {counted(summary['responses'], _row(summary))} train"
+
+
+def _trained(summary: Json) -> int:
+    """Return the responses whose mean advantage is not 0."""
+    return sum(_whole(summary, f"length_{sign}")["count"] for sign in ("positive", "negative"))
+
+
+def _picture(summary: Json) -> Iterator[PictureLine]:
+    facts, profiles = summary["facts"], summary["profiles"]
+    yield from of_profiles(profiles)
+    yield from of_signs(facts)
+    yield from of_lengths(profiles, facts)
+    yield words("flow", _flow(summary))
+    yield from of_drift(facts)
+    yield from of_steps(facts)
+    yield words("recipe", _recipe(summary))
+    if critic := _critic(summary):
+        yield words("critic", critic)
+
+
+def _flow(summary: Json) -> str:
+    """Return responses, and how many are left at each stage, without those that change nothing."""
+    left = sum(entry["all"]["total"] for name, entry in summary["facts"].items()
+               if name.startswith(LEFT))  # fmt: skip
+    stages = [
+        (summary["responses"], ""), (summary["responses"] - left, "not left out"),
+        (_whole(summary, "kept")["total"], "not dropped"), (_trained(summary), "with signal"),
+    ]  # fmt: skip
+    shown = [stages[0], *(now for before, now in pairwise(stages) if now[0] != before[0])]
+    texts = [f"{count:,} {what}".strip() for count, what in shown]
+    if summary["tokens"] is not None:
+        tokens = sum(_whole(summary, f"advantage_{x}")["total"] for x in ("positive", "negative"))
+        texts.append(counted(tokens, "token"))
+    return " → ".join(texts)
 
 
 def _skipped(summary: Json) -> Iterator[Notice]:
@@ -129,15 +172,10 @@ def _skipped(summary: Json) -> Iterator[Notice]:
 
 
 def _title(summary: Json) -> str:
-    return f"rlpost advantages{_transition(summary)}"
-
-
-def _transition(summary: Json) -> str:
-    """Return the inputs and the outputs."""
-    if "inputs" not in summary:
-        return " · a table in memory"
-    inputs, outputs = (_paths(summary[key]) for key in ("inputs", "outputs"))
-    return f" · {inputs} → {outputs}" if outputs else f" · {inputs}"
+    """Return what was written, by which estimator, of how many responses."""
+    paths = summary.get("outputs") or summary.get("inputs") or ["a table in memory"]
+    name = PurePath(paths[0]).name if len(paths) < _SEVERAL else _paths(paths)
+    return f"{name} · {summary['estimator']} · {counted(summary['responses'], _row(summary))}"
 
 
 def _paths(paths: Sequence[str]) -> str:
@@ -162,7 +200,7 @@ def _overview(summary: Json) -> list[str]:
         unit = f" {plural('rollout')}" if rule else ""
         by = " and ".join(summary["group_by"])
         parts.append(f"{counted(groups['count'], 'group')} of {span}{unit} by {by}")
-    lines = [", ".join(parts), _recipe(summary)]
+    lines = [", ".join(parts)]
     lines += [summary["steps_read"]["line"]] if "steps_read" in summary else []
     lines += unit_line(**summary["unit"])
     lines += [rule] if rule else []
@@ -234,69 +272,13 @@ def _rollout_rule(summary: Json) -> str:
     return f"reward of a rollout (`{summary['roles']['rollout']['column']}`): {rule}"
 
 
-def _signal(summary: Json) -> TextTable:
-    """Return groups with a signal, the shape of the advantages, and tokens by their sign."""
-    lines = [line for line in (_groups(summary), _shape(summary), _critic(summary)) if line]
-    parts = {sign: _whole(summary, f"advantage_{sign}") for sign in SIGNS}
-    largest = max((part["mean"] or 0 for part in parts.values()), default=0) or 1
-    unit = "response" if summary["tokens"] is None else "token"
-    rows = [
-        (
-            f"A {_COMPARED[sign]} 0",
-            percent(part["mean"]),
-            bar(part["mean"] or 0, largest, _BAR),
-            counted(part["total"], unit),
-            ""
-            if (mean := _whole(summary, f"length_{sign}")["mean"]) is None
-            else f"mean length {mean:,.1f}",
-        )
-        for sign, part in parts.items()
-    ]
-    return TextTable((), rows, "Learning signal", lines, text=(0, 2))
-
-
-_COMPARED = {"positive": ">", "negative": "<", "zero": "="}
-
-
-def _groups(summary: Json) -> str:
-    """Return the line about groups."""
-    groups, single, equal, passing = (
-        _whole(summary, name) for name in ("group_size", "single", "equal_rewards", "all_pass")
-    )
-    if not groups["count"]:
-        return ""
-    all_groups, parts = counted(groups["count"], "group"), []
-    if summary["groups_with_signal"] is not None:
-        parts.append(f"{summary['groups_with_signal']:,} of {all_groups} with signal")
-    if equal["total"]:
-        passes = f"{passing['total']:,} all pass, {equal['total'] - passing['total']:,} none"
-        of = "" if parts else f" of {all_groups}"
-        parts.append(f"equal rewards in {equal['total']:,}{of}: {passes}")
-    if single["total"]:
-        unit = "response" if summary["rollouts"] is None else "rollout"
-        number_of = f"{single['total']:,}" if parts else counted(single["total"], "group")
-        parts.append(f"{number_of} of one {unit}")
-    return "; ".join(parts)
-
-
-def _shape(summary: Json) -> str:
-    """Return the line about the advantages: their histogram, mean and deviation."""
-    facts, columns = _whole(summary, "advantage"), summary["profiles"]["advantage"]
-    if facts["mean"] is None or not columns["counts"]:
-        return ""
-    low, high = (number(facts[end], digits=3) for end in ("min", "max"))
-    mean, std = aligned([_mean(facts), facts["std"]])
-    what = "A ≠ 0:" if _whole(summary, "advantage_zero")["total"] else "A:"
-    return f"{what} {low} {spark(columns['counts'])} {high}; all: mean {mean}, std {std}"
-
-
 def _critic(summary: Json) -> str:
+    """Return what the critic's values explain; empty without one."""
     share = _whole(summary, "explained_variance")["value"]
     if share is None:
         return ""
     explained = percent(share) if share >= 0 else f"-{percent(-share)}"
-    returns = "the returns that the estimator computes"
-    return f"critic: the values explain {explained} of the variance of {returns}"
+    return f"the values explain {explained} of the variance of the estimator's returns"
 
 
 def _mean(facts: Json) -> float | None:
@@ -553,32 +535,6 @@ def _domains(summary: Json, *, verbose: bool) -> list[TextTable]:
     rest = 0 if verbose else len(order[_DOMAINS:])
     notes = [f"{counted(rest, 'domain')} more, with more signal: --verbose"] if rest else []
     return [replace(table, notes=notes)]
-
-
-def _steps(summary: Json) -> list[TextTable]:
-    """Return the trends over steps: a table, or a line for few steps."""
-    labels = _labels(summary, "step")
-    if len(labels) < _SEVERAL:
-        return []
-    few = ("reward", "no signal", "equal rewards", "KL per token")
-    if len(labels) >= _FEW_STEPS:
-        names = (
-            "reward",
-            "no signal",
-            "equal rewards",
-            "A = 0",
-            "masked",
-            "KL per token",
-            "length",
-        )
-        return [trend_table("step", labels, [Trend(*x) for x in _sliced(summary, "step", names)])]
-    parts = []
-    for name, values, share in _sliced(summary, "step", few):
-        ends = values[0], values[-1]
-        first, last = (percent(x) if share else number(x, digits=2) for x in ends)
-        blocks = trend_blocks(values, share=share)
-        parts.append(f"{name.removesuffix(' per token')} {first} {blocks} {last}")
-    return [TextTable(lines=[f"by step: {', '.join(parts)}"])]
 
 
 def _details(summary: Json) -> Iterator[TextTable]:

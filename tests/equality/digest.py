@@ -39,6 +39,9 @@ RENAMED: dict[str, str] = {
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
 # reason beside it.
 ADDED = {
+    # of the picture: groups and lengths, and the sizes of advantages and of log-ratios
+    *("profiles.groups", "profiles.length", "profiles"),
+    *(f"facts.{name}" for name in ("ref_gap", "ref_gap_size", "engine_gap_size", "mass_positive")),
     # of a run on Ray, as of a local one
     *(f"bytes.{name}" for name in ("decoded", "written", "copied", "to_device", "to_host")),
     *old_loss.ADDED,

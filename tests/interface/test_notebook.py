@@ -62,8 +62,8 @@ def found(tmp_path_factory):
 
 
 TITLES = {
-    "advantages": "rlpost advantages",
-    "enrich": "rlpost advantages",
+    "advantages": "out.parquet · grpo",
+    "enrich": "a table in memory · grpo",
     "inspect": "rlpost inspect · ",
     "verify": "rlpost verify · ",
     "loss": "rlpost loss · ",
@@ -94,7 +94,7 @@ def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, fou
     html = found[name]._repr_html_()
     assert html.startswith("<style>")
     assert html.count('<section class="rlpost-page">') == 1
-    assert "<pre" not in html
+    assert html.count("<pre") == html.count('<pre class="rlpost-picture">')
     assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", html) == (
         CHARTS.get(name, [])
     )

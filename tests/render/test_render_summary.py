@@ -31,7 +31,7 @@ def test_the_summary_of_the_sample_has_24_lines_and_what_is_off_prints_nothing(t
     text = "\n".join(lines)
     for word in ("Clipped", "Responses that train", "weight", "return", "critic", "engine"):
         assert word not in text
-    order = ["43 of 64", "32.9 %", "raw reward", "mul", "add", "✓ ", "next"]
+    order = ["43 of 64", "passes of 8", "A<0 36 %", "flow", "raw reward", "mul", "add", "✓ "]
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     verbose = lines_of(summary_page(ran(tmp_path), verbose=True))

@@ -119,4 +119,4 @@ def test_any_run_fits_the_terminal_and_adds_up(case):
             assert max(map(len, lines)) <= width, lines
             numbers_are_numbers(lines)
         assert page.verdict is not None
-        assert page.markdown().startswith("# rlpost advantages")
+        assert page.markdown().startswith("# ")

@@ -33,6 +33,7 @@ from rlpost.analysis.inspect.responses import (
     group_table,
     length_facts,
     populations_of,
+    profiles_of,
     reward_facts,
     table_of,
 )
@@ -218,6 +219,7 @@ def inspect_source(
             rows, table, selection.columns.columns.get("failure"), masked=masked
         ),
         critic=critic_profile(reading),
+        profiles=profiles_of(rows, table, groups),
         engine_gap=(places := reading.sums.by_position("compared")) and {"by_position": places},
         left_out=0 if "kept" not in rows else table.left_out.get("sample_mask", 0)
         if masked != "none" else int((~rows["kept"].to_numpy() & table.counted).sum()),

@@ -378,6 +378,8 @@ class Facts:
     and are left out of `advantages`."""
     where: Json | None = None
     """What `--where` kept, and what was not read for it; None without a condition."""
+    profiles: Json = field(default_factory=dict)
+    """`groups` by passes or rewards, and `length` by what responses did, as of a run."""
     schema_version: int = SCHEMA_VERSION
 
     @property

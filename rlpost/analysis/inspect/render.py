@@ -13,16 +13,17 @@ from rlpost.analysis.inspect.about.base import title
 from rlpost.analysis.inspect.about.checks import notices, verdict
 from rlpost.analysis.inspect.about.columns import ignored_lines, roles_table
 from rlpost.analysis.inspect.about.failures import failure_lines
-from rlpost.analysis.inspect.about.groups import sizes, threshold_lines, without_signal
+from rlpost.analysis.inspect.about.groups import sizes, threshold_lines
 from rlpost.analysis.inspect.about.lengths import without_tokens_lines
 from rlpost.analysis.inspect.about.masks import left_out_lines
-from rlpost.analysis.inspect.about.steps import domain_lines, trends
+from rlpost.analysis.inspect.about.steps import domain_lines
 from rlpost.analysis.inspect.about.storage import storage_table
 from rlpost.display.charts import spark
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Page, show_page
 from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import aligned, counted, mean_beside, number, percent, share
+from rlpost.render.picture import of_lengths, of_profiles, of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rlpost.analysis.inspect.model import Facts, Histogram, InputFacts, Json, RoleFacts
+    from rlpost.display.picture import PictureLine
 
     Row = tuple[str, ...]
 
@@ -49,16 +51,29 @@ def page(facts: Facts, *, verbose: bool = False) -> Page:
         facts: of the input.
         verbose: with the tables of every topic, and the time.
     """
-    trend_lines = trends(facts)
-    parts = [_distributions(facts), *([trend_lines] if trend_lines else [])]
-    parts += TOPICS["components"].run(facts).parts
+    parts = [_distributions(facts), *TOPICS["components"].run(facts).parts]
     if verbose:
         parts = [part for topic in TOPICS.values() for part in topic.run(facts).parts]
     lines = overview(facts) + ([f"{facts.seconds:.2f} s"] if verbose else [])
     return Page(
         title(facts.inputs), lines, [part for part in parts if part.rows or part.lines],
         notices(facts), verdict(facts), _next_steps(facts, verbose=verbose),
+        _answer(facts), [*_picture(facts)],
     )  # fmt: skip
+
+
+def _answer(facts: Facts) -> str:
+    """Return how many groups have signal; empty without groups."""
+    equal = facts.whole("equal_rewards")
+    if not equal["count"]:
+        return ""
+    return f"{equal['count'] - equal['total']:,} of {counted(equal['count'], 'group')} have signal"
+
+
+def _picture(facts: Facts) -> Iterator[PictureLine]:
+    yield from of_profiles(facts.profiles)
+    yield from of_lengths(facts.profiles, facts.facts)
+    yield from of_steps(facts.facts)
 
 
 def show_findings(facts: Facts) -> None:
@@ -80,8 +95,6 @@ def show_stored(stored: InputFacts, roles: dict[str, RoleFacts], how: str) -> No
 def overview(facts: Facts) -> list[str]:
     """Return the first lines: responses, tokens and groups, and what is unusual about columns."""
     lines = [", ".join(_counts(facts)), *facts.where_lines]
-    if facts.prompt_groups and facts.prompt_groups.pass_rates:
-        lines.append(without_signal(facts))
     return [
         *lines, *domain_lines(facts), *_shares(facts), *threshold_lines(facts),
         *without_tokens_lines(facts), *_mapped_lines(facts), *ignored_lines(facts),

@@ -35,6 +35,7 @@ from rlpost.kernels.segments import count_true
 from rlpost.pipeline.data import LEFT_OUT
 from rlpost.pipeline.groups import equal_components
 from rlpost.pipeline.measures import CORRELATION, SHARE, WITH_REWARD
+from rlpost.pipeline.profiles import group_tallies, profiles, response_tallies
 from rlpost.pipeline.stages.rewards import group_statistics
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.roles import is_component
@@ -179,6 +180,34 @@ def group_facts(
         pass_rates=_pass_rates(rates, int(size.max(initial=0))),
         pass_at_k=pass_at_k(size, groups["passed"].to_numpy()) if has_rewards else [],
     )
+
+
+def profiles_of(rows: pl.DataFrame, table: CountedTable, groups: pl.DataFrame | None) -> Json:
+    """Return the profiles of groups and of lengths, as those of a run; without rewards none.
+
+    Args:
+        rows: of a PassResult.
+        table: of the rows.
+        groups: of the table.
+    """
+    if "reward" not in rows or "tokens" not in rows:
+        return {}
+    recipe, rewards = table.resolved.recipe, table.units["reward"]
+    mean = np.full(len(table.units), np.nan)
+    size, passed, of_groups = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+    signal = np.zeros(0, np.bool_)
+    if groups is not None:
+        size, passed = (groups[x].to_numpy().astype(np.int64) for x in ("rows", "passed"))
+        signal, of_groups = ~groups["equal"].to_numpy() & (size > 1), groups["mean"].to_numpy()
+        members = table.groups()
+        mean[members.members] = members.mean.repeat(members.size)
+    passes = reaches(rewards, recipe.pass_threshold)
+    tallies = (
+        *group_tallies(size, passed, of_groups, signal),
+        *response_tallies(rewards, table.units["tokens"], passes, mean, table.scored),
+    )
+    default = type(recipe).model_fields["pass_threshold"].default
+    return profiles(tallies, chosen=recipe.pass_threshold != default)
 
 
 def _pass_rates(rates: NDArray[np.float64], largest: int) -> list[PassRates]:

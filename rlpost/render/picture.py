@@ -1,0 +1,99 @@
+"""The picture of an input or of a run, from measures and profiles: what trains, what does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rlpost.display import picture
+from rlpost.display.picture import Bin, Blocks, PictureLine, Share
+from rlpost.display.text import mean_beside, number, percent
+from rlpost.pipeline.measures import SIGNS, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Json = dict[str, Any]
+_TOKENS = {"negative": ("A<0", "■", "red"), "zero": ("A=0", "·", "dim"),
+           "positive": ("A>0", "■", "green")}  # fmt: skip
+_KINDS = {"pass": "pass", "fail": "fail", "above": "above the group's mean", "below": "below",
+          "all": ""}  # fmt: skip
+_GAPS = {"engine·old": ("engine_k1", "engine_gap_size"), "old·ref": ("ref_gap", "ref_gap_size")}
+
+
+def of_profiles(profiles: Mapping[str, Json]) -> Iterator[PictureLine]:
+    """Yield groups by their passes or rewards."""
+    groups = profiles.get("groups")
+    if groups:
+        columns = zip(groups["labels"], groups["with"], groups["without"], strict=True)
+        yield picture.bins(groups["by"], [Bin(*column) for column in columns], "group")
+
+
+def of_signs(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
+    """Yield policy tokens by the sign of their advantage, and their shares of Σ|A|."""
+    entries = {sign: whole(facts, f"advantage_{sign}") for sign in SIGNS}
+    if not entries["zero"]["count"]:
+        return
+    parts = [
+        Share(
+            f"{label} {_share(entries[sign]['mean'])}", entries[sign]["mean"] or 0.0, drawn, style
+        )
+        for sign, (label, drawn, style) in _TOKENS.items()
+    ]
+    above = whole(facts, "mass_positive")["value"]
+    note = "" if above is None else f"of Σ|A| {_share(1 - above)} and {_share(above)}"
+    yield picture.shares("tokens", parts, note)
+
+
+def of_lengths(profiles: Mapping[str, Json], facts: Mapping[str, Json]) -> Iterator[PictureLine]:
+    """Yield lengths by what responses did, and the share that a limit cut off."""
+    length = dict(profiles.get("length") or {})
+    if not length:
+        return
+    edges = length.pop("edges")
+    cut = whole(facts, "truncated")["mean"]
+    after = f", {_share(cut)} cut" if cut else ""
+    parts = [Blocks(_KINDS[kind], counts) for kind, counts in length.items() if sum(counts)]
+    parts.append(Blocks(f"to {edges[-1]:,.0f} tokens{after}", ()))
+    yield picture.blocks("length", parts)
+
+
+def of_drift(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
+    """Yield mean and mean size of the differences of log-probs that a run read."""
+    texts = []
+    for name, (mean, size) in _GAPS.items():
+        values = whole(facts, mean)["mean"], whole(facts, size)["mean"]
+        if None not in values:
+            texts.append(f"{name} {number(values[0], digits=2)} ±{number(values[1], digits=2)}")
+    if texts:
+        yield picture.words("drift", f"{'   '.join(texts)}   nats a policy token")
+
+
+def of_steps(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
+    """Yield the rewards and the groups without signal over the steps."""
+    parts = []
+    for name, measure, share in (
+        ("reward", "reward", False),
+        ("no signal", "with_signal" if "with_signal" in facts else "equal_rewards", True),
+    ):
+        steps = facts.get(measure, {}).get("step", {"label": []})
+        if len(steps["label"]) < 2 or all(x is None for x in steps["mean"]):  # noqa: PLR2004
+            continue
+        values: Sequence[float | None] = steps["mean"]
+        if measure == "with_signal":
+            values = [None if x is None else 1 - x for x in values]
+        elif not share:
+            values = [mean_beside(*pair) for pair in zip(values, steps["std"], strict=True)]
+        ends = [_share(x) if share else number(x, digits=2) for x in (values[0], values[-1])]
+        known = [x for x in values if x is not None]
+        bounds = (0.0, 1.0) if share else (min(known), max(known))
+        parts.append(Blocks(f"{name} {ends[0]}", values, ends[1], bounds))
+    if parts:
+        yield picture.blocks("steps", parts, "steps")
+
+
+def _share(share: float | None) -> str:
+    """Return a share as whole percents, but the smallest."""
+    text = percent(share)
+    if share is None or text[:1] in "<>":
+        return text
+    return f"{100 * share:.0f} %" if 0.005 <= share <= 0.995 else text  # noqa: PLR2004
