@@ -24,6 +24,8 @@ _UNITS: dict[str, tuple[str, ...]] = {
     "attempt": ("step", "prompt_id", "rollout_id", ATTEMPT),
 }
 """Column of attempts -> the columns that name what its attempts write again."""
+_IDENTITY = {ATTEMPT: ATTEMPT, "attempt": "rollout_id"}
+"""Column of attempts -> the column without which a row is no attempt at something."""
 KEYS = ("step", "prompt_id", "rollout_id", *_UNITS)
 """The columns that `Attempts` reads."""
 
@@ -61,19 +63,19 @@ class Attempts:
                 keys.column(unit).combine_chunks().dictionary_encode("encode").indices.to_numpy()
                 for unit in _UNITS[name]
             )
-            attempts = keys.column(name).to_numpy()
-            flags |= superseded(joint_codes(*codes), attempts)[: len(rows)]
+            older = superseded(joint_codes(*codes), keys.column(name).to_numpy())
+            known = keys.column(_IDENTITY[name]).is_valid().to_numpy()
+            flags |= (older & known)[: len(rows)]
         return flags
 
 
 def _attempts_of(rows: pa.RecordBatch | pa.Table) -> list[str]:
-    """Return the columns of attempts; that of rollouts needs their ids."""
+    """Return the columns of attempts that are numbers, of what the rows name."""
+    has = {*rows.schema.names}
     return [
         name
-        for name, (*_, last) in _UNITS.items()
-        if name in rows.schema.names
-        and is_number(rows.schema.field(name).type)
-        and (last in rows.schema.names or name == ATTEMPT or "rollout_id" in rows.schema.names)
+        for name, identity in _IDENTITY.items()
+        if {name, identity} <= has and is_number(rows.schema.field(name).type)
     ]
 
 

@@ -48,3 +48,24 @@ def test_attempts_span_the_files_of_a_conversion(tmp_path):
     steps = {path.parent.name: pq.read_table(path)["step"].to_pylist()
              for path in (tmp_path / "out").rglob("*.parquet")}  # fmt: skip
     assert steps == {"1": [0], "2": [1, 2]}
+
+
+def test_a_rollout_that_was_tried_again_is_its_newest_attempt(tmp_path):
+    """Without an id a row is no attempt at a rollout; null is before all others."""
+    rows = [
+        ("0", 0, 1, False), ("0", 1, 0, True), ("1", 0, 1, True), ("2", None, 1, False),
+        ("2", 0, 0, True), (None, 0, 1, True), (None, 1, 0, True),
+    ]  # fmt: skip
+    lines = [{"prompt_id": "a", "rollout_id": rollout, "attempt": attempt, "reward": reward,
+              "step": 1, "n": i}
+             for i, (rollout, attempt, reward, _) in enumerate(rows)]  # fmt: skip
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = rlpost.convert(tmp_path / "in.jsonl", tmp_path / "o.parquet")
+    kept = pq.read_table(tmp_path / "o.parquet")["n"].to_pylist()
+    assert kept == [i for i, (*_, newest) in enumerate(rows) if newest]
+    assert summary["attempts"] == {"kept": "newest", "left_out": 2}
+    for line in lines:
+        del line["rollout_id"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = rlpost.convert(tmp_path / "in.jsonl", tmp_path / "o.parquet", overwrite=True)
+    assert summary["responses"] == len(rows)
