@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, defaultdict
-from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,10 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats.targets import target_named
-from rlpost.formats.targets.base import STDOUT, held_columns
+from rlpost.formats.targets.base import held_columns
 from rlpost.formats.targets.rows import LENGTH_OF, Rows, read_rows
 from rlpost.io.arrow import is_list
-from rlpost.io.outputs import OutputFiles, StandardOutput, file_errors
+from rlpost.io.outputs import OutputFiles, file_errors
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target, parse_path
@@ -56,7 +55,7 @@ def export(
 
     Args:
         inputs: Parquet files, directories, globs and URLs.
-        output: as of `rlpost.export`; `-` is standard output.
+        output: as of `rlpost.export`.
         to: the target's name.
         columns_map: role to column.
         lossy: whether columns and values that the target cannot hold are left out.
@@ -74,26 +73,23 @@ def export(
     held = held_columns(source, target, columns_map or {}, lossy=lossy)
     steps = _steps(source, held, target)
     plan = _plan(path, target, sorted({*steps}) or [0])
-    texts = {} if path == STDOUT else _texts(next(iter(plan.values()))[0], held, target)
+    beside = target.beside(held).items()
+    texts = {parse_path(f"{path}{end}"): text for end, text in beside}
     outputs = [*chain.from_iterable(plan.values()), *texts]
-    _check([one for one in outputs if one != STDOUT], source, overwrite=overwrite)
+    _check(outputs, source, overwrite=overwrite)
     other_steps = _other_steps(path, target, outputs)
     reporter.start("export", source.rows)
     counts, warnings = Counter[str](), list[str]()
     parts = _counted(_read(source, held), held, counts, reporter)
-    with OutputFiles(one for one in outputs if one != STDOUT) as staged:
-        stdout = StandardOutput()
+    with OutputFiles(outputs) as staged:
         for step, rows in _by_step(parts, steps):
-            files = [stdout if one == STDOUT else staged.stage(one) for one in plan[step]]
-            of_file = file_errors(plan[step][0], "cannot be written")
-            with nullcontext() if path == STDOUT else of_file:
+            files = [*map(staged.stage, plan[step])]
+            with file_errors(plan[step][0], "cannot be written"):
                 warnings += target.write(rows, files, held, step)
         source.check_unchanged()
         for name, text in texts.items():
             with file_errors(name, "cannot be written"):
                 staged.stage(name).path.write_text(text, encoding="utf-8")
-        if path == STDOUT:
-            stdout.flush()
         staged.complete()
         staged.publish()
     return {
@@ -106,7 +102,7 @@ def export(
         "fields": {column: target.fields[item] for item, column in held.columns.items()},
         "others": [*held.others],
         "lost": dict(held.lost),
-        "use": _use(target, path, plan, beside=bool(texts)),
+        "use": (target.use + target.use_beside * bool(texts)).format(out=path),
         "note": target.note,
         "warnings": [
             *warnings,
@@ -121,20 +117,15 @@ def export(
 
 def _output(output: str | Path, target: ExportTarget) -> AnyPath:
     """Return the path of OUT; raise UsageError if it does not fit the target."""
-    path, own = parse_path(output), target.suffix if target.layout != "stream" else ""
-    if path == STDOUT:
-        if target.layout != "file":
-            raise UsageError(f"-: --to {target.name} writes several files; name a directory")
-        return path
+    path, is_file = parse_path(output), target.layout == "file"
     is_folder = str(output).endswith(("/", os.sep)) or path.is_dir()
-    if target.layout == "file" and is_folder:
+    if is_file and is_folder:
         raise UsageError(f"{output}: is a directory; --to {target.name} writes one file: name it")
-    if path.suffix in {".jsonl", ".parquet", ".pkl", ".pt"} - {own} and not is_folder:
-        a_file = f"a {own} file{' for one step' if target.layout == 'steps' else ''}"
-        kinds = ["a directory"] * (target.layout != "file") + [a_file] * bool(own)
+    fits = {target.suffix} if is_file else set()
+    if path.suffix in {".jsonl", ".parquet", ".pkl", ".pt"} - fits and not is_folder:
+        kind = f"a {target.suffix} file" if is_file else "a directory"
         raise UsageError(
-            f"{path}: --to {target.name} writes {' or '.join(kinds)}, not {path.suffix}: name "
-            "another"
+            f"{path}: --to {target.name} writes {kind}, not {path.suffix}: name another"
         )
     return path
 
@@ -159,19 +150,12 @@ def _steps(source: Source, held: ExportColumns, target: ExportTarget) -> list[in
 
 
 def _plan(output: AnyPath, target: ExportTarget, steps: list[int]) -> dict[int, list[AnyPath]]:
-    """Return the files of each step; raise UsageError for one file of several steps."""
-    if output == STDOUT or target.layout == "file":
+    """Return the files of each step."""
+    if target.layout == "file":
         return {0: [output]}
     if target.layout == "stream":
         return {0: [output / "00000.jsonl", parse_path(f"{output}.index.jsonl")]}
-    if output.suffix != target.suffix:
-        return {step: [output / f"{step}{target.suffix}"] for step in steps}
-    if len(steps) > 1:
-        raise UsageError(
-            f"{output}: the input has {len(steps)} steps, and --to {target.name} writes a "
-            f"file for each: name a directory, not a {target.suffix} file"
-        )
-    return {steps[0]: [output]}
+    return {step: [output / f"{step}{target.suffix}"] for step in steps}
 
 
 def _check(paths: Iterable[AnyPath], source: Source, *, overwrite: bool) -> None:
@@ -187,31 +171,6 @@ def _check(paths: Iterable[AnyPath], source: Source, *, overwrite: bool) -> None
             check_target(path, inputs, overwrite=overwrite)
         except OSError as error:
             raise ReadWriteError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _folder(path: AnyPath) -> AnyPath:
-    """Return the folder of a path or URL."""
-    return path.parent if isinstance(path, Path) else parse_path(path.url.rpartition("/")[0])
-
-
-def _texts(first: AnyPath, held: ExportColumns, target: ExportTarget) -> dict[AnyPath, str]:
-    """Return the text files beside the first file: a function for advantages, types of columns."""
-    beside = target.beside(held).items()
-    return {_folder(first) / name.format(name=first.name): text for name, text in beside}
-
-
-def _use(
-    target: ExportTarget,
-    output: AnyPath,
-    plan: Mapping[int, Sequence[AnyPath]],
-    *,
-    beside: bool,
-) -> str:
-    """Return how the target reads the output."""
-    text, out = target.use + target.use_beside * beside, "FILE" if output == STDOUT else str(output)
-    if [output] in plan.values():
-        return text.format(out=out, file=out, folder=_folder(output))
-    return text.format(out=out, file=output / f"{target.each}{target.suffix}", folder=out)
 
 
 def _other_steps(output: AnyPath, target: ExportTarget, outputs: Sequence[AnyPath]) -> list[str]:

@@ -630,9 +630,8 @@ def export(
 
     Args:
         inputs: paths or tables, as of `advantages`; together they are one input.
-        output: the file to write; for `slime` and `verl`, a directory with a file per step (or the
-            file of the only step); for `prime-rl`, a directory, and its index beside it; for
-            `jsonl` also `-`, standard output.
+        output: the file to write; for `slime` and `verl`, a directory with a file per step; for
+            `prime-rl`, a directory, and its index beside it.
         to: `jsonl`, `slime`, `verl` or `prime-rl`.
         columns_map: role to column, as with `--map`.
         lossy: leave out columns and values that the target cannot hold; otherwise they are an

@@ -8,7 +8,6 @@ meanwhile. The temporary file is locked as long as it is there (`rlpost.io.locks
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -303,28 +302,6 @@ def _split(ranges: Sequence[ByteRange], most: int) -> Iterator[ByteRange]:
     for begin, size, at in ranges:
         for done in range(0, size, most):
             yield ByteRange(begin + done, min(most, size - done), at + done)
-
-
-class StandardOutput:
-    """Standard output, written as an `OutputFile` is; what is written cannot be discarded.
-
-    Raises:
-        BrokenPipeError: the reader closed it.
-    """
-
-    def write(self, at: int, data: bytes | memoryview) -> int:
-        """Write bytes behind those that were written; return the offset behind them."""
-        buffer = getattr(sys.stdout, "buffer", None)  # a notebook has text alone
-        if buffer is None:
-            sys.stdout.write(bytes(data).decode())
-        else:
-            sys.stdout.flush()
-            buffer.write(data)
-        return at + len(data)
-
-    def flush(self) -> None:
-        """Send what is in the buffer."""
-        sys.stdout.flush()
 
 
 def publish_files(

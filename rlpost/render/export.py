@@ -34,7 +34,7 @@ def show_exported(summary: Json) -> None:
 
 def page(summary: Json) -> Page:
     """Return the files and columns of an export, and what it lost."""
-    outputs = first_two(["stdout" if path == "-" else path for path in summary["outputs"]])
+    outputs = first_two(summary["outputs"])
     counts = [counted(summary["responses"], "response")]
     counts += [counted(summary["tokens"], "response token")] if summary["tokens"] else []
     warnings = [*filter(None, [_lost(summary)]), *summary["warnings"]]

@@ -63,22 +63,6 @@ def test_jsonl_has_no_nan_and_no_bytes(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.jsonl", "o.jsonl.schema"]
 
 
-def test_minus_is_standard_output(source, tmp_path):
-    rlpost.export(source, tmp_path / "o.jsonl", "jsonl")
-    ran = run("export", str(source), "-", "--to", "jsonl")
-    assert ran.code == 0
-    assert ran.out == (tmp_path / "o.jsonl").read_text(encoding="utf-8")
-    assert "→ stdout" in ran.err
-    for words, text in {
-        ("-", "--to", "slime"): "-: --to slime writes several files; name a directory",
-        ("-", "--to", "jsonl", "--format", "json"): "--format json: stdout has the rows already",
-        ("-", "--to", "jsonl", "--overwrite"): "--overwrite: has no effect, because OUT is -",
-    }.items():
-        ran = run("export", str(source), *words)
-        assert (ran.code, ran.out) == (2, "")
-        assert text in ran.err
-
-
 @pytest.mark.parametrize(
     ("out", "to", "text"),
     [
@@ -86,7 +70,7 @@ def test_minus_is_standard_output(source, tmp_path):
         (
             "o.jsonl",
             "slime",
-            r"--to slime writes a directory or a .pt file for one step, not",
+            r"--to slime writes a directory, not .jsonl: name another",
         ),
         ("o.jsonl", "prime-rl", r"--to prime-rl writes a directory, not .jsonl"),
         ("", "jsonl", r"is a directory; --to jsonl writes one file: name it"),

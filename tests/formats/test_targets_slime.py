@@ -112,13 +112,15 @@ def test_convert_reads_the_samples_back(source, tmp_path):
 
 def test_a_file_of_one_step_and_a_table_of_polars(tmp_path):
     frame = pl.from_arrow(rollouts()).filter(pl.col("step") == 5)
-    found = rlpost.export(frame, tmp_path / "one.pt", "slime")
-    assert found.use.startswith(f"--load-debug-rollout-data '{tmp_path / 'one.pt'}' ")
-    assert found.use.endswith(f"with {tmp_path} on PYTHONPATH")
+    found = rlpost.export(frame, tmp_path / "one", "slime")
+    assert found.use.startswith(
+        f"--load-debug-rollout-data '{tmp_path / 'one'}/{{rollout_id}}.pt' "
+    )
+    assert found.use.endswith(f"with {tmp_path / 'one'} on PYTHONPATH")
     found = rlpost.export(frame.drop("advantages"), tmp_path / "p", "slime")  # slime's own
     assert found.use == f"--load-debug-rollout-data '{tmp_path / 'p' / '{rollout_id}.pt'}'"
     assert found.outputs == [str(tmp_path / "p" / "5.pt")]
-    rlpost.convert(tmp_path / "one.pt", tmp_path / "back.parquet", "slime-rollout")
+    rlpost.convert(tmp_path / "one" / "5.pt", tmp_path / "back.parquet", "slime-rollout")
     assert pq.read_table(tmp_path / "back.parquet").num_rows == len(frame)
-    with pytest.raises(UsageError, match=r"2 steps, and --to slime writes a file for each"):
+    with pytest.raises(UsageError, match=r"--to slime writes a directory, not .pt: name another"):
         rlpost.export(rollouts(), tmp_path / "two.pt", "slime")

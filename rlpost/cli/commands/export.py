@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -21,8 +20,6 @@ EPILOG = """Examples:
 
   rlpost export out.parquet out.jsonl --to jsonl
 
-  rlpost export out.parquet - --to jsonl > rows.jsonl
-
   rlpost export out.parquet samples/ --to slime
 """
 
@@ -34,7 +31,7 @@ def export(
         list[str] | None,
         argument(
             "IN... OUT",
-            "Parquet files, directories or globs; then what to write (- is stdout, of jsonl).",
+            "Parquet files, directories or globs; then what to write.",
         ),
     ] = None,
     target: Annotated[
@@ -59,12 +56,11 @@ def export(
 
     assert paths is not None
     assert target is not None
-    _check_streams(paths, summary_json, how, overwrite=overwrite)
     from rlpost.interface import functions  # noqa: PLC0415
 
     check_summary(summary_json)
     *inputs, output = paths
-    with reporting(quiet=quiet, bars=output != "-" or not sys.stdout.isatty()) as reporter:
+    with reporting(quiet=quiet) as reporter:
         summary = functions.export(
             inputs,
             output,
@@ -88,22 +84,3 @@ def _check_given(paths: list[str], target: str | None) -> None:
         raise UsageError(
             f"{', '.join(missing)} missing", tip=f"rlpost export IN... OUT --to {targets}"
         )
-
-
-def _check_streams(
-    paths: list[str], summary_json: str | None, how: str, *, overwrite: bool
-) -> None:
-    """Check that nothing else goes to stdout if the output does."""
-    if paths[-1] != "-":
-        return
-    if overwrite:
-        raise UsageError("--overwrite: has no effect, because OUT is -, which is stdout")
-    for flag, is_given in (
-        ("--summary-json -", summary_json == "-"),
-        (f"--format {how}", how != "table"),
-    ):
-        if is_given:
-            raise UsageError(
-                f"{flag}: stdout has the rows already, because OUT is -; --summary-json PATH "
-                "writes the summary to a file"
-            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -12,7 +11,6 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import common_type, is_list, is_number, is_string
-from rlpost.io.outputs import OutputFile, StandardOutput
 from rlpost.io.parquet.source import partition_types
 from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.roles import ON_DEMAND, ROLES
@@ -21,14 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rlpost.formats.targets.rows import Rows
+    from rlpost.io.outputs import OutputFile
     from rlpost.io.parquet.source import Source
 
 
 FINAL_MASK = "final_response_mask"
-STDOUT = Path("-")
-"""The output of targets that are text in one file."""
 _NO_PLACE = "no place for it"
-Writable = OutputFile | StandardOutput
 
 
 def is_plain(kind: pa.DataType) -> bool:
@@ -41,9 +37,9 @@ def is_plain(kind: pa.DataType) -> bool:
 
 
 class Lines:
-    """Appends JSON lines to a staged file, or to standard output."""
+    """Appends JSON lines to a staged file."""
 
-    def __init__(self, file: Writable) -> None:
+    def __init__(self, file: OutputFile) -> None:
         self._file = file
         self._encoder = msgspec.json.Encoder()
         self.size = 0
@@ -77,8 +73,7 @@ class ExportTarget:
 
     `fields` has what the target has a place for: the name of a role, of ids of tokens, or of a
     canonical column, and the target's field. `layout` is `file` (all rows in one file), `steps` (a
-    file for each step in a directory, or one file), or `stream` (a directory, and its index
-    beside it).
+    file for each step in a directory), or `stream` (a directory, and its index beside it).
     """
 
     name: str
@@ -90,16 +85,13 @@ class ExportTarget:
     """Those of `fields` without which there is no output -> what needs it."""
     source: str
     """The reader whose code defines the format."""
-    write: Callable[[Iterable[Rows], Sequence[Any], ExportColumns, int], list[str]]
+    write: Callable[[Iterable[Rows], Sequence[OutputFile], ExportColumns, int], list[str]]
     """Writes the rows of a step to its files, and returns warnings; a DataError names a bad row.
     The last argument is the step, 0 without steps."""
     use: str
-    """How the target reads the output: `{out}` is its path, `{file}` that of a step's file, and
-    `{folder}` its folder."""
+    """How the target reads the output, whose path is `{out}`."""
     use_beside: str = ""
     """What `use` continues with if there are files `beside`."""
-    each: str = ""
-    """The name of a step's file without its suffix, as `use` has it."""
     trains: bool = False
     """Whether its trainer reads the advantages of the file, if they are there."""
     check: Callable[[Source, Mapping[str, str]], None] = lambda *_: None
@@ -113,7 +105,7 @@ class ExportTarget:
     library: str = ""
     """The framework's package, if it writes the file itself; rlpost's extra has its name."""
     beside: Callable[[ExportColumns], Mapping[str, str]] = lambda _: {}
-    """Returns text files beside the others: name -> text; `{name}` is that of the first file."""
+    """Returns text files beside the others: what their paths have behind that of OUT -> text."""
     is_held: Callable[[pa.DataType], bool] = is_plain
     """Whether a column of this type fits under its own name."""
     reserved: tuple[str, ...] = ()

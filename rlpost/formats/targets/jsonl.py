@@ -9,15 +9,17 @@ import pyarrow as pa
 
 from rlpost.display.text import counted
 from rlpost.formats.exported import SUFFIX, is_text_in_json, schema_text
-from rlpost.formats.targets.base import ExportColumns, ExportTarget, Lines, Writable, is_plain
+from rlpost.formats.targets.base import ExportColumns, ExportTarget, Lines, is_plain
 from rlpost.formats.targets.rows import Rows, nonfinite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rlpost.io.outputs import OutputFile
+
 
 def write(
-    parts: Iterable[Rows], files: Sequence[Writable], held: ExportColumns, _: int
+    parts: Iterable[Rows], files: Sequence[OutputFile], held: ExportColumns, _: int
 ) -> list[str]:
     """Write a line for each row; return what was replaced."""
     lines, replaced = Lines(files[0]), Counter[str]()
@@ -55,7 +57,7 @@ TARGET = ExportTarget(
     use="rlpost convert {out} back.parquet --from jsonl",
     limits="NaN and infinite numbers become null, which needs --lossy. Dates, timestamps and "
     "decimals are texts.",
-    beside=lambda held: {f"{{name}}{SUFFIX}": schema_text(held.schema)},
+    beside=lambda held: {SUFFIX: schema_text(held.schema)},
     is_held=lambda kind: is_plain(kind) or is_text_in_json(kind),
 )
 """All columns are `others`."""

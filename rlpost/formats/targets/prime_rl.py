@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.formats.targets.base import ExportColumns, Writable
+    from rlpost.formats.targets.base import ExportColumns
+    from rlpost.io.outputs import OutputFile
     from rlpost.io.parquet.source import Source
 
 
@@ -33,7 +34,7 @@ STREAMS = {
 
 
 def write(
-    parts: Iterable[Rows], files: Sequence[Writable], held: ExportColumns, _: int
+    parts: Iterable[Rows], files: Sequence[OutputFile], held: ExportColumns, _: int
 ) -> list[str]:
     """Write an annotation for each row with tokens, and its place; return how many have none."""
     lines, index = map(Lines, files)

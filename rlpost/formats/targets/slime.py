@@ -194,10 +194,9 @@ TARGET = ExportTarget(
     source="slime/utils/types.py Sample, slime/observability/rollout_data_utils.py "
     "load_debug_rollout_data, slime/backends/megatron_utils/loss.py (2026)",
     write=write,
-    use="--load-debug-rollout-data '{file}'",
+    use="--load-debug-rollout-data '{out}/{{rollout_id}}.pt'",
     use_beside=" --custom-advantage-function-path rlpost_advantages.advantages, "
-    "with {folder} on PYTHONPATH",
-    each="{rollout_id}",
+    "with {out} on PYTHONPATH",
     limits="A step's samples are in memory at once.",
-    beside=lambda held: {HOOK: HOOK_TEXT} if "advantages" in held.columns else {},
+    beside=lambda held: {f"/{HOOK}": HOOK_TEXT} if "advantages" in held.columns else {},
 )
