@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from rlpost.formats.base import Format, Version
-from rlpost.formats.calls import FIELDS, TYPES, ModelCall, call_rows
+from rlpost.formats.calls import FIELDS, TYPES, ModelCall, call_rows, seconds_of
 from rlpost.formats.containers import FOLDER, JSON, Contents
 from rlpost.formats.containers.json_text import json_records
 from rlpost.formats.keys import text_key
 from rlpost.formats.reading import check_version
-from rlpost.formats.records import as_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,57 +51,46 @@ def trial_of(trajectory: Path) -> Path | None:
     return top / "result.json" if (top / "result.json").is_file() else None
 
 
-def trajectories_of(result: Path) -> list[Path]:
-    """Return the trajectories of a trial."""
-    folders = ("agent", "steps/*/agent")
-    return sorted(file for one in folders for file in result.parent.glob(f"{one}/trajectory*.json"))
-
-
 def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     for record in records:
-        file = Path(record.file)
-        if "schema_version" in record:
-            result = trial_of(file)
-            trial = next(json_records(result)) if result else None
-            trajectories = [record]
-        else:
-            trial = record
-            trajectories = [next(json_records(one)) for one in trajectories_of(file)]
-        every = [part for one in trajectories for part in _with_subagents(one)]
-        steps = [call for one in every for call in _step_calls(one)]
-        detailed = [] if trial is None else list(_detailed_calls(trial, steps, options))
-        yield from call_rows(record, _facts(trial, every, options), detailed or steps)
+        trial, trajectories = _parts(record)
+        agents = [agent for trajectory in trajectories for agent in _with_subagents(trajectory)]
+        steps = [call for agent in agents for call in _step_calls(agent)]
+        detailed = [] if trial is None else [*_detailed_calls(trial, steps, options)]
+        yield from call_rows(record, _facts(trial, agents, options), detailed or steps)
+
+
+def _parts(record: Record) -> tuple[Record | None, list[Record]]:
+    """Return the trial and its trajectories, of which a record is one."""
+    file = Path(record.file)
+    if "schema_version" in record:
+        result = trial_of(file)
+        return next(json_records(result)) if result else None, [record]
+    folders = ("agent", "steps/*/agent")
+    files = sorted(x for name in folders for x in file.parent.glob(f"{name}/trajectory*.json"))
+    return record, [next(json_records(trajectory)) for trajectory in files]
 
 
 def _with_subagents(trajectory: Record) -> Iterator[Record]:
     """Yield a trajectory of a known version, and those that it contains."""
     check_version(trajectory, FORMAT)
     yield trajectory
-    for i, one in enumerate(trajectory.fields.get("subagent_trajectories") or ()):
-        where = f"{trajectory.where}, sub-agent {i}"
-        yield from _with_subagents(as_record(where, one, trajectory.file))
+    if trajectory.has("subagent_trajectories"):
+        for agent in trajectory.rows("subagent_trajectories"):
+            yield from _with_subagents(agent)
 
 
 def _step_calls(trajectory: Record) -> Iterator[ModelCall]:
     """Yield the calls of a trajectory's agent, except copies of those of another trajectory."""
     role = trajectory.nested("agent").fields.get("name")
-    for i, step in enumerate(trajectory.array("steps")):
-        one = as_record(f"{trajectory.where}, step {i + 1}", step, trajectory.file)
-        no_call = one.fields.get("llm_call_count") == 0 or one.fields.get("is_copied_context")
-        if one.get("source") != "agent" or no_call:
-            continue
-        metrics = one.fields.get("metrics") or {}
-        yield ModelCall(
-            one.where,
-            metrics.get("prompt_token_ids"),
-            metrics.get("completion_token_ids"),
-            metrics.get("logprobs"),
-            values={
-                "response": _text(one.get("message")),
-                "agent_role": role,
-                "response_length": metrics.get("completion_tokens"),
-            },
-        )
+    for step in trajectory.rows("steps"):
+        get, metrics = step.fields.get, step.fields.get("metrics") or {}
+        no_call = get("llm_call_count") == 0 or get("is_copied_context")
+        if step.get("source") == "agent" and not no_call:
+            prompt, sampled = metrics.get("prompt_token_ids"), metrics.get("completion_token_ids")
+            values = {"response": _text(get("message")), "agent_role": role,
+                      "response_length": metrics.get("completion_tokens")}  # fmt: skip
+            yield ModelCall(step.where, prompt, sampled, metrics.get("logprobs"), values=values)
 
 
 def _text(message: Any) -> str:
@@ -120,26 +107,26 @@ def _detailed_calls(
     The last call of each step of a trial of several steps has the step's reward.
     """
     texts = {_key(call): call.values for call in steps if call.sampled}
-    single = [trial] if trial.has("agent_result") else []
-    parts = [as_record(f"{trial.where}, step result {i}", one, trial.file)
-             for i, one in enumerate(trial.fields.get("step_results") or ())]  # fmt: skip
-    for part in single or parts:
-        context = part.fields.get("agent_result") or {}
-        calls: list[ModelCall] = []
-        for i, detail in enumerate(context.get("rollout_details") or ()):
-            one = as_record(f"{part.where}, rollout detail {i}", detail, trial.file)
-            sampled = one.fields.get("completion_token_ids") or []
-            prompts = one.fields.get("prompt_token_ids") or [None] * len(sampled)
-            log_probs = one.fields.get("logprobs") or [None] * len(sampled)
-            if not len(sampled) == len(prompts) == len(log_probs):
-                raise one.error("logprobs", log_probs, f"a list of {len(sampled)} calls")
-            own = [ModelCall(one.where, *lists) for lists in
-                   zip(prompts, sampled, log_probs, strict=True)]  # fmt: skip
-            calls += [replace(call, values=texts.get(_key(call), {})) for call in own]
+    single = trial.has("agent_result")
+    several = trial.rows("step_results") if trial.has("step_results") else ()
+    for part in [trial] if single else several:
+        details = part.rows("agent_result.rollout_details") if part.find("agent_result") else ()
+        calls = [replace(call, values=texts.get(_key(call), {}))
+                 for detail in details for call in _calls_of(detail)]  # fmt: skip
         if calls and not single:
             values = {**calls[-1].values, "turn_reward": _reward(part, options)}
             calls[-1] = replace(calls[-1], values=values)
         yield from calls
+
+
+def _calls_of(detail: Record) -> Iterator[ModelCall]:
+    sampled = detail.fields.get("completion_token_ids") or []
+    prompts = detail.fields.get("prompt_token_ids") or [None] * len(sampled)
+    log_probs = detail.fields.get("logprobs") or [None] * len(sampled)
+    if not len(sampled) == len(prompts) == len(log_probs):
+        raise detail.error("logprobs", log_probs, f"a list of {len(sampled)} calls")
+    for lists in zip(prompts, sampled, log_probs, strict=True):
+        yield ModelCall(detail.where, *lists)
 
 
 def _key(call: ModelCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -162,55 +149,37 @@ def _reward(part: Record, options: ReadOptions) -> float | None:
     return rewards.get(name)
 
 
-def _facts(
-    trial: Record | None, trajectories: list[Record], options: ReadOptions
-) -> dict[str, Any]:
-    first = trajectories[0] if trajectories else None
-    asked = next(
-        (_text(one["message"]) for one in (first.array("steps") if first else ())
-         if one.get("source") == "user"), None
-    )  # fmt: skip
-    facts: dict[str, Any] = {"prompt": asked}
+def _facts(trial: Record | None, agents: list[Record], options: ReadOptions) -> dict[str, Any]:
+    """Return what is equal in all calls of a trial, or of a trajectory alone."""
+    steps = agents[0].array("steps") if agents else ()
+    asked = next((_text(x["message"]) for x in steps if x.get("source") == "user"), None)
     if trial is None:
-        assert first is not None
-        names = ("session_id", "trajectory_id")
-        rollout = next((first.fields[x] for x in names if first.has(x)), first.where)
-        return {**facts, "rollout_id": rollout, "prompt_id": text_key(asked or "")}
+        get = agents[0].fields.get
+        rollout = get("session_id") or get("trajectory_id") or agents[0].where
+        return {"prompt": asked, "rollout_id": rollout, "prompt_id": text_key(asked or "")}
     parts = [trial.fields, *(trial.fields.get("step_results") or ())]
-    errors = [one["exception_info"] for one in parts if one.get("exception_info")]
-    kinds = [one["exception_type"] for one in errors]
+    errors = [part["exception_info"] for part in parts if part.get("exception_info")]
+    kinds, reward = [error["exception_type"] for error in errors], _reward(trial, options)
     truncated = not _BUDGET.isdisjoint(kinds)
     failure = next((kind for kind in kinds if kind not in _VALID), None)
-    if truncated and _reward(trial, options) is not None:
+    if truncated and reward is not None:
         options.stats.counts["trial", "with a reward ended at a limit: truncated, no failure"] += 1
-    span = trial.fields.get("agent_execution") or {}
     job = _JOB.fullmatch(Path(trial.file).absolute().parents[1].name)
+    counted = None if agents or failure else trial.find("agent_result.n_output_tokens")
     return {
-        **facts,
+        "prompt": asked,
         "step": int(job[1]) if job else None,
         "rollout_id": trial.get("id"),
         "prompt_id": trial.get("task_name"),
         "domain": trial.fields.get("source"),
         "agent_role": trial.nested("agent_info").fields.get("name"),
-        "reward": _reward(trial, options),
+        "reward": reward,
         "truncated": truncated,
         "failure": failure,
-        "response_length": None if trajectories or failure else _sampled_tokens(trial),
+        "response_length": counted,
         "error": errors[0].get("exception_message") if errors else None,
-        "seconds": _seconds(span.get("started_at"), span.get("finished_at")),
+        "seconds": seconds_of(trial, "agent_execution.started_at", "agent_execution.finished_at"),
     }
-
-
-def _sampled_tokens(trial: Record) -> int | None:
-    """Return the tokens that an agent says it sampled, in all calls."""
-    count: int | None = (trial.fields.get("agent_result") or {}).get("n_output_tokens")
-    return count
-
-
-def _seconds(start: str | None, end: str | None) -> float | None:
-    if not start or not end:
-        return None
-    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
 
 
 FORMAT = Format(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.formats.base import Field, Format
 from rlpost.formats.calls import FAILURES, error_name
 from rlpost.formats.containers import JSON, ZIP, Contents
+from rlpost.formats.fields import no_token_roles
 from rlpost.formats.keys import content_key
 from rlpost.formats.records import Record
 from rlpost.io.finish_reasons import TRUNCATED
@@ -82,9 +83,9 @@ FORMAT = Format(
         "response_length": Field("model_usage.output_tokens", _length),
     },
     missing_roles={
+        **no_token_roles("inspect_ai"),
         "reward": "no scorer gave a number", "failure": "", "batch": "an evaluation has no steps",
         "response_length": "several models have a usage, or none",
-        "mask": "inspect_ai records no token ids",
     },
     note="The reward is the value of the first scorer, C 1, P 0.5, I and N 0; "
     "--map reward=score.NAME selects another.",

@@ -97,9 +97,12 @@ def _rollout(record: Record, options: ReadOptions, failed: str = "") -> Iterator
 def _calls(record: Record) -> list[ModelCall]:
     """Return the items of the output that the model sampled; one without ids has all texts."""
     response = record.nested("response")
+    output = response.array("output")
+    while output and isinstance(output[-1], list):  # of each step, with those before it
+        output = output[-1]
     items = [
         as_record(f"{response.where}, output item {i}", item, record.file)
-        for i, item in enumerate(response.array("output"))
+        for i, item in enumerate(output)
     ]
     calls = [
         ModelCall(

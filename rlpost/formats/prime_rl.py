@@ -26,7 +26,6 @@ from rlpost.formats.layout import (
     as_vector,
     check_length,
     padded,
-    response_start,
     spread_over_mask,
 )
 from rlpost.formats.records import Row, as_record, rounded_sum
@@ -34,7 +33,7 @@ from rlpost.io.finish_reasons import TRUNCATED
 from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
@@ -69,55 +68,52 @@ def _is_traces(fields: Mapping[str, Any]) -> bool:
     return episode or {"nodes", "rewards", "task"} <= fields.keys()
 
 
-def annotations_beside(chunk: Path) -> Path:
-    """Return the folder of the annotations of a chunk's traces, which need not exist."""
-    return chunk.parent.parent / "annotations"
-
-
 def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
-    """Yield the branches of traces whose agent was trainable, if they have policy tokens.
+    """Yield the branches of traces whose agent was trainable, if the model answered in them.
 
-    A trace that failed before its first policy token is a row without tokens.
+    An episode that failed before its first trace, or a trace before its first answer, is a row
+    without tokens. A stream has training and evaluation.
     """
-    for record in records:
-        notes = _annotations(Path(record.file), options)
-        if _is_stream(record) and _field(record, "run", "work", "type") == "eval":
+    counts = options.stats.counts
+    for episode in records:
+        notes, stream = _annotations(Path(episode.file), options), _is_stream(episode)
+        if stream and episode.find("run.work.type") == "eval":
             options.stats.evaluated += 1
             continue
-        keys = _episode_keys(record, step_key_of(record.file))
-        if _is_stream(record):  # a relaunch continues the stream, with an id of its own
-            run = _field(record, "run", "id")
-            keys[ATTEMPT] = options.stats.runs.setdefault(run, len(options.stats.runs) + 1)
-        if not record.fields.get("traces", True):
-            yield from _without_traces(record, keys, options)
-        for trace in _traces(record):
+        keys = _episode_keys(episode)
+        if stream:  # a relaunch continues the stream, with an id of its own
+            runs = options.stats.runs
+            keys[ATTEMPT] = runs.setdefault(episode.find("run.id"), len(runs) + 1)
+        traces = [*episode.rows("traces")] if "traces" in episode else [episode]
+        if not traces:
+            facts = {**keys, "rollout_id": episode.find("id"), **_failure(episode)}
+            if facts["failure"]:
+                yield from call_rows(episode, facts, ())
+            else:
+                counts["episode", "without traces left out"] += 1
+        for trace in traces:
             _annotate(trace, notes, options)
-            if not _field(trace, "agent", "trainable", default=True):
-                options.stats.counts["trace", "of agents that are not trained left out"] += 1
+            if trace.find("agent.trainable") is False:
+                counts["trace", "of agents that are not trained left out"] += 1
                 continue
-            facts = {**keys, **_trace_facts(trace, keys), **_failure(record, trace)}
-            made = (_branch_row(trace, facts, *branch, notes.lists) for branch in _branches(trace))
-            rows = [row for row in made if row is not None]
-            if not rows and facts["failure"]:
-                rows = [*call_rows(trace, facts, ())]
-            if not rows:
-                options.stats.counts["trace", "without an answer of its model left out"] += 1
-            yield from rows
+            facts = {**keys, **_trace_facts(trace, keys), **_failure(trace, episode)}
+            rows = [
+                _branch_row(trace, facts, number, nodes, tokens)
+                for number, nodes in _branches(trace)
+                if (tokens := _branch_tokens(nodes, notes.lists)) is not None
+            ]
+            if not rows and not facts["failure"]:
+                counts["trace", "without an answer of its model left out"] += 1
+            yield from rows or (call_rows(trace, facts, ()) if facts["failure"] else ())
 
 
-def _without_traces(episode: Record, keys: dict[str, Any], options: ReadOptions) -> Iterator[Row]:
-    """Yield an episode that failed before its first trace as a row; another one is counted."""
-    facts = {**keys, "rollout_id": episode.fields.get("id"), "agent_role": "unknown"}
-    facts |= _failure(episode, episode)
-    if facts["failure"]:
-        yield from call_rows(episode, facts, ())
-    else:
-        options.stats.counts["episode", "without traces left out"] += 1
+def _is_stream(record: Record) -> bool:
+    return record.file.parent.name == "stream"
 
 
 def _annotations(chunk: Path, options: ReadOptions) -> Annotations:
     """Return the annotations of the traces of a file, which are read once."""
-    folder = annotations_beside(chunk)
+    folder = chunk.parent.parent / "annotations"
     if folder not in options.beside:
         options.beside[folder] = Annotations(folder)
     notes: Annotations = options.beside[folder]
@@ -129,80 +125,59 @@ def _annotations_of(path: Path, options: ReadOptions) -> Annotations:
     return _annotations(path / "*" if path.is_dir() else path, options)
 
 
-def _failure(episode: Record, trace: Record) -> dict[str, Any]:
-    """Return the type and the message of what failed: the trace, else its whole episode."""
-    for one in (trace.fields, episode.fields):
-        if one.get("ok", True):
-            continue
-        errors = [x for x in one.get("errors") or () if isinstance(x, dict)]
-        last = errors[-1] if errors else {}
-        reason = last.get("type") or one.get("stop_condition") or "not ok"
-        return {"failure": reason, "error": last.get("message")}
-    return {"failure": None}
-
-
-def _is_stream(record: Record) -> bool:
-    """Return whether a record is of the stream of a run, which has training and evaluation."""
-    return record.file.parent.name == "stream"
-
-
 def _annotate(trace: Record, notes: Annotations, options: ReadOptions) -> None:
     """Write the annotations of a trace into its nodes."""
     fields: Any = trace.fields
-    branches: list[list[int]] | None = None
+    branches: list[list[int]] = []
     for update in notes.updates(fields.get("id")):
         options.stats.annotated.add(str(fields.get("id")))
-        if branches is None:
-            branches = [path for _, path in _paths(trace)]
+        branches = branches or [path for _, path in _paths(trace)]
         fold(update, fields, branches)
 
 
 def _warn(path: Path, options: ReadOptions) -> None:
     """Record what of a stream has no row."""
+    warnings, notes = options.stats.warnings, _annotations_of(path, options)
     if evaluated := options.stats.evaluated:
         episodes = counted(evaluated, "episode")
-        options.stats.warnings.append(f"{episodes} of evaluation left out; the stream has both")
-    notes = _annotations_of(path, options)
+        warnings.append(f"{episodes} of evaluation left out; the stream has both")
     if new := notes.lists - {"index", *LISTS}:
         names = ", ".join(f"`{name}`" for name in sorted(new))
-        options.stats.warnings.append(f"{notes.folder}: no column is made of the new {names}")
-    unknown = sorted(notes.traces - options.stats.annotated)
-    if unknown:
-        options.stats.warnings.append(
+        warnings.append(f"{notes.folder}: no column is made of the new {names}")
+    if unknown := sorted(notes.traces - options.stats.annotated):
+        warnings.append(
             f"{notes.folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
             f"such as {unknown[0]}"
         )
 
 
-def _traces(record: Record) -> Iterator[Record]:
-    if "traces" not in record:
-        yield record
-        return
-    for i, one in enumerate(record.array("traces")):
-        yield as_record(f"{record.where}, trace {i}", one, record.file)
+def _failure(*records: Record) -> dict[str, Any]:
+    """Return the type and the message of what failed: the trace, else its whole episode."""
+    for record in records:
+        get = record.fields.get
+        if not get("ok", True):
+            errors = [x for x in get("errors") or () if isinstance(x, dict)]
+            last = errors[-1] if errors else {}
+            reason = last.get("type") or get("stop_condition") or "not ok"
+            return {"failure": reason, "error": last.get("message")}
+    return {"failure": None}
 
 
-def _field(record: Record, *names: str, default: Any = None) -> Any:
-    """Return a nested field, or the default if any part of the path is missing."""
-    value: Any = record.fields
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return default if value is None else value
-
-
-def _episode_keys(record: Record, step: int | None) -> dict[str, Any]:
-    task = _field(record, "task", "key") or _field(record, "task", "hash")
+def _episode_keys(episode: Record) -> dict[str, Any]:
+    find, step = episode.find, episode.find("run.work.step")
     return {
-        "step": _field(record, "run", "work", "step", default=step),
-        "prompt_id": _field(record, "group", "id") or task,
-        "domain": _field(record, "env", "name") or _field(record, "env", "id") or None,
-        "policy_version": _field(record, "run", "work", "policy", "start"),
+        "step": step_key_of(episode.file) if step is None else step,
+        "prompt_id": find("group.id") or find("task.key") or find("task.hash"),
+        "domain": find("env.name") or find("env.id"),
+        "policy_version": find("run.work.policy.start"),
+        "agent_role": "unknown",
     }
 
 
 def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
-    if trace.fields.get("version", _VERSION) != _VERSION:
-        raise trace.error("version", trace.get("version"), f"{_VERSION}, of verifiers 0.4,")
+    fields = trace.fields
+    if fields.get("version", _VERSION) != _VERSION:
+        raise trace.error("version", fields["version"], f"{_VERSION}, of verifiers 0.4,")
     if not isinstance(trace.get("nodes"), list):
         raise trace.error("nodes", trace.get("nodes"), "a list of message nodes")
     if keys["prompt_id"] is None:
@@ -210,26 +185,18 @@ def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
             f"{trace.where}: has no group.id, task.key or task.hash, so its group is unknown; omit "
             "groups with --map group=none"
         )
-    calls = [
-        as_record(f"{trace.where}, `calls`", call).fields
-        for call in (trace.array("calls") if trace.has("calls") else ())
-    ]
-    done = [call for call in calls if not call.get("error")]
-    last = done[-1].get("finish_reason") if done else None
+    calls = [*trace.rows("calls")] if trace.has("calls") else []
+    ends = [call.find("finish_reason") for call in calls if not call.fields.get("error")]
+    step, span = trace.find("info.ship.step"), trace.find("timing.agent") or {}
     return {
-        "rollout_id": trace.fields.get("id"),
-        "step": _field(trace, "info", "ship", "step", default=keys["step"]),
-        "dumped_advantage": _field(trace, "info", "advantage"),
+        "rollout_id": fields.get("id"),
+        "step": keys["step"] if step is None else step,
+        "dumped_advantage": trace.find("info.advantage"),
         "reward": _reward(trace),
-        "truncated": not TRUNCATED.isdisjoint({last, trace.fields.get("stop_condition")}),
-        "agent_role": _field(trace, "agent", "name"),
-        "seconds": _seconds(_field(trace, "timing", "agent", default={})),
+        "truncated": not TRUNCATED.isdisjoint({*ends[-1:], fields.get("stop_condition")}),
+        "agent_role": trace.find("agent.name"),
+        "seconds": max(0.0, span["end"] - span["start"]) if span.get("end") else None,
     }
-
-
-def _seconds(span: dict[str, Any]) -> float | None:
-    """Return the length of a time span; None if it has not ended."""
-    return max(0.0, span["end"] - span["start"]) if span.get("end") else None
 
 
 def _reward(trace: Record) -> float | None:
@@ -238,45 +205,41 @@ def _reward(trace: Record) -> float | None:
     parts = []
     for name, part in rewards.fields.items():
         if isinstance(part, dict):
-            one = rewards.nested(name)
-            weight = one.number("weight") if "weight" in one else 1.0
-            parts.append(one.number("score") * weight)
+            score = rewards.nested(name)
+            weight = score.number("weight") if "weight" in score else 1.0
+            parts.append(score.number("score") * weight)
         elif part is not None:
             parts.append(rewards.number(name))
     return rounded_sum(parts) if parts else None
 
 
 def _branch_row(
-    trace: Record, facts: dict[str, Any], number: int, nodes: list[Record], annotated: set[str]
-) -> Row | None:
-    """Return a branch as a row; None if its model gave no answer.
+    trace: Record, facts: dict[str, Any], number: int, nodes: list[Record], tokens: dict[str, Any]
+) -> Row:
+    """Return a branch as a row; its turn is that of its last answer among those of the trace."""
+    answers = [node for node in trace.array("nodes") if node.get("sampled")]
+    last = next((x.fields for x in reversed(nodes) if x.fields.get("sampled")), None)
+    first = next((i for i, node in enumerate(nodes) if node.fields.get("sampled")), len(nodes))
+    texts = [_content(node.fields.get("message")) for node in nodes]
+    ends = [node.fields["finish_reason"] for node in nodes if node.has("finish_reason")]
+    values = {
+        **facts,
+        "sample_id": f"{facts['rollout_id']}:{number}",
+        "branch": str(number),
+        "turn": next((i for i, node in enumerate(answers) if node is last), 0),
+        "truncated": facts["truncated"] or ends[-1:] == ["length"],
+        "prompt": "\n".join(texts[:first]),
+        "response": "\n".join(texts[first:]),
+        **tokens,
+    }
+    return Row(trace.part(f"branch {number}", trace.fields), values)
 
-    A branch whose nodes have no tokens, as a client without a tokenizer writes it, has texts alone.
-    Its turn is that of its last sampled message among those of the trace, from 0.
-    """
-    tokens = _branch_tokens(nodes, annotated)
-    answered = any(node.fields.get("sampled") for node in nodes)
-    if tokens is None and (not answered or any(node.fields.get("token_ids") for node in nodes)):
-        return None
-    sampled = [one for one in trace.array("nodes") if one.get("sampled")]
-    last = next((n.fields for n in reversed(nodes) if n.fields.get("sampled")), None)
-    prompt, response = _texts(nodes)
-    finish = next(
-        (n.fields["finish_reason"] for n in reversed(nodes) if n.has("finish_reason")), None
-    )
-    return Row(
-        trace.part(f"branch {number}", trace.fields),
-        {
-            **facts,
-            "sample_id": f"{facts['rollout_id']}:{number}",
-            "branch": str(number),
-            "turn": next((i for i, one in enumerate(sampled) if one is last), 0),
-            "truncated": facts["truncated"] or finish == "length",
-            "prompt": prompt,
-            "response": response,
-            **(tokens or {}),
-        },
-    )
+
+def _content(message: Any) -> str:
+    content = message.get("content") if isinstance(message, dict) else None
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = (part.get("text") for part in parts if isinstance(part, dict))
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
@@ -284,43 +247,16 @@ def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
 
     A leaf that is an attempt to compact the conversation counts only if the conversation
     continued from it.
-
-    Raises:
-        DataError: a node is not an object, or its parent is not one of the nodes before it.
     """
-    nodes = _node_records(trace)
+    nodes = _nodes(trace)
     accepted = {link.get("node") for node in nodes for link in _links(node, "compaction")}
     for number, path in _paths(trace):
-        leaf = path[-1]
-        if any(_links(nodes[leaf], "compaction_attempt")) and leaf not in accepted:
-            continue
-        yield number, [nodes[i] for i in path]
+        if not _links(nodes[path[-1]], "compaction_attempt") or path[-1] in accepted:
+            yield number, [nodes[i] for i in path]
 
 
-def _node_records(trace: Record) -> list[Record]:
+def _nodes(trace: Record) -> list[Record]:
     return [as_record(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
-
-
-def _paths(trace: Record) -> Iterator[tuple[int, list[int]]]:
-    """Yield each path from a root to a leaf: the leaf's number and the nodes' indexes."""
-    parents = [_parent(node, i) for i, node in enumerate(_node_records(trace))]
-    inner = {*parents}
-    for number, leaf in enumerate(i for i in range(len(parents)) if i not in inner):
-        path: list[int] = []
-        i: int | None = leaf
-        while i is not None:
-            path.append(i)
-            i = parents[i]
-        yield number, path[::-1]
-
-
-def _parent(node: Record, i: int) -> int | None:
-    if not node.has("parent"):
-        return None
-    parent = node.integer("parent")
-    if not 0 <= parent < i:
-        raise DataError(f"{node.where}: its parent is {parent}; the parent must be an earlier node")
-    return parent
 
 
 def _links(node: Record, kind: str) -> list[dict[str, Any]]:
@@ -328,78 +264,75 @@ def _links(node: Record, kind: str) -> list[dict[str, Any]]:
     return [link for link in links if isinstance(link, dict) and link.get("type") == kind]
 
 
-def _branch_tokens(nodes: list[Record], annotated: set[str]) -> dict[str, Any] | None:
-    """Return a branch's lists, one entry per response token, and its ids; None without samples.
+def _paths(trace: Record) -> Iterator[tuple[int, list[int]]]:
+    """Yield each path from a root to a leaf: the leaf's number and the nodes' indexes.
 
     Raises:
-        DataError: a node's mask does not fit its tokens, or a compact list its mask.
+        DataError: a node is not an object, or its parent is not one of the nodes before it.
+    """
+    parents: list[int | None] = []
+    for i, node in enumerate(_nodes(trace)):
+        parent = node.integer("parent") if node.has("parent") else None
+        if parent is not None and not 0 <= parent < i:
+            raise DataError(
+                f"{node.where}: its parent is {parent}; the parent must be an earlier node"
+            )
+        parents.append(parent)
+    for number, leaf in enumerate(sorted({*range(len(parents))} - {*parents})):
+        path = [leaf]
+        while (parent := parents[path[-1]]) is not None:
+            path.append(parent)
+        yield number, path[::-1]
+
+
+def _branch_tokens(nodes: list[Record], annotated: set[str]) -> dict[str, Any] | None:
+    """Return a branch's lists, one entry per response token, and its ids; None without an answer.
+
+    They are empty if no node has tokens, as a client without a tokenizer writes it.
+
+    Raises:
+        DataError: a node's mask does not fit its tokens, or a list its mask or tokens.
     """
     if not any(node.fields.get("token_ids") for node in nodes):
-        return None
+        return {} if any(node.fields.get("sampled") for node in nodes) else None
     ids = [as_vector(node.where, "token_ids", node.get("token_ids")) for node in nodes]
     masks = [as_mask(node.where, "mask", node.get("mask")) for node in nodes]
     for node, tokens, mask in zip(nodes, ids, masks, strict=True):
         check_length(node.where, "mask", mask, len(tokens), "token_ids")
-    mask = np.concatenate(masks) if masks else np.zeros(0, np.uint8)
+    mask = np.concatenate(masks)
     if not mask.any():
         return None
-    lists = {}
-    for name, column in _NODE_LISTS.items():
-        if name in annotated or any(node.fields.get(name) for node in nodes):
-            lists[column] = np.concatenate(
-                [_spread(node, name, mask) for node, mask in zip(nodes, masks, strict=True)]
-            )
-    for name in _full_lists(nodes):
-        parts = [_full_list(node, name, len(mask)) for node, mask in zip(nodes, masks, strict=True)]
-        lists[name] = np.concatenate(parts)
-    tokens = np.concatenate(ids)
-    where = nodes[-1].where
-    cut = padded(where, mask, {**lists, "response_token_ids": tokens}, len(tokens))
-    prompt = tokens[: response_start(mask)]
-    lengths = {"prompt_length": len(prompt), "response_length": len(cut["response_mask"])}
-    return {**cut, **lengths, "prompt_token_ids": prompt}
+
+    def joined(path: str, read: Callable[[Record, Any, str], Any]) -> Any:
+        return np.concatenate([read(x, mask, path) for x, mask in zip(nodes, masks, strict=True)])
+
+    compact = {column: name for name, column in _NODE_LISTS.items()
+               if name in annotated or any(node.fields.get(name) for node in nodes)}  # fmt: skip
+    weights = {f"loss_weights.{name}" for x in nodes for name in x.find("loss_weights") or ()}
+    content = {"is_content"} if any(node.fields.get("is_content") for node in nodes) else set()
+    lists = {
+        **{column: joined(name, _spread) for column, name in compact.items()},
+        **{name: joined(name, _whole) for name in sorted(weights | content)},
+        "response_token_ids": np.concatenate(ids),
+    }
+    cut, prompt = padded(nodes[-1].where, mask, lists, len(mask)), int(mask.argmax())
+    return {**cut, "response_length": len(mask) - prompt, "prompt_length": prompt,
+            "prompt_token_ids": lists["response_token_ids"][:prompt]}  # fmt: skip
 
 
-_WEIGHTS = "loss_weights."
-
-
-def _full_lists(nodes: list[Record]) -> list[str]:
-    """Return the columns of lists of nodes with an entry for each token."""
-    weights = {name: None for node in nodes for name in node.fields.get("loss_weights") or {}}
-    content = any(node.fields.get("is_content") for node in nodes)
-    return [*(_WEIGHTS + name for name in weights), *(["is_content"] if content else [])]
-
-
-def _full_list(node: Record, column: str, length: int) -> Any:
+def _whole(node: Record, mask: Any, path: str) -> Any:
     """Return a node's list with an entry for each token; 0 if it has none."""
-    outer = node.fields
-    if column.startswith(_WEIGHTS):
-        outer, column = node.fields.get("loss_weights") or {}, column.removeprefix(_WEIGHTS)
-    return as_vector(node.where, column, outer[column]) if outer.get(column) else np.zeros(length)
+    values = node.find(path)
+    return as_vector(node.where, path, values) if values else np.zeros(len(mask))
 
 
-def _spread(node: Record, name: str, mask: Any) -> Any:
+def _spread(node: Record, mask: Any, path: str) -> Any:
     """Return a node's compact list over all its tokens: NaN if unknown, 0 for other tokens."""
-    if not node.fields.get(name):
+    if not node.fields.get(path):
         return np.where(mask, np.nan, 0.0)
-    array = as_vector(node.where, name, node.get(name))
-    check_length(node.where, name, array, int(mask.sum()), "the mask's count of ones")
+    array = as_vector(node.where, path, node.get(path))
+    check_length(node.where, path, array, int(mask.sum()), "the mask's count of ones")
     return spread_over_mask(mask, array)
-
-
-def _texts(nodes: list[Record]) -> tuple[str, str]:
-    """Return the text of the messages before the first sampled one, and the text from it on."""
-    first = next((i for i, node in enumerate(nodes) if node.fields.get("sampled")), len(nodes))
-    contents = [_content(node.fields.get("message")) for node in nodes]
-    return "\n".join(contents[:first]), "\n".join(contents[first:])
-
-
-def _content(message: Any) -> str:
-    content = message.get("content") if isinstance(message, dict) else None
-    if isinstance(content, list):
-        parts = (part.get("text") for part in content if isinstance(part, dict))
-        return "".join(text for text in parts if isinstance(text, str))
-    return content if isinstance(content, str) else ""
 
 
 TRACES = Format(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.formats.base import Field, Format
 from rlpost.formats.calls import FAILURES
 from rlpost.formats.containers import JSON
+from rlpost.formats.fields import no_token_roles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,9 +69,10 @@ FORMAT = Format(
         "response_length": Field("messages.usage.completion_tokens", _length),
     },
     missing_roles={
+        **no_token_roles("tau2"),
         "reward": "no simulation was evaluated", "domain": "tau-bench writes no domain",
         "failure": "", "batch": "tau2 does not train",
-        "response_length": "the messages have no usage", "mask": "tau2 records no token ids",
+        "response_length": "the messages have no usage",
     },
     split=_simulations,
     own=frozenset({"reward_info", "reward", "traj", "info", "ticks"}),

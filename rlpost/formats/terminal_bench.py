@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Field, Format
-from rlpost.formats.calls import FAILURES
+from rlpost.formats.calls import FAILURES, seconds_of
 from rlpost.formats.containers import JSON
+from rlpost.formats.fields import no_token_roles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,13 +42,6 @@ def _failure(trial: Record) -> str | None:
     return None if scored and mode in {*_NONE, *_LIMITS} else mode or "no result"
 
 
-def _seconds(trial: Record) -> float | None:
-    start, end = trial.find("agent_started_at"), trial.find("agent_ended_at")
-    if not start or not end:
-        return None
-    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
-
-
 FORMAT = Format(
     name="terminal-bench",
     title="terminal-bench 1 results.json of a run or a trial",
@@ -61,11 +54,13 @@ FORMAT = Format(
         "truncated": Field("failure_mode", lambda trial: trial.find("failure_mode") in _LIMITS),
         "response_length": Field("total_output_tokens", lambda trial: trial.find(
             "total_output_tokens") or None),
-        "seconds": Field("agent_started_at and agent_ended_at", _seconds),
+        "seconds": Field("agent_started_at and agent_ended_at", lambda trial: seconds_of(
+            trial, "agent_started_at", "agent_ended_at")),
     },
     missing_roles={
+        **no_token_roles("terminal-bench"),
         "failure": "", "batch": "terminal-bench does not train",
-        "response_length": "the agent counted no tokens", "mask": "no token ids are recorded",
+        "response_length": "the agent counted no tokens",
     },
     split=_trials,
     part_of=run_of,

@@ -101,6 +101,8 @@ FORMAT = Format(
         "step": "the folder, step_N",
     },
     missing_roles={
+        **dict.fromkeys(("log_probs", "old_log_probs", "ref_log_probs", "values"),
+                        "verifiers does not train"),
         "mask": "an evaluation records no token ids", "batch": "an evaluation has no steps",
         "infer_log_probs": "an evaluation records no log-probs", "failure": "", "domain": "",
         "truncated": "older versions do not record why a rollout ended",

@@ -140,7 +140,7 @@ MISSING = {
     "nemo_rl": (lambda one: one.pop("token_loss_mask"), "line 2: no field `token_loss_mask`"),
     "prime_rl_traces": (
         lambda one: one["traces"][0]["nodes"][1].pop("mask"),
-        "line 2, trace 0, node 1: no field `mask`",
+        "line 2, traces 0, node 1: no field `mask`",
     ),
     "prime_rl_tokens": (lambda one: one.pop("trainer_logprobs"), "no field `trainer_logprobs`"),
     "roll_rollout": (lambda one: one.pop("scores"), "line 2, response 0: no field `scores`"),
@@ -154,7 +154,7 @@ NESTED = {
     ),
     "prime_rl_traces": (
         lambda one: one["traces"][0].update(nodes={"0": {}}),
-        "line 2, trace 0: `nodes` is an object",
+        "line 2, traces 0: `nodes` is an object",
     ),
     "prime_rl_tokens": (
         lambda one: one.update(loss_mask=[[True], [False]]),
@@ -171,7 +171,7 @@ NAN = {
     ),
     "prime_rl_traces": (
         lambda one: one["traces"][0]["nodes"][0]["token_ids"].append(float("nan")),
-        "line 2, trace 0, node 0",
+        "line 2, traces 0, node 0",
     ),
     "prime_rl_tokens": (
         lambda one: one["loss_mask"].__setitem__(0, float("nan")),
