@@ -21,7 +21,7 @@ from sqlglot.tokens import Tokenizer, TokenType  # type: ignore[attr-defined]
 from rlpost.errors import UsageError, no_such
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 
 Node = Any
@@ -30,28 +30,50 @@ Kind = Literal["number", "text", "bool", "any"]
 """What a part of a condition is; a column is of any kind until its values are known."""
 
 
-class _RowFunction(NamedTuple):
-    """A function of one row."""
+class _Form(NamedTuple):
+    """An operator or a function of one row."""
 
     takes: Kind
+    """The kind of its parts; `any` if all are of one kind."""
     gives: Kind
+    """The kind of its value; `any` is that of its parts."""
     most: int
-    """Arguments; all of them are needed but for `coalesce`."""
-    build: Callable[..., pl.Expr]
+    """Parts; all of them are needed but for `coalesce`."""
+    build: Callable[..., Any]
 
 
 FUNCTIONS = {
-    "abs": _RowFunction("number", "number", 1, lambda x: x.abs()),
-    "ceil": _RowFunction("number", "number", 1, lambda x: x.cast(pl.Float64).ceil()),
-    "floor": _RowFunction("number", "number", 1, lambda x: x.cast(pl.Float64).floor()),
-    "sqrt": _RowFunction("number", "number", 1, lambda x: x.cast(pl.Float64).sqrt().fill_nan(None)),
-    "lower": _RowFunction("text", "text", 1, lambda x: x.str.to_lowercase()),
-    "upper": _RowFunction("text", "text", 1, lambda x: x.str.to_uppercase()),
-    "length": _RowFunction("text", "number", 1, lambda x: x.str.len_chars().cast(pl.Int64)),
-    "contains": _RowFunction("text", "bool", 2, lambda x, y: x.str.contains(y, literal=True)),
-    "starts_with": _RowFunction("text", "bool", 2, lambda x, y: x.str.starts_with(y)),
-    "ends_with": _RowFunction("text", "bool", 2, lambda x, y: x.str.ends_with(y)),
-    "coalesce": _RowFunction("any", "any", 16, pl.coalesce),
+    "abs": _Form("number", "number", 1, lambda x: x.abs()),
+    "ceil": _Form("number", "number", 1, lambda x: x.cast(pl.Float64).ceil()),
+    "floor": _Form("number", "number", 1, lambda x: x.cast(pl.Float64).floor()),
+    "sqrt": _Form("number", "number", 1, lambda x: x.cast(pl.Float64).sqrt().fill_nan(None)),
+    "lower": _Form("text", "text", 1, lambda x: x.str.to_lowercase()),
+    "upper": _Form("text", "text", 1, lambda x: x.str.to_uppercase()),
+    "length": _Form("text", "number", 1, lambda x: x.str.len_chars().cast(pl.Int64)),
+    "contains": _Form("text", "bool", 2, lambda x, y: x.str.contains(y, literal=True)),
+    "starts_with": _Form("text", "bool", 2, lambda x, y: x.str.starts_with(y)),
+    "ends_with": _Form("text", "bool", 2, lambda x, y: x.str.ends_with(y)),
+    "coalesce": _Form("any", "any", 16, pl.coalesce),
+}
+_OPERATORS: dict[type, _Form] = {
+    exp.EQ: _Form("any", "bool", 2, operator.eq),
+    exp.NEQ: _Form("any", "bool", 2, operator.ne),
+    exp.GT: _Form("any", "bool", 2, operator.gt),
+    exp.GTE: _Form("any", "bool", 2, operator.ge),
+    exp.LT: _Form("any", "bool", 2, operator.lt),
+    exp.LTE: _Form("any", "bool", 2, operator.le),
+    exp.Between: _Form("any", "bool", 3, lambda x, low, high: (low <= x) & (x <= high)),
+    exp.And: _Form("bool", "bool", 0, lambda *parts: _balanced(operator.and_, parts)),
+    exp.Or: _Form("bool", "bool", 0, lambda *parts: _balanced(operator.or_, parts)),
+    exp.Not: _Form("bool", "bool", 1, operator.invert),
+    exp.Neg: _Form("number", "number", 1, operator.neg),
+    exp.Add: _Form("number", "number", 2, operator.add),
+    exp.Sub: _Form("number", "number", 2, operator.sub),
+    exp.Mul: _Form("number", "number", 2, operator.mul),
+    exp.Div: _Form("number", "number", 2, lambda a, b: pl.when(b != 0).then(a / b)),
+    exp.Mod: _Form(
+        "number", "number", 2, lambda a, b: pl.when(b != 0).then(a.abs() % b.abs() * a.sign())
+    ),
 }
 ALLOWED = (
     "comparisons, and, or, not, in (...), between, is null, like, + - * / %, names of columns, "
@@ -63,17 +85,6 @@ _WORDS = {
     TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER,
 }  # fmt: skip
 """The words of conditions. Others, such as `group` or `values`, are names of columns."""
-_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
-    exp.EQ: operator.eq, exp.NEQ: operator.ne, exp.GT: operator.gt, exp.GTE: operator.ge,
-    exp.LT: operator.lt, exp.LTE: operator.le,
-}  # fmt: skip
-_ARITHMETIC: dict[type, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
-    exp.Add: operator.add,
-    exp.Sub: operator.sub,
-    exp.Mul: operator.mul,
-    exp.Div: lambda a, b: pl.when(b != 0).then(a / b),
-    exp.Mod: lambda a, b: pl.when(b != 0).then(a.abs() % b.abs() * a.sign()),
-}
 _PARTS = {"this", "expression", "expressions", "low", "high"}
 """The parts of nodes that are built. A node with another part is not allowed."""
 NAMES: dict[Kind, str] = {"number": "number", "text": "text", "bool": "truth value"}
@@ -125,12 +136,9 @@ class Condition:
 
     def __post_init__(self) -> None:
         try:
-            self._tree = self._parsed()
-            built = self._build(self._tree, 0)
-            self._need(built, self._tree, "bool")
+            (self.value,), _ = self._parts([self._parsed()], "bool", -1)
         except RecursionError:
             raise self._not_allowed("it is nested too deeply") from None
-        self.value = built.value
 
     def column(self, name: str) -> str:
         """Return the name of a column for polars, which takes some names for patterns."""
@@ -167,13 +175,6 @@ class Condition:
         part = part if len(part) <= _SHOWN else f"{part[:_SHOWN]}..."
         return self._not_allowed(f"`{part}` is not allowed")
 
-    def _need(self, built: Built, node: Node, kind: Kind) -> None:
-        """Note that columns are of a kind; raise UsageError if another part is of another one."""
-        if built.kind == "any":
-            self._set_kind(node, kind)
-        elif kind not in ("any", built.kind):
-            raise self._other_kind(node, built.kind, kind)
-
     def _set_kind(self, node: Node, kind: Kind) -> None:
         """Note the kind of a column, or of those of `coalesce`."""
         node = _bare(node)
@@ -189,117 +190,96 @@ class Condition:
         return self._not_allowed(problem)
 
     def _build(self, node: Node, depth: int) -> Built:
+        """Build a part of the tree."""
+        node = _bare(node)
         if depth > _DEEPEST:
             raise self._not_allowed("it is nested too deeply")
         if (constant := _constant(node)) is not None:
             return Built(pl.lit(constant), _kind(constant))
-        if isinstance(node, exp.Paren | exp.Column | exp.Anonymous):
-            return self._build_primary(node, depth)
+        if (name := _column(node)) is not None:
+            self.names += [name] if name not in self.names else []
+            return Built(pl.col(self.column(name)), "any")
+        if isinstance(node, exp.Anonymous):
+            return self._call(node, depth)
         parts = _PARTS | {"negate"} if isinstance(node, exp.Like | exp.ILike) else _PARTS
         if any(value for name, value in node.args.items() if name not in parts):
             raise self._unknown(node)
-        if isinstance(node, exp.Neg):
-            return Built(-self._built(node.this, "number", depth), "number")
-        if build := _ARITHMETIC.get(type(node)):
-            sides = (self._built(side, "number", depth) for side in (node.left, node.right))
-            return Built(build(*sides), "number")
-        return Built(self._build_test(node, depth), "bool")
+        if form := _OPERATORS.get(type(node)):
+            return self._formed(form, _operands(node), depth)
+        return Built(self._words(node, depth), "bool")
 
-    def _build_test(self, node: Node, depth: int) -> pl.Expr:
-        """Build what is true or false."""
-        if isinstance(node, exp.And | exp.Or):
-            parts = [self._built(part, "bool", depth) for part in node.flatten()]
-            return _balanced(operator.and_ if isinstance(node, exp.And) else operator.or_, parts)
-        if isinstance(node, exp.Not):
-            return ~self._built(node.this, "bool", depth)
-        if compare := _COMPARISONS.get(type(node)):
-            left, right = self._alike([node.left, node.right], depth)[0]
-            return compare(left, right)  # type: ignore[no-any-return]
-        if isinstance(node, exp.Between):
-            nodes = [node.this, node.args["low"], node.args["high"]]
-            value, low, high = self._alike(nodes, depth)[0]
-            return (low <= value) & (value <= high)
-        return self._build_in(node, depth) if isinstance(node, exp.In) else self._words(node, depth)
-
-    def _words(self, node: Node, depth: int) -> pl.Expr:
-        """Build `is null`, `is true`, `is false` and `like`."""
-        if isinstance(node, exp.Is):
-            built, right = self._build(node.this, depth + 1), node.expression
-            if isinstance(right, exp.Null):
-                return built.value.is_null()
-            if isinstance(right, exp.Boolean):
-                self._need(built, node.this, "bool")
-                return built.value.eq_missing(pl.lit(bool(right.this)))
-        if isinstance(node, exp.Like | exp.ILike):
-            pattern = _constant(node.expression)
-            if isinstance(pattern, str):
-                case = "(?is)" if isinstance(node, exp.ILike) else "(?s)"
-                text = self._built(node.this, "text", depth)
-                found = text.str.contains(f"{case}^{_like(pattern)}$")
-                return ~found if node.args.get("negate") else found
-        raise self._unknown(node)
-
-    def _build_in(self, node: exp.In, depth: int) -> pl.Expr:
-        values = [_constant(one) for one in node.expressions]
-        value = self._build(node.this, depth + 1)
-        if not values or None in values or len({_kind(one) for one in values}) > 1:
-            raise self._unknown(node)
-        self._same_kind([value.kind, _kind(values[0])])
-        if isinstance(values[0], str):
-            return value.value.is_in(values)
-        if len(values) > _MOST_NUMBERS:
-            raise self._not_allowed(f"`in` has more than {_MOST_NUMBERS:,} numbers")
-        return _balanced(operator.or_, [value.value == one for one in values])
-
-    def _build_primary(self, node: Node, depth: int) -> Built:
-        """Build a column, a call, or what is in parentheses."""
-        if isinstance(node, exp.Paren):
-            return self._build(node.this, depth + 1)
-        if isinstance(node, exp.Anonymous):
-            return self._build_call(node, depth)
-        name = _column(node)
-        if name is None:
-            raise self._unknown(node)
-        if name not in self.names:
-            self.names.append(name)
-        return Built(pl.col(self.column(name)), "any")
-
-    def _build_call(self, node: exp.Anonymous, depth: int) -> Built:
+    def _call(self, node: exp.Anonymous, depth: int) -> Built:
+        """Build a call of a function."""
         if not isinstance(node.this, str):  # in quotes
             raise self._unknown(node)
-        function = FUNCTIONS.get(node.this.lower())
-        if function is None:
+        name, arguments = node.this.lower(), node.expressions
+        if (function := FUNCTIONS.get(name)) is None:
             text = f"{self.label} {self.text}: {node.this}(...) is not a function of one row"
-            names = f"allowed are {ALLOWED}"
-            raise UsageError(no_such(text, node.this.lower(), FUNCTIONS, names))
-        arguments = node.expressions
-        least = 1 if function.most > 2 else function.most  # noqa: PLR2004 - coalesce
+            raise UsageError(no_such(text, name, FUNCTIONS, f"allowed are {ALLOWED}"))
+        least = 1 if name == "coalesce" else function.most
         if not least <= len(arguments) <= function.most:
             raise self._not_allowed(f"{node.this}(...) has {len(arguments)} arguments")
+        built = self._formed(function, arguments, depth)
         if function.takes == "any":
-            values, kind = self._alike(arguments, depth)
             for argument in arguments:
-                self._set_kind(argument, kind)
-            return Built(function.build(*values), kind)
-        values = [self._built(one, function.takes, depth) for one in arguments]
-        return Built(function.build(*values), function.gives)
+                self._set_kind(argument, built.kind)
+        return built
 
-    def _built(self, node: Node, kind: Kind, depth: int) -> pl.Expr:
-        """Build a part that is of a kind."""
-        built = self._build(node, depth + 1)
-        self._need(built, node, kind)
-        return built.value
+    def _formed(self, form: _Form, nodes: Sequence[Node], depth: int) -> Built:
+        values, kind = self._parts(nodes, form.takes, depth)
+        return Built(form.build(*values), kind if form.gives == "any" else form.gives)
 
-    def _alike(self, nodes: Sequence[Node], depth: int) -> tuple[list[pl.Expr], Kind]:
-        """Build parts of one kind, which is that of those that tell."""
+    def _parts(self, nodes: Sequence[Node], kind: Kind, depth: int) -> tuple[list[pl.Expr], Kind]:
+        """Build parts of a kind, or all of the same one; return them and that kind.
+
+        Columns need a kind that is named; what is compared tells nothing of an unsigned column.
+        """
         built = [self._build(node, depth + 1) for node in nodes]
-        return [one.value for one in built], self._same_kind(one.kind for one in built)
-
-    def _same_kind(self, kinds: Iterable[Kind]) -> Kind:
-        known = sorted({*kinds} - {"any"})
-        if len(known) > 1:
+        known = sorted({part.kind for part in built} - {"any"})
+        if kind == "any" and len(known) > 1:
             raise self._not_allowed(f"a {NAMES[known[0]]} is compared with a {NAMES[known[1]]}")
-        return known[0] if known else "any"
+        for node, part in zip(nodes, built, strict=True) if kind != "any" else ():
+            if part.kind == "any":
+                self._set_kind(node, kind)
+            elif part.kind != kind:
+                raise self._other_kind(node, part.kind, kind)
+        return [part.value for part in built], known[0] if kind == "any" and known else kind
+
+    def _words(self, node: Node, depth: int) -> pl.Expr:
+        """Build `is null`, `is true`, `is false`, `in` and `like`."""
+        if isinstance(node, exp.In):
+            return self._in(node, depth)
+        other = getattr(node, "expression", None)
+        if isinstance(node, exp.Is) and isinstance(other, exp.Null):
+            return self._build(node.this, depth + 1).value.is_null()
+        if isinstance(node, exp.Is) and isinstance(other, exp.Boolean):
+            (value,), _ = self._parts([node.this], "bool", depth)
+            return value.eq_missing(pl.lit(bool(other.this)))
+        if isinstance(node, exp.Like | exp.ILike) and isinstance(_constant(other), str):
+            (text,), _ = self._parts([node.this], "text", depth)
+            case = "(?is)" if isinstance(node, exp.ILike) else "(?s)"
+            matches = text.str.contains(f"{case}^{_like(str(_constant(other)))}$")
+            return ~matches if node.args.get("negate") else matches
+        raise self._unknown(node)
+
+    def _in(self, node: exp.In, depth: int) -> pl.Expr:
+        values = [_constant(part) for part in node.expressions]
+        if not values or None in values or len({*map(_kind, values)}) > 1:
+            raise self._unknown(node)
+        (value, *_), kind = self._parts([node.this, *node.expressions[:1]], "any", depth)
+        if kind == "text":
+            return value.is_in(values)
+        if len(values) > _MOST_NUMBERS:
+            raise self._not_allowed(f"`in` has more than {_MOST_NUMBERS:,} numbers")
+        return _balanced(operator.or_, [value == number for number in values])
+
+
+def _operands(node: Node) -> list[Node]:
+    """Return the parts of an operator."""
+    if isinstance(node, exp.And | exp.Or):
+        return [*node.flatten()]
+    names = ("this", "low", "high") if isinstance(node, exp.Between) else ("this", "expression")
+    return [node.args[name] for name in names if node.args.get(name) is not None]
 
 
 def _bare(node: Node) -> Node:
