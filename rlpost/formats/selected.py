@@ -55,35 +55,33 @@ def select_rows(paths: Sequence[PathText], where: Where, folder: Path, but: Path
     """
     selected: list[PathText] = []
     names: dict[str, str] = {}
-    rows: dict[str, Rows] = {}
+    numbers: dict[str, Rows] = {}
     find_inputs(paths)  # raises for outputs of one name
     seen: set[object] = set()
     for number, path in enumerate(paths):
         if but in Path(str(path)).parents:
             selected.append(path)
             continue
-        files = [one for one in find_inputs([path]) if one.path.resolve() not in seen]
+        files = [file for file in find_inputs([path]) if file.path.resolve() not in seen]
         if not files:
             continue
-        seen |= {one.path.resolve() for one in files}
+        seen |= {file.path.resolve() for file in files}
         source = Source(files)
-        found = matching_rows(source, where, resolve_input(source, where.chosen).columns)
-        if all(len(own) == footer.num_rows
-               for own, footer in zip(found, source.footers, strict=True)):  # fmt: skip
+        matches = matching_rows(source, where, resolve_input(source, where.chosen).columns)
+        if sum(map(len, matches)) == source.rows:
             selected.append(path)
             continue
         top = folder / str(number)
         names[str(top)] = str(path)
-        for i, own in enumerate(found):
-            if len(own):
-                target = top / source.files[i].relative
-                rows[str(target)] = own
-                names[str(target)] = str(source.files[i].path)
-                _write(source, i, own, target)
-        single = len(source.files) == 1 and parse_path(path).is_file()
-        if any(map(len, found)):
-            selected.append(str(top / source.files[0].relative) if single else str(top))
-    return InputPaths(selected, names, rows)
+        for i, rows in enumerate(matches):
+            if len(rows):
+                target = top / files[i].relative
+                numbers[str(target)], names[str(target)] = rows, str(files[i].path)
+                _write(source, i, rows, target)
+        single = len(files) == 1 and parse_path(path).is_file()
+        if any(map(len, matches)):
+            selected.append(str(top / files[0].relative) if single else str(top))
+    return InputPaths(selected, names, numbers)
 
 
 def matching_rows(
@@ -92,7 +90,7 @@ def matching_rows(
     roles: Mapping[str, str],
     computed: Mapping[str, Callable[[], Numbers]] = MappingProxyType({}),
 ) -> list[Rows]:
-    """Return the numbers of the rows of each file that match.
+    """Return the numbers of the rows of each file that match, and count them.
 
     Args:
         source: the input.
@@ -104,12 +102,12 @@ def matching_rows(
     Raises:
         UsageError, DataError, ReadWriteError: as `select_rows`.
     """
-    nested = {one.name for schema in source.schemas for one in schema
-              if pa.types.is_nested(one.type)}  # fmt: skip
-    own = [name for name in source.columns if not (name in computed and name in nested)]
+    types = [column for schema in source.schemas for column in schema]
+    lists = {column.name for column in types if pa.types.is_nested(column.type)}
     columns: dict[str, str] = {}
     numbers: dict[str, pl.Series] = {}
-    for name, column in where.columns(own, roles).items():
+    of_scalars = [name for name in source.columns if not (name in computed and name in lists)]
+    for name, column in where.columns(of_scalars, roles).items():
         if column is not None:
             columns[name] = column
         elif name in computed:
@@ -122,40 +120,19 @@ def matching_rows(
         else:
             raise where.unknown(name, {*source.columns, *roles, *computed}, source.name)
     groups = {role: roles[role] for role in where.group_roles if role in roles}
-    return [_matching(source, i, columns, numbers, groups, where) for i in range(len(source.files))]
-
-
-def _matching(
-    source: Source,
-    file: int,
-    columns: Mapping[str, str],
-    numbers: Mapping[str, pl.Series],
-    groups: Mapping[str, str],
-    where: Where,
-) -> Rows:
-    """Return the numbers of the rows of a file that match, and count them.
-
-    Args:
-        source: the input.
-        file: its number.
-        columns: name in the condition -> column.
-        numbers: name in the condition -> values of all rows of the input.
-        groups: role -> column, of those that name a prompt group.
-        where: the condition.
-    """
-    path, parts = str(source.files[file].path), [np.zeros(0, np.int64)]
     read = sorted({*columns.values(), *groups.values()})
-    for chunk in source.read_file(file, read, _ROWS, ""):
-        first, table = chunk.first_row, chunk.table
-        begin = source.first_rows[file] + first
+    matches: list[list[Rows]] = [[np.zeros(0, np.int64)] for _ in source.files]
+    for chunk in source.read(read, _ROWS, ""):
+        first, table, path = chunk.first_row, chunk.table, str(source.files[chunk.file].path)
+        begin = source.first_rows[chunk.file] + first
         values = {name: own[begin : begin + table.num_rows] for name, own in numbers.items()}
         for name, column in columns.items():
             place = CellLocation(path, first, column)
             values[name] = where.values(name, table.column(column), place)
         kept = where.matching(values)
         where.count(kept, {role: table.column(column) for role, column in groups.items()})
-        parts.append(first + np.flatnonzero(kept))
-    return np.concatenate(parts)
+        matches[chunk.file].append(first + np.flatnonzero(kept))
+    return [np.concatenate(parts) for parts in matches]
 
 
 def _write(source: Source, file: int, rows: Rows, target: Path) -> None:
@@ -163,7 +140,7 @@ def _write(source: Source, file: int, rows: Rows, target: Path) -> None:
     footer, schema = source.footers[file], source.schemas[file]
     starts = np.cumsum([0, *(footer.row_group(i).num_rows for i in range(footer.num_row_groups))])
     groups = {*(np.searchsorted(starts, rows, side="right") - 1).tolist()}
-    sized_by = next((one.name for one in schema if is_list(one.type)), "")
+    sized_by = next((column.name for column in schema if is_list(column.type)), "")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with (
@@ -176,7 +153,7 @@ def _write(source: Source, file: int, rows: Rows, target: Path) -> None:
                 own = rows[np.searchsorted(rows, first) : np.searchsorted(rows, first + count)]
                 if len(own):
                     tables.append(chunk.table.take(pa.array(own - first)))
-                if sum(one.nbytes for one in tables) >= _GROUP_BYTES:
+                if sum(table.nbytes for table in tables) >= _GROUP_BYTES:
                     _write_group(writer, tables)
             _write_group(writer, tables)
     except OSError as error:
