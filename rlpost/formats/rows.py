@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_ROWS = 4096
-MOST_BYTES = 32 << 20
+MOST_BYTES = 4 << 20
 """A table ends with the row that reaches either limit."""
 JSON = pa.large_binary()
 """The type of a column whose values are of several types, objects or lists of lists: JSON texts."""
