@@ -22,7 +22,7 @@ from rlpost.formats.rows import Fields, tables
 from rlpost.io.arrow import CellLocation
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
-from rlpost.recipe.roles import ROLES, TOKEN_IDS, resolve
+from rlpost.recipe.roles import ROLES, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -251,8 +251,6 @@ def _sized_by(schema: pa.Schema, binding: Binding) -> str:
     lists = (name.partition(".")[0] for role, name in names if is_list_role(role))
     return next((name for name in lists if name in schema.names), schema.names[0])
 
-
-_ROLES = tuple(role for role in ROLES if role not in TOKEN_IDS)
 
 JSONL = Format(
     name="jsonl",

@@ -31,21 +31,6 @@ if TYPE_CHECKING:
 
 
 _LARGE, _COPIES = 1 << 20, 4  # bytes of a vector, and how often it is in memory
-MOST_TOKENS = 1 << 27
-"""Of one response: more than any model produces; 128 MB of mask."""
-
-
-def check_token_count(where: str, name: str, length: int) -> int:
-    """Return a length that a record contains, before memory is allocated for it.
-
-    Raises:
-        DataError: it is negative or more than MOST_TOKENS.
-    """
-    if not 0 <= length <= MOST_TOKENS:
-        raise DataError(
-            f"{where}: {name} is {length}; a response has from 0 to {MOST_TOKENS:,} tokens"
-        )
-    return length
 
 
 def response_start(mask: NDArray[np.uint8]) -> int:

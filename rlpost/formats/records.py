@@ -165,11 +165,6 @@ class Record:
         """Return an object inside this record, as a record of the same file."""
         return Record(f"{self.where}, {place}", fields, self.file)
 
-    @property
-    def position(self) -> Record:
-        """Return the record without its fields."""
-        return Record(self.where, {}, self.file)
-
     def error(self, name: str, value: object, needed: str) -> DataError:
         """Return the error for a field of the wrong type."""
         return DataError(f"{self.where}: `{name}` is {describe(value)}; {needed} is needed")
