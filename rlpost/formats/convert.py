@@ -15,7 +15,6 @@ from rlpost.formats import format_named
 from rlpost.formats.base import ReadOptions, ReadStats
 from rlpost.formats.dumps import (
     Dump,
-    FoundDumps,
     check_options,
     common_format,
     dump_reader,
@@ -113,7 +112,7 @@ def _convert(
         },
         "missing_roles": dict(missing_roles(dump_format, columns)),
         "note": "" if exported else dump_format.note,
-        **(_proposed(found) if found.proposal else {}),
+        **({"proposed": found.proposal.as_json()} if found.proposal else {}),
         "nonfinite": (nonfinite := _nonfinite(files)),
         "warnings": [
             *options.stats.warnings,
@@ -128,16 +127,6 @@ def _convert(
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
-
-
-def _proposed(found: FoundDumps) -> Json:
-    """Return what was proposed for dumps of an unknown format, and the command that states it."""
-    proposal, names = found.proposal, found.dumps[0].format.name
-    assert proposal is not None
-    stated = {"rows": proposal.rows, "map": dict(proposal.map), "group_size": proposal.group_size}
-    command = proposal.command([dump.path for dump in found.dumps], names)
-    roles = {"text": proposal.text, "roles": dict(proposal.roles)}
-    return {"proposed": {**roles, **stated, "command": command}}
 
 
 def _nonfinite(files: Sequence[CanonicalFile]) -> dict[str, dict[str, int]]:

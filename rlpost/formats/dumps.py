@@ -122,6 +122,8 @@ class FoundDumps:
     dumps: list[Dump] = field(default_factory=list)
     skipped: list[Path] = field(default_factory=list)
     """Files of directories whose format is unknown."""
+    inputs: list[str] = field(default_factory=list)
+    """The paths, directories and globs that they are of."""
     proposal: Proposal | None = None
     """How dumps of an unknown format are read."""
 
@@ -130,6 +132,7 @@ class FoundDumps:
         paths = {dump.path.resolve() for dump in self.dumps}
         self.dumps += [dump for dump in other.dumps if dump.path.resolve() not in paths]
         self.skipped += other.skipped
+        self.inputs += other.inputs
 
     def proposed(self, options: ReadOptions) -> ReadOptions:
         """Return the options by which dumps of an unknown format are read; others unchanged.
@@ -140,23 +143,22 @@ class FoundDumps:
             UsageError: their fields do not say what the reward is; or the user says that any file
                 is right, and no field has a name that says its role.
         """
-        unknown = [dump for dump in self.dumps if not dump.declared]
+        unknown, doubt = [dump for dump in self.dumps if not dump.declared], ""
+        if not unknown and _is_unnamed(self.dumps[0], options):
+            unknown, doubt = self.dumps[:1], "no field has a known name"
         if not unknown:
-            if _is_unnamed(self.dumps[0], options):
-                proposal = propose(sample_of([self.dumps[0].path]), options)
-                doubt = "no field has a known name"
-                raise _not_sure(self, replace(proposal, doubt=doubt), proposal.applied(options))
             return options
-        paths = [dump.path for dump in unknown]
-        proposal = self.proposal = propose(sample_of(paths), options)
-        options = proposal.applied(options)
-        if proposal.doubt:
-            doubt = f"the format is unknown, and {proposal.doubt}"
-            raise _not_sure(self, replace(proposal, doubt=doubt), options)
-        for dump in unknown if len(unknown) > 1 else ():
+        proposal = propose(sample_of([dump.path for dump in unknown]), options)
+        for dump in unknown if len(unknown) > 1 and not proposal.doubt else ():
             if not proposal.fits(sample_of([dump.path], 1)):
                 self.dumps.remove(dump)
                 self.skipped.append(dump.path)
+        stated = [str(dump.path) for dump in self.dumps] if self.skipped else self.inputs
+        proposal = replace(proposal, inputs=stated, source=self.dumps[0].format.name)
+        options, self.proposal = proposal.applied(options), proposal
+        if doubt or proposal.doubt:
+            doubt = doubt or f"the format is unknown, and {proposal.doubt}"
+            raise _not_sure(self.dumps, doubt, proposal, options)
         return options
 
 
@@ -166,25 +168,26 @@ def _is_unnamed(dump: Dump, options: ReadOptions) -> bool:
         return False
     container = container_of(dump.path)
     fields = container.first(dump.path, EVERYTHING) if container else {}
-    return (
-        bool(fields) and not resolve(fields, {}, "").columns and CANONICAL.keys().isdisjoint(fields)
-    )
+    named = resolve(fields, {}, "").columns.keys() | (CANONICAL.keys() & fields.keys())
+    return bool(fields) and not named
 
 
-def _not_sure(found: FoundDumps, proposal: Proposal, options: ReadOptions) -> UsageError:
+def _not_sure(
+    dumps: Sequence[Dump], doubt: str, proposal: Proposal, options: ReadOptions
+) -> UsageError:
     """Return the error that lists the fields and their likeliest roles, and a command that runs."""
-    first, *others = found.dumps
+    first, *others = dumps
     where = f"{first.path} and {len(others):,} more" if others else str(first.path)
     tip = "name the reward with --map reward=FIELD"
     if "reward" in proposal.roles:
-        tip = proposal.command([dump.path for dump in found.dumps], first.format.name)
+        tip = proposal.command
         try:
             for _ in islice(first.read(replace(options, stats=ReadStats())), 1):
                 pass
         except (DataError, UsageError) as error:
             tip = f"{tip}, once this is right: {error}"
     return UsageError(
-        f"{where}: {proposal.doubt}",
+        f"{where}: {doubt}",
         ErrorPart(f"fields (type, example: likeliest role): {proposal.listed}", tip=tip),
     )
 
@@ -204,7 +207,7 @@ def find_dumps(inputs: Sequence[PathText], dump_format: Format | None) -> FoundD
     """
     found = FoundDumps()
     for text in map(str, inputs):
-        found.add(_expand(text, dump_format))
+        found.add(replace(_expand(text, dump_format), inputs=[text]))
     return found
 
 
@@ -250,7 +253,7 @@ def _single(path: Path, dump_format: Format | None, relative: Path | None = None
         raise DataError(f"{path}: the file is empty, so there is nothing to convert")
     if dump_format is None and is_cut_archive(path):
         raise DataError(f"{path}: damaged: a zip archive whose end is missing; write it again")
-    if dump_format is None and not has_records(path):
+    if dump_format is None and not _has_records(path):
         raise UsageError(
             f"{path}: the format is unknown",
             tip="rlpost list dumps  # --from NAME of rlpost convert names it; jsonl and parquet, "
@@ -260,7 +263,7 @@ def _single(path: Path, dump_format: Format | None, relative: Path | None = None
     return Dump(path, dump_format or _generic(path), relative, declared=dump_format is not None)
 
 
-def has_records(path: Path) -> bool:
+def _has_records(path: Path) -> bool:
     """Return whether a file of an unknown format has records, which a proposal may read."""
     container = container_of(path)
     return container in (JSON, ZIP, PARQUET) and bool(container.first(path, EVERYTHING))
@@ -290,7 +293,7 @@ def _directory(
     paths = {dump.path for dump in found.dumps}
     found.dumps = [dump for dump in found.dumps if dump.owner not in paths]
     if not found.dumps and dump_format is None:
-        unknown = [file for file in found.skipped if has_records(file)]
+        unknown = [file for file in found.skipped if _has_records(file)]
         found.dumps = [
             Dump(file, _generic(file), file.relative_to(top), declared=False) for file in unknown
         ]

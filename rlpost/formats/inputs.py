@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,23 +11,22 @@ from typing import TYPE_CHECKING
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.formats import FORMATS, detect, format_named
+from rlpost.formats import FORMATS, format_named
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
-from rlpost.formats.containers import JSON, ZIP, container_of, is_dump_file
+from rlpost.formats.containers import JSON, container_of
 from rlpost.formats.dumps import (
     FoundDumps,
     check_options,
     common_format,
     dump_reader,
     find_dumps,
-    has_records,
     is_dump_table,
     write_dumps,
 )
 from rlpost.formats.exported import SUFFIX
-from rlpost.formats.proposal import Proposal, field_paths, sample_of
+from rlpost.formats.proposal import field_paths, sample_of
 from rlpost.formats.writer import CanonicalFile, missing_roles
-from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
+from rlpost.io.input_paths import UNDECLARED, Declaration, InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.outputs import OutputFile, publish_files
 from rlpost.io.parquet.column_names import first_table
@@ -45,7 +43,7 @@ from rlpost.io.stores import HTTP_SCHEMES
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -60,23 +58,6 @@ JOINED = "dumps.parquet"
 """The name of the temporary file for several dumps that are one input."""
 
 
-@dataclass(frozen=True)
-class Declaration:
-    """What a user says about dumps that are inputs; their fields may say it, too."""
-
-    source: str | None = None
-    """The name of their format."""
-    rows: str | None = None
-    group_size: int | None = None
-    map: Mapping[str, str] = field(default_factory=dict)
-    """Role -> field of a dump, or column of any input."""
-
-    @property
-    def of_dumps(self) -> bool:
-        """Whether it is about dumps alone, so that Parquet is read as one, too."""
-        return bool(self.source or self.rows or self.group_size)
-
-
 @contextmanager
 def canonical_inputs(
     paths: Sequence[PathText],
@@ -85,7 +66,7 @@ def canonical_inputs(
     overwrite: bool = True,
     note: Callable[[str], None] = lambda _: None,
     where: Where | None = None,
-    declared: Declaration = Declaration(),
+    declared: Declaration = UNDECLARED,
 ) -> Iterator[InputPaths]:
     """Yield inputs of any kind as paths of Parquet files, which exist until the block ends.
 
@@ -135,30 +116,21 @@ def canonical_inputs(
 
 
 def dumps_of(path: PathText, declared: Declaration) -> FoundDumps | None:
-    """Return the dumps of a local input; None for Parquet of responses, and what has no dump."""
+    """Return the dumps of an input; None for Parquet of responses, and for URLs of it.
+
+    Raises:
+        UsageError, ReadWriteError: as `find_dumps`.
+    """
     location = parse_path(path)
-    if isinstance(location, RemotePath):
+    if isinstance(location, RemotePath) or location.is_fifo() or location.is_char_device():
         return None
     source = format_named(declared.source) if declared.source else None
     table = first_table(path)
-    if table is not None and not is_dump_table(table) and source is None:
+    if source is None and table is not None and not is_dump_table(table):
         if not declared.of_dumps:
             return None
         source = FORMATS["parquet"]
-    is_pattern = not location.exists() and glob.has_magic(str(path))
-    if source is None and not is_pattern and location.is_file():
-        archive = container_of(location) is ZIP  # or a zip file of something else
-        unread = detect(location) is None and not has_records(location) if archive else False
-        if unread or not (is_dump_file(location) or table):
-            return None
-    if not location.exists() and not is_pattern:
-        return None
-    try:
-        return find_dumps([path], source)
-    except ReadWriteError:
-        if source is None and table is None:
-            return None  # which the reader of Parquet rejects
-        raise
+    return find_dumps([path], source)
 
 
 def _options(
@@ -172,16 +144,19 @@ def _options(
         UsageError: dumps of unknown format do not say what the reward is; or an option does not
             apply.
     """
-    found = FoundDumps([dump for _, one in inputs if one for dump in one.dumps])
+    found = FoundDumps()
+    for _, one in inputs:
+        found.add(one or FoundDumps())
     options = ReadOptions(
         declared.map, rows=declared.rows, group_size=declared.group_size, where=where
     )
     if not found.dumps:
         return replace(options, map={})
-    proposed = found.proposed(options)
-    paths = field_paths(sample_of([found.dumps[0].path], _FEW), declared.rows)
-    chosen = {x: path for x, path in declared.map.items() if path in {"none", *paths}}
-    options = proposed if found.proposal else replace(options, map=chosen)
+    options = found.proposed(options)
+    if found.proposal is None and declared.map:
+        paths = {"none", *field_paths(sample_of([found.dumps[0].path], _FEW), declared.rows)}
+        chosen = {role: path for role, path in declared.map.items() if path in paths}
+        options = replace(options, map=chosen)
     for _, one in inputs:
         if one is not None:
             one.dumps = [dump for dump in one.dumps if dump in found.dumps]
@@ -274,7 +249,8 @@ def converted_line(
         without = f", without columns of tokens{lengths}"
     without += f"; it has no {', '.join(missing)}" if missing else ""
     if found is not None and found.proposal is not None:
-        return proposed_lines(found.proposal, dumps, sum(file.rows for file in files))
+        count = counted(sum(file.rows for file in files), "response")
+        return f"{_range_of_paths(dumps)}: {count}, {found.proposal.lines}"
     note = f"\n  {dump_format.note}" if dump_format.note else ""
     several = f"{len(dumps)} dumps, read" if len(dumps) > 1 else "read"
     one_input = " as one input," if joined and len(dumps) > 1 else ""
@@ -282,13 +258,6 @@ def converted_line(
         f"{_range_of_paths(dumps)}: {several}{one_input} as {dump_format.name}, "
         f"{counted(sum(file.rows for file in files), 'response')}{without}{note}"
     )
-
-
-def proposed_lines(proposal: Proposal, dumps: Sequence[Dump], rows: int) -> str:
-    """Return what was proposed for dumps of an unknown format, and the command that states it."""
-    command = proposal.command([dump.path for dump in dumps], dumps[0].format.name)
-    count = counted(rows, "response")
-    return f"{_range_of_paths(dumps)}: {count}, as proposed: {proposal.text}\n  stated: {command}"
 
 
 def _range_of_paths(dumps: Sequence[Dump]) -> str:

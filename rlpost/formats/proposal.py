@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,18 +78,28 @@ class Proposal:
     fields: Sequence[FieldFacts] = ()
     doubt: str = ""
     """Why the proposal is not sure."""
+    inputs: Sequence[str] = ()
+    """The paths of the dumps, or of their folder, and the name of their format, as stated."""
+    source: str = ""
 
     @property
-    def options(self) -> list[str]:
-        """The options that state it."""
-        words = ["--rows", self.rows] if self.rows else []
+    def command(self) -> str:
+        """The command that states it."""
+        words = ["rlpost", "convert", *self.inputs, "OUT.parquet", "--from", self.source]
+        words += ["--rows", self.rows] if self.rows else []
         words += [x for role, path in self.map.items() for x in ("--map", f"{role}={path}")]
-        return words + (["--group-size", str(self.group_size)] if self.group_size else [])
+        words += ["--group-size", str(self.group_size)] if self.group_size else []
+        return shlex.join(words)
 
-    def command(self, inputs: Iterable[object], source: str) -> str:
-        """Return the command that states it, of a format that any file may have."""
-        words = ["rlpost", "convert", *map(str, inputs), "OUT.parquet", "--from", source]
-        return shlex.join([*words, *self.options])
+    def as_json(self) -> dict[str, Any]:
+        """Return what is proposed, and the command that states it."""
+        stated = {"rows": self.rows, "map": {**self.map}, "group_size": self.group_size}
+        return {**stated, "roles": {**self.roles}, "text": self.text, "command": self.command}
+
+    @property
+    def lines(self) -> str:
+        """What is proposed, and the command that states it, as two lines."""
+        return f"as proposed: {self.text}\n  stated: {self.command}"
 
     def applied(self, options: ReadOptions) -> ReadOptions:
         """Return the options with what is proposed."""
@@ -96,8 +107,10 @@ class Proposal:
 
     def fits(self, records: Sequence[Record]) -> bool:
         """Return whether records have the rows and the reward of the proposal."""
-        table = Table.of(records, self.rows)
-        return table is not None and self.roles.get("reward") in {None, *table.columns}
+        try:
+            return self.roles.get("reward") in {None, *Table.of(records, self.rows).columns}
+        except DataError:
+            return False
 
     @property
     def listed(self) -> str:
@@ -105,11 +118,6 @@ class Proposal:
         order = sorted(self.fields, key=lambda one: not one.role)
         more = f" and {len(order) - MOST_LISTED:,} more" if len(order) > MOST_LISTED else ""
         return ", ".join(map(str, order[:MOST_LISTED])) + more
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """The fields of the rows, and the objects that they are in."""
-        return _with_objects(x.path for x in self.fields)
 
     @property
     def text(self) -> str:
@@ -147,10 +155,13 @@ def propose(records: Sequence[Record], options: ReadOptions) -> Proposal:
         records: the sample.
         options: `rows`, `group_size` and the roles of `map` are the user's.
     """
-    places = [options.rows] if options.rows else [None, *_lists_within(records)]
-    tables = [table for table in (Table.of(records, place) for place in places) if table]
-    best = max(tables, key=lambda table: table.worth(options), default=Table(None, [], {}, set()))
-    return best.proposal(options)
+    if options.rows:
+        return Table.of(records, options.rows).proposal(options)
+    tables = [Table.of(records, None)]
+    for place in _lists_within(records):
+        with suppress(DataError):
+            tables.append(Table.of(records, place))
+    return max(tables, key=lambda table: table.worth(options)).proposal(options)
 
 
 @dataclass
@@ -166,15 +177,10 @@ class Table:
     _ranked: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, records: Sequence[Record], place: str | None) -> Table | None:
-        """Return the table of a place; None if no rows are there."""
-        try:
-            found = (
-                row for one in records for row in ([one] if place is None else one.rows(place))
-            )
-            rows = [*islice(found, MOST_ROWS)]
-        except DataError:
-            return None
+    def of(cls, records: Sequence[Record], place: str | None) -> Table:
+        """Return the table of a place; raise DataError if a record has no rows there."""
+        inside = (row for one in records for row in ([one] if place is None else one.rows(place)))
+        rows = [*islice(inside, MOST_ROWS)]
         columns: dict[str, list[Any]] = defaultdict(lambda: [None] * len(rows))
         outer: set[str] = set()
         for number, row in enumerate(rows):
@@ -188,7 +194,7 @@ class Table:
                         columns[path][number] = value
                         outer.add(path)
                 above = above.outer
-        return cls(place, rows, dict(columns), outer, len(records)) if rows else None
+        return cls(place, rows, dict(columns), outer, len(records))
 
     def ranked(self, role: str) -> list[tuple[float, str]]:
         """Return the fields that fit a role and what each is worth, the best first."""
@@ -254,16 +260,20 @@ class Table:
         chosen = {role: path for role, path in roles.items() if by_name.get(role) != path}
         unset = {"group"} if size else set[str]()
         unset |= {"response_length"} if any(x in roles for x in _LISTS) else set()
-        refused = {x: "none" for x in _JUDGED if x in by_name and x not in {*roles, *unset}}
+        unset |= {x for x, path in by_name.items() if x not in _JUDGED and self._readable(x, path)}
+        refused = {role: "none" for role in by_name if role not in {*roles, *stated, *unset}}
         mapped = {**stated, **chosen, **refused}
         return Proposal(self.place, roles, mapped, size, self._facts(roles), doubt)
 
+    def _readable(self, role: str, path: str) -> bool:
+        """Return whether a role that a name alone gives can be read of a field."""
+        types = {type(x) for x in self.columns.get(path, ()) if x is not None}
+        unfit: dict[str, set[type]] = {"number": {str, dict}, "tokens": {str, dict, int, float}}
+        return types.isdisjoint(unfit.get(kind_of(role), {list, dict}))
+
     def _by_name(self) -> dict[str, str]:
         """Return the roles that fields get by their names alone."""
-        plain = {x for x in self.columns if "." not in x} | {
-            x.partition(".")[0] for x in self.columns
-        }
-        return resolve(sorted(plain), {}, "").columns
+        return resolve(sorted({x.partition(".")[0] for x in self.columns}), {}, "").columns
 
     def _reward(self, names: list[str]) -> tuple[str | None, str]:
         """Return the field of the reward, and why that is not sure."""
@@ -271,7 +281,8 @@ class Table:
         if not names:
             return self._likely_reward(), "no field looks like a reward"
         first, *others = names
-        rivals = [x for x in others if ranks[x] == ranks[first] and not self._equal(x, first)]
+        alike = [x for x in others if ranks[x] == ranks[first]]
+        rivals = [x for x in alike if self.columns[x] != self.columns[first]]
         if rivals:
             return first, f"{' and '.join([first, *rivals])} look like rewards alike"
         if ranks[first] <= 2 and len(others):  # noqa: PLR2004 - by a part of the name alone
@@ -287,9 +298,6 @@ class Table:
             if own and several and _fits("reward", known, len(self.rows)):
                 return path
         return None
-
-    def _equal(self, path: str, other: str) -> bool:
-        return self.columns[path] == self.columns[other]
 
     def _group(self, names: list[str]) -> str | None:
         """Return the field of the group.
@@ -367,7 +375,7 @@ def _fits(role: str, known: Sequence[Any], rows: int) -> bool:
     }
     if role == "domain" and len({*map(str, known)}) > max(8, rows // 4):
         return False
-    if kind == "number" and 2 * len(known) <= rows:
+    if role == "reward" and 2 * len(known) <= rows:
         return False
     return types <= of_kind.get(role, of_kind.get(kind, {str, list, dict}))
 
@@ -380,8 +388,7 @@ def _with_objects(paths: Iterable[str]) -> frozenset[str]:
 
 def field_paths(records: Sequence[Record], rows: str | None) -> frozenset[str]:
     """Return the fields of the rows of records, and the objects that they are in."""
-    table = Table.of(records, rows)
-    return _with_objects(table.columns if table else ())
+    return _with_objects(Table.of(records, rows).columns)
 
 
 def _is_prompt(path: str) -> bool:
@@ -425,12 +432,8 @@ def _is_column(name: str, value: list[Any], fields: Mapping[str, Any]) -> bool:
     """Return whether a list has the rewards of responses that lists beside it have."""
     if worth("reward", name) < 5 or not all(isinstance(x, (int, float)) for x in value):  # noqa: PLR2004
         return False
-    beside = [
-        x
-        for key, x in fields.items()
-        if key != name and isinstance(x, list) and len(x) == len(value)
-    ]
-    return any(isinstance(x, (str, list, dict)) for y in beside for x in y[:1])
+    beside = (x for key, x in fields.items() if key != name and isinstance(x, list))
+    return any(isinstance(x[0], (str, list, dict)) for x in beside if len(x) == len(value))
 
 
 def _key(value: Any) -> bytes:
@@ -440,13 +443,9 @@ def _key(value: Any) -> bytes:
 def _size(value: Any) -> int:
     if isinstance(value, dict):
         return sum(map(_size, value.values()))
-    if isinstance(value, list):
-        return (
-            len(value)
-            if not value or not isinstance(value[0], (dict, list, str))
-            else sum(map(_size, value))
-        )
-    return len(value) if isinstance(value, str) else 1
+    if isinstance(value, list) and value and isinstance(value[0], (dict, list, str)):
+        return sum(map(_size, value))
+    return len(value) if isinstance(value, (str, list)) else 1
 
 
 def _type(value: Any) -> str:

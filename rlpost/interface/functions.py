@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from rlpost.display.reporter import Reporter, SilentReporter
 from rlpost.errors import UsageError, no_such
 from rlpost.interface.inputs import (
-    Dumps,
     Inputs,
     OpenInputs,
     condition,
@@ -29,7 +28,7 @@ from rlpost.interface.results import (
     Summary,
     Verification,
 )
-from rlpost.io.input_paths import without_paths
+from rlpost.io.input_paths import UNDECLARED, Declaration, without_paths
 from rlpost.io.memory_limit import limited_memory
 from rlpost.io.outputs import write_file
 from rlpost.pipeline.options import Options
@@ -100,16 +99,16 @@ def advantages(
 
     _check_recipe(recipe)
     options, recipe = options or Options(), recipe or Recipe()
-    kept, dumps = of_steps(steps, recipe, options), Dumps(source, rows, group_size)
+    kept = of_steps(steps, recipe, options)
+    declared = Declaration(source, rows, group_size, recipe.columns)
     if options.skip_existing:
-        if dumps != Dumps():
+        if declared.of_dumps:
             raise UsageError("--skip-existing excludes --from, --rows and --group-size, of dumps")
         paths = path_names(inputs, "skip_existing", "files with a size and a time of change")
         with _reporting(options, progress=progress) as run:
             return Summary(api.advantages(paths, output, recipe, run))
     with _opened(
-        inputs, output, options, where=kept, dumps=dumps, columns_map=recipe.columns,
-        progress=progress,
+        inputs, output, options, where=kept, declared=declared, progress=progress,
     ) as (own, run):  # fmt: skip
         recipe = recipe.model_copy(update={"columns": own.columns(recipe.columns)})
         if kept is not None:
@@ -246,8 +245,9 @@ def inspect(
     """
     from rlpost.analysis.inspect import facts  # noqa: PLC0415 - polars takes a while to import
 
-    kept, dumps = condition(where, columns_map), Dumps(source, rows, group_size)
-    with _opened(inputs, where=kept, dumps=dumps, columns_map=columns_map, progress=progress) as (
+    kept = condition(where, columns_map)
+    declared = Declaration(source, rows, group_size, columns_map or {})
+    with _opened(inputs, where=kept, declared=declared, progress=progress) as (
         own,
         run,
     ):
@@ -718,8 +718,7 @@ def _opened(
     options: Options | None = None,
     *,
     where: Where | None = None,
-    dumps: Dumps = Dumps(),  # noqa: B008 - frozen
-    columns_map: Mapping[str, str] | None = None,
+    declared: Declaration = UNDECLARED,
     progress: Progress,
 ) -> Iterator[tuple[OpenInputs, Options]]:
     """Yield the inputs as paths, and the options with a reporter; both until the block ends."""
@@ -731,8 +730,7 @@ def _opened(
             overwrite=run.overwrite,
             reporter=run.reporter,
             where=where,
-            dumps=dumps,
-            columns_map=columns_map,
+            declared=declared,
         ) as own,
     ):
         yield own, run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, Union
 import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, UsageError
-from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
+from rlpost.io.input_paths import UNDECLARED, Declaration, InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import ArrowStream, arrow_table, is_table
 from rlpost.io.parquet.column_names import first_table, is_canonical
@@ -56,15 +56,6 @@ class OpenInputs(InputPaths):
         return {**without_paths(found, self.names), "inputs": self.inputs} if self.names else found
 
 
-@dataclass(frozen=True)
-class Dumps:
-    """What the user says about inputs that are dumps."""
-
-    source: str | None = None
-    rows: str | None = None
-    group_size: int | None = None
-
-
 @contextmanager
 def open_inputs(
     inputs: Inputs,
@@ -73,8 +64,7 @@ def open_inputs(
     overwrite: bool = False,
     reporter: Reporter,
     where: Where | None = None,
-    dumps: Dumps = Dumps(),
-    columns_map: Mapping[str, str] | None = None,
+    declared: Declaration = UNDECLARED,
 ) -> Iterator[OpenInputs]:
     """Yield inputs as paths of Parquet files, which exist until the block ends.
 
@@ -87,8 +77,8 @@ def open_inputs(
         overwrite: whether the output may exist.
         reporter: gets the notes.
         where: which rows the paths have; None: all.
-        dumps: format, rows and groups of dumps; Parquet is read as a dump if anything is set.
-        columns_map: role to column, or field of a dump.
+        declared: what the user says about dumps; Parquet is read as one, too, if format, rows or
+            groups are set.
 
     Raises:
         UsageError: there is no input, or an input is neither a path nor a table.
@@ -101,16 +91,12 @@ def open_inputs(
         raise UsageError("-: rollouts are not read from standard input: name files")
     beside = None if output is None else parse_path(output)
     with table_paths(several) as tables:
-        plain = where is None and dumps == Dumps()
+        plain = where is None and not declared.of_dumps
         if plain and all(_is_canonical(one) for one in several if _is_path(one)):
             yield tables
             return
-        from rlpost.formats.inputs import (  # noqa: PLC0415 - imports all formats
-            Declaration,
-            canonical_inputs,
-        )
+        from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415 - imports all formats
 
-        declared = Declaration(dumps.source, dumps.rows, dumps.group_size, columns_map or {})
         with canonical_inputs(
             tables.paths, beside, overwrite=overwrite, note=reporter.note, where=where,
             declared=declared,

@@ -55,6 +55,28 @@ class InputPaths:
         return f"{found[1]}{self.row(path, int(found[2]))}"
 
 
+@dataclass(frozen=True)
+class Declaration:
+    """What the user says about inputs that are dumps; their contents may say it, too."""
+
+    source: str | None = None
+    """The name of their format."""
+    rows: str | None = None
+    """The list of the responses in a record."""
+    group_size: int | None = None
+    """Consecutive records per group."""
+    map: Mapping[str, str] = field(default_factory=dict)
+    """Role -> field of a dump, or column of any input."""
+
+    @property
+    def of_dumps(self) -> bool:
+        """Whether it is about dumps alone, so that Parquet is read as one, too."""
+        return bool(self.source or self.rows or self.group_size)
+
+
+UNDECLARED = Declaration()
+
+
 def without_paths(value: T, names: Mapping[str, str]) -> T:
     """Return a text, or all texts of a result, with names in place of temporary paths.
 

@@ -103,9 +103,7 @@ def test_lists_of_one_length_are_the_responses_of_a_record(tmp_path):
 def test_rows_without_a_key_are_blocks_of_their_record(tmp_path):
     records = [{"rollouts": [{"reward": 0.0}, {"reward": 1.0}]} for _ in range(3)]
     found = proposed(lines(tmp_path / "a.jsonl", records))
-    assert (found.rows, found.group_size, found.options) == (
-        "rollouts", 2, ["--rows", "rollouts", "--group-size", "2"],
-    )  # fmt: skip
+    assert (found.rows, found.group_size) == ("rollouts", 2)
     assert "group" not in found.roles
 
 
@@ -114,7 +112,8 @@ def test_values_decide_as_names_do(tmp_path):
         {
             "prompt": "", "task_name": f"t{i // 2}", "is_resolved": None if i == 3 else i % 2 == 0,
             "failure_mode": "unset" if i < 3 else "timeout", "score": "good", "domain": f"d{i}",
-            "logprobs": [-0.5, -0.1], "response_mask": [1, 1], "uid": i, "global_step": "first",
+            "logprobs": [-0.5, -0.1], "response_mask": [1, 1], "uid": i,
+            "difficulty": "easy", "global_step": "first",
         }
         for i in range(4)
     ]  # fmt: skip
@@ -123,7 +122,8 @@ def test_values_decide_as_names_do(tmp_path):
         "reward": "is_resolved", "group": "task_name", "mask": "response_mask",
         "infer_log_probs": "logprobs",
     }  # fmt: skip
-    assert found.map["domain"] == found.map["batch"] == "none"  # names that mislead
+    misleading = ("domain", "batch", "difficulty")  # by their names alone
+    assert {role for role, path in found.map.items() if path == "none"} == {*misleading}
 
 
 def test_what_is_proposed_is_read_and_stated(tmp_path):

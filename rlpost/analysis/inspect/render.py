@@ -103,7 +103,7 @@ def overview(facts: Facts) -> list[str]:
 
 
 def _counts(facts: Facts) -> list[str]:
-    """Return `512 responses`, `10,991 tokens (all policy)`, `64 groups of 8`, `4 steps`."""
+    """Return `512 responses`, `10,991 policy tokens`, `64 groups of 8 by prompt_id`, `4 steps`."""
     parts = [counted(facts.responses, facts.row_noun)]
     if facts.rollouts is not None:
         parts[0] += f" of {counted(facts.rollouts, 'rollout')}"
@@ -116,7 +116,8 @@ def _counts(facts: Facts) -> list[str]:
             text = counted(policy, "policy token")
         parts.append(text)
     if facts.whole("group_size")["count"]:
-        parts.append(sizes(facts))
+        keys = facts.prompt_groups
+        parts.append(f"{sizes(facts)} by {' and '.join(keys.by)}" if keys else sizes(facts))
     slices = {key: len(facts.labels(key)) for key in ("step", "domain")}
     return parts + [counted(count, key) for key, count in slices.items() if count]
 

@@ -16,7 +16,7 @@ from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import SummaryError, UsageError
 
 if TYPE_CHECKING:
-    from rlpost.interface.inputs import Dumps
+    from rlpost.io.input_paths import Declaration
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
@@ -114,9 +114,9 @@ def advantages(
         fail_on=fail_on,
     )  # fmt: skip
     if show_plan:
-        from rlpost.interface.inputs import Dumps  # noqa: PLC0415
+        from rlpost.io.input_paths import Declaration  # noqa: PLC0415
 
-        dumps = Dumps(source, rows, group_size)
+        dumps = Declaration(source, rows, group_size, recipe.columns)
         _show_plan(paths, recipe, run, steps, dumps, quiet=quiet, verbose=verbose)
         return
     check_summary(summary_json)
@@ -135,7 +135,7 @@ def advantages(
 
 
 def _show_plan(
-    paths: list[str], recipe: Recipe, run: Options, steps: str | None, dumps: Dumps,
+    paths: list[str], recipe: Recipe, run: Options, steps: str | None, dumps: Declaration,
     *, quiet: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Print what a run would compute."""
@@ -156,9 +156,7 @@ def _show_plan(
     target = None if len(paths) == 1 else parse_path(paths[-1])
     with (
         reporting(quiet=quiet) as reporter,
-        open_inputs(
-            inputs, reporter=reporter, where=kept, dumps=dumps, columns_map=recipe.columns
-        ) as opened,
+        open_inputs(inputs, reporter=reporter, where=kept, declared=dumps) as opened,
     ):
         recipe = recipe.model_copy(update={"columns": opened.columns(recipe.columns)})
         plan = api.plan(opened.paths, recipe)

@@ -229,13 +229,13 @@ def _show_responses(
     if options["row"] is not None:
         _check_unset("has no effect with --row, which names one row", where=where)
     from rlpost.analysis.responses import views  # noqa: PLC0415
-    from rlpost.interface.inputs import Dumps, condition, open_inputs  # noqa: PLC0415
+    from rlpost.interface.inputs import condition, open_inputs  # noqa: PLC0415
+    from rlpost.io.input_paths import Declaration  # noqa: PLC0415
 
-    columns_map, dumps = options["columns_map"], Dumps(**of_dumps)
+    columns_map = options["columns_map"]
+    dumps = Declaration(**of_dumps, map=columns_map)
     kept, reporter = condition(where, columns_map), SilentReporter(echo)
-    with open_inputs(
-        paths, reporter=reporter, where=kept, dumps=dumps, columns_map=columns_map
-    ) as opened:
+    with open_inputs(paths, reporter=reporter, where=kept, declared=dumps) as opened:
         options["columns_map"] = opened.columns(columns_map)
         if kept is not None:
             reporter.note(kept.line())
@@ -247,12 +247,13 @@ def _show_footer(
 ) -> None:
     """Print what footers have, without reading rows; print nothing if `prints` is None."""
     from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
-    from rlpost.interface.inputs import Dumps, open_inputs  # noqa: PLC0415
+    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
+    from rlpost.io.input_paths import Declaration  # noqa: PLC0415
 
-    dumps = Dumps(**of_dumps)
+    dumps = Declaration(**of_dumps, map=columns_map)
     with (
         reporting(bars=False) as reporter,
-        open_inputs(paths, reporter=reporter, dumps=dumps, columns_map=columns_map) as opened,
+        open_inputs(paths, reporter=reporter, declared=dumps) as opened,
     ):
         stored = facts.stored(opened.paths, columns_map=opened.columns(columns_map))
     if prints is not None:
