@@ -185,16 +185,11 @@ def _other_steps(output: AnyPath, target: ExportTarget, outputs: Sequence[AnyPat
 
 
 def _read(source: Source, held: ExportColumns) -> Iterator[Rows]:
-    """Yield the rows of the input, by the column with the most bytes."""
+    """Yield the rows of the input, in pieces by the longest lists, else by the largest column."""
     names = [*dict.fromkeys([*held.columns.values(), *held.others])]
-    sizes = Counter(dict.fromkeys(names, 0))
-    for footer in source.footers:
-        for group in map(footer.row_group, range(footer.num_row_groups)):
-            for chunk in map(group.column, range(group.num_columns)):
-                name = chunk.path_in_schema.partition(".")[0]
-                if name in sizes:
-                    sizes[name] += chunk.total_uncompressed_size
-    (largest, _), *_ = sizes.most_common(1)
+    lists = [column.name for column in held.schema if is_list(column.type)]
+    largest = max(lists, key=source.values_of, default="")
+    largest = largest or max(names, key=lambda name: source.bytes_of([name]))
     return read_rows(source, names, held.columns, CHUNK_TOKENS, largest)
 
 

@@ -74,9 +74,10 @@ def test_a_trace_that_failed_before_its_first_token_has_no_annotation(tmp_path):
     assert any("without tokens" in one for one in result["warnings"])
 
 
-def test_a_wrong_sample_id_is_reported_before_lost_columns(source, tmp_path):
+def test_a_wrong_sample_id_is_an_error(source, tmp_path):
     with pytest.raises(DataError, match=r"row 0: `sample_id` is 's0'; TRACE:BRANCH is needed"):
-        rlpost.export(source, tmp_path / "o", "prime-rl")
+        rlpost.export(source, tmp_path / "o", "prime-rl", lossy=True)
+    assert not (tmp_path / "o").exists()
 
 
 def stream_of(folder, tmp_path):

@@ -324,7 +324,7 @@ def target_facts(target: ExportTarget) -> dict[str, str]:
         "needs": ", ".join([*target.needs, *_installed(target)]),
         "optional": ", ".join(optional),
         "other columns": target.others or "lost",
-        "note": " ".join(text for text in (target.note, target.limits) if text),
+        "note": target.note,
         "source": target.source,
     }
 

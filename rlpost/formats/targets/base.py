@@ -94,14 +94,10 @@ class ExportTarget:
     """What `use` continues with if there are files `beside`."""
     trains: bool = False
     """Whether its trainer reads the advantages of the file, if they are there."""
-    check: Callable[[Source, Mapping[str, str]], None] = lambda *_: None
-    """Raises a DataError for values that the target cannot use, from the input and its columns."""
     others: str = ""
     """Where all other columns go; empty: they are lost."""
     note: str = ""
     """One line on what becomes different, which each result has."""
-    limits: str = ""
-    """What the target cannot represent, or needs: in the list of targets alone."""
     library: str = ""
     """The framework's package, if it writes the file itself; rlpost's extra has its name."""
     beside: Callable[[ExportColumns], Mapping[str, str]] = lambda _: {}
@@ -125,7 +121,6 @@ def held_columns(
     missing = [_missing(item, target, source) for item in target.needs if item not in held]
     if missing:
         raise DataError(*missing)
-    target.check(source, held)
     types = _types(source)
     kinds = {name: own[0] if len(own) == 1 else common_type(own) for name, own in types.items()}
     left = [name for name in types if name not in held.values() or name not in source.columns]

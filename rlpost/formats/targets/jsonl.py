@@ -55,8 +55,6 @@ TARGET = ExportTarget(
     source="any reader of JSON; `rlpost convert` (format jsonl)",
     write=write,
     use="rlpost convert {out} back.parquet --from jsonl",
-    limits="NaN and infinite numbers become null, which needs --lossy. Dates, timestamps and "
-    "decimals are texts.",
     beside=lambda held: {SUFFIX: schema_text(held.schema)},
     is_held=lambda kind: is_plain(kind) or is_text_in_json(kind),
 )

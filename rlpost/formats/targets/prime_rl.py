@@ -13,16 +13,15 @@ import numpy as np
 
 from rlpost.display.text import counted
 from rlpost.formats.targets.base import FINAL_MASK, ExportTarget, Lines
-from rlpost.formats.targets.rows import Rows, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from rlpost.formats.targets.base import ExportColumns
+    from rlpost.formats.targets.rows import Rows
     from rlpost.io.outputs import OutputFile
-    from rlpost.io.parquet.source import Source
 
 
 VERSION = 1
@@ -93,13 +92,6 @@ def _traces(rows: Rows) -> Iterable[tuple[str, int]]:
         yield trace, int(branch)
 
 
-def check(source: Source, columns: Mapping[str, str]) -> None:
-    """Raise DataError if a sample id is not of the form TRACE:BRANCH."""
-    for rows in read_rows(source, [columns["sample_id"]], columns, 1 << 16, ""):
-        for _ in _traces(rows):
-            pass
-
-
 TARGET = ExportTarget(
     name="prime-rl",
     title="prime-rl annotations beside its traces",
@@ -121,7 +113,6 @@ TARGET = ExportTarget(
     },
     source="prime_rl/monitors/file/traces/update.py, fold_trace_updates (2026)",
     write=write,
-    check=check,
     use="the dashboard of prime-rl folds {out} onto the traces, if it is "
     "traces/annotations/NAME of the run",
     note="Its dashboard reads annotations; its trainer computes advantages itself and reads none "

@@ -197,6 +197,5 @@ TARGET = ExportTarget(
     use="--load-debug-rollout-data '{out}/{{rollout_id}}.pt'",
     use_beside=" --custom-advantage-function-path rlpost_advantages.advantages, "
     "with {out} on PYTHONPATH",
-    limits="A step's samples are in memory at once.",
     beside=lambda held: {f"/{HOOK}": HOOK_TEXT} if "advantages" in held.columns else {},
 )

@@ -149,7 +149,6 @@ TARGET = ExportTarget(
     write=write,
     use="verl.DataProto.load_from_disk('{out}/STEP.pkl')",
     note="response_mask is 0 for responses that the sample mask leaves out.",
-    limits="A step's rows are in memory at once.",
     library="verl",
     reserved=_OWN,
 )
