@@ -196,6 +196,10 @@ def _lists(values: Sequence[Any], *, plain: bool) -> pa.Array | None:
         return pa.Array.from_buffers(listed, len(values), buffers, children=[elements])
     lists = [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
     kinds = {type(y) for x in lists if x for y in x} - {type(None)}
+    if bool in kinds and len(kinds) > 1 and kinds <= {bool, int, float}:  # masks of several rows
+        lists = [x if x is None else [int(y) if y is True or y is False else y for y in x]
+                 for x in lists]  # fmt: skip
+        kinds = kinds - {bool} | {int}
     try:
         return pa.array(lists, pa.list_(_SCALARS[_one_of(kinds)] if kinds else pa.null()))
     except MemoryError:  # an ArrowException, too, but not about the data
