@@ -93,7 +93,7 @@ def round_digits(digits: Integers, divisors: Integers | Floats | None = None) ->
     """
     used = used_digits(digits)
     whole = [1] * len(digits) if divisors is None else [int(x) for x in divisors.tolist()]
-    pairs, scale = zip(integers_of(digits[:, used]), whole, strict=True), scale_of(used)
+    pairs, scale = zip(integers_of(digits[:, used]), whole, strict=True), scale_of(used.start)
     return np.array([_round(total, divisor << scale) for total, divisor in pairs], np.float64)
 
 
@@ -115,9 +115,9 @@ def used_digits(digits: Integers) -> slice:
     return slice(int(indices[0]), int(indices[-1]) + 1)
 
 
-def scale_of(used: slice) -> int:
-    """Return the binary digits behind the point, if `used.start` is the first digit of a sum."""
-    return _BIAS - 32 * int(used.start)
+def scale_of(first: int) -> int:
+    """Return the binary digits behind the point, of sums with this first digit."""
+    return _BIAS - 32 * first
 
 
 def integers_of(digits: Integers) -> list[int]:

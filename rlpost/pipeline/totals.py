@@ -16,7 +16,6 @@ import numpy as np
 
 from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.moments import (
-    DIGITS,
     add_digits,
     exact_digits,
     integers_of,
@@ -149,7 +148,8 @@ class KeyBlock:
     keys: Integers
     """[k] int64, ascending."""
     digits: Integers
-    """[sums, k, digits], from `exact_digits`."""
+    """[sums, k, digits], those of `exact_digits` from `first` on that any sum uses."""
+    first: int
     lows: Floats
     """[spans, k] float64."""
     highs: Floats
@@ -160,20 +160,27 @@ class KeyBlock:
         keys = np.union1d(self.keys, other.keys)
         left, right = np.searchsorted(keys, self.keys), np.searchsorted(keys, other.keys)
         sums, spans = len(self.digits), len(self.lows)
+        first = min(self.first, other.first)
+        width = max(x.first - first + x.digits.shape[-1] for x in (self, other))
         joined = KeyBlock(
             keys,
-            np.zeros((sums, len(keys), DIGITS), np.int64),
+            np.zeros((sums, len(keys), width), np.int64),
+            first,
             np.full((spans, len(keys)), np.inf),
             np.full((spans, len(keys)), -np.inf),
             tuple(np.zeros((len(keys), *one.shape[1:]), one.dtype) for one in self.counts),
         )
-        joined.digits[:, left], joined.lows[:, left] = self.digits, self.lows
+        of_left, of_right = (
+            joined.digits[..., x.first - first : x.first - first + x.digits.shape[-1]]
+            for x in (self, other)
+        )
+        of_left[:, left], joined.lows[:, left] = self.digits, self.lows
         joined.highs[:, left] = self.highs
         _, both = _places(self.keys, other.keys)  # chunks of a file have few keys in common
-        joined.digits[:, right[~both]] = other.digits[:, ~both]
-        joined.digits[:, right[both]] = add_digits(
-            joined.digits[:, right[both]], other.digits[:, both]
-        )
+        of_right[:, right[~both]] = other.digits[:, ~both]
+        more = np.zeros((sums, int(both.sum()), width), np.int64)
+        more[..., other.first - first :][..., : other.digits.shape[-1]] = other.digits[:, both]
+        joined.digits[:, right[both]] = add_digits(joined.digits[:, right[both]], more)
         joined.lows[:, right] = np.minimum(joined.lows[:, right], other.lows)
         joined.highs[:, right] = np.maximum(joined.highs[:, right], other.highs)
         for all_of, own, more in zip(joined.counts, self.counts, other.counts, strict=True):
@@ -232,8 +239,9 @@ class ExactTotals:
             for end in (0, 1)
         )
         by_key = counted | {name: numbers[:count] for name, numbers in (counts or {}).items()}
-        digits = digits.reshape(len(sums), count, DIGITS)
-        block = KeyBlock(distinct, digits, lows, highs, tuple(by_key.values()))
+        used = used_digits(digits)
+        digits = digits[:, used].reshape(len(sums), count, used.stop - used.start)
+        block = KeyBlock(distinct, digits, used.start, lows, highs, tuple(by_key.values()))
         return cls(tuple(sums), tuple(spans), tuple(by_key), (block,))
 
     def __add__(self, other: ExactTotals) -> ExactTotals:
@@ -262,6 +270,7 @@ class ExactTotals:
         block = KeyBlock(
             np.array(keys, np.int64)[order],
             block.digits[:, order],
+            block.first,
             block.lows[:, order],
             block.highs[:, order],
             tuple(one[order] for one in block.counts),
@@ -322,8 +331,7 @@ class ExactTotals:
         keys = np.array([key for one in sets for key in one], np.int64)
         own, there = _places(block.keys, keys)
         owner, own = owner[there], own[there]
-        used = used_digits(block.digits)
-        digits = block.digits[..., used].swapaxes(0, 1)[own]
+        digits = block.digits.swapaxes(0, 1)[own]
         sums = np.zeros((count, *digits.shape[1:]), np.int64)
         np.add.at(sums, owner, digits)
         low = np.full((count, len(self.spans)), np.inf)
@@ -334,7 +342,7 @@ class ExactTotals:
         counts = [np.zeros((count, *x.shape[1:]), np.int64) for x in block.counts]
         for total, part in zip(counts, block.counts, strict=True):
             np.add.at(total, owner, part[own])
-        scale, each = scale_of(used), []
+        scale, each = scale_of(block.first), []
         for at, (lows, highs) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
             begin = at * len(self.sums)
             parts = dict(zip(self.sums, numbers[begin : begin + len(self.sums)], strict=True))
