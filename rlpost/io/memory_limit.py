@@ -25,10 +25,11 @@ _COPIES, _CHUNKS = 8, 8
 at a time: those of the workers, and what is read ahead."""
 _SMALLEST = 1 << 18
 """Decoded bytes of a chunk that is worth its overhead."""
+_ROW = 256
+"""Bytes of a response besides its decoded columns: numbers of measures and stages, measured."""
 _PROGRAM = 64 << 20  # measured: what is imported after the first data, and memory of threads
 _LEAST = 64 << 20  # bytes for data, if no limit is set and the process uses all of the default
 _MARGIN = 1.1  # of a limit that an error names: what the program uses varies from run to run
-_COPIES_OF_KEPT = 3  # what is kept is joined and sorted at the end
 _UNITS = {"": 1, "B": 1} | {
     f"{prefix}{unit}": base**power
     for power, prefix in enumerate("KMGT", 1)
@@ -84,17 +85,19 @@ class KeptMemory:
 
     Args:
         where: the input and what is kept of it, which begins the error.
+        copies: how many times as much a run needs in the end, as measured.
     """
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, copies: int) -> None:
         self._where = where
+        self._copies = copies
         self._limit = memory_limit()
         self._bytes = 0
 
     def add(self, size: int) -> None:
         """Add bytes; raise NotEnoughMemoryError if all of them no longer fit."""
         self._bytes += size
-        self._limit.check(_COPIES_OF_KEPT * self._bytes, self._where)
+        self._limit.check(self._copies * self._bytes, self._where)
 
 
 _current: ContextVar[MemoryLimit | None] = ContextVar("memory_limit", default=None)
@@ -122,6 +125,7 @@ def rows_that_fit(size: int, rows: int, most: int, where: str) -> int:
     Raises:
         NotEnoughMemoryError: a row, or the smallest chunk, does not fit.
     """
+    size += _ROW * rows
     limit, row = memory_limit(), size / rows
     limit.check(_COPIES * max(row, _CHUNKS * min(size, _SMALLEST)), where)
     chunk = limit.room / (_COPIES * _CHUNKS)

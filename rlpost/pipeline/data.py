@@ -218,6 +218,7 @@ def concat_columns(parts: Iterable[Mapping[str, Column]], rows: int) -> dict[str
 Label = str | int
 
 
+_COPIES = 7  # of what chunks add to the table: it is joined and sorted, and stages add columns
 _LABELLED = ("batch", "domain", "branch", UNKNOWN_REASON, FAILURE)
 """Keys whose labels are kept; there may be millions of groups and rollouts."""
 
@@ -228,12 +229,13 @@ class Collector:
     def __init__(self) -> None:
         self._numbers: list[dict[str, Column]] = []
         self._keys: dict[str, list[pa.DictionaryArray]] = {}
-        self._kept = KeptMemory("the keys of all responses")
+        self._kept = KeptMemory("the table of all responses", _COPIES)
 
     def add(self, rows: Mapping[str, Column | pa.Array], mapped: Mapping[str, Column]) -> None:
         """Add the next chunk: its keys and numbers, and the numbers that stages mapped."""
         numbers = {name: value for name, value in rows.items() if isinstance(value, np.ndarray)}
         self._numbers.append({**numbers, **mapped})
+        self._kept.add(sum(column.nbytes for column in self._numbers[-1].values()))
         for name, value in rows.items():
             if not isinstance(value, np.ndarray):
                 keys = encode_keys(value)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from rlpost.io.memory_limit import memory_limit
 from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.moments import (
     add_digits,
@@ -139,6 +140,10 @@ class Counted(NamedTuple):
     numbers: dict[str, Array]
     totals: Callable[[Mapping[str, NDArray[Any]]], Any]
     """Returns the totals from the same numbers as arrays of numpy; totals add with `+`."""
+
+
+_OF_SET = 500
+"""Bytes of a sum in a set, with the statistics that follow from it, as measured."""
 
 
 @dataclass(frozen=True)
@@ -327,6 +332,7 @@ class ExactTotals:
         if not self or not len(self.joined.keys):
             return [Totals() for _ in sets]
         block, count = self.joined, len(sets)
+        memory_limit().check(_OF_SET * count * len(self.names), f"the numbers of {count:,} sets")
         owner = np.arange(count).repeat([len(one) for one in sets])
         keys = np.array([key for one in sets for key in one], np.int64)
         own, there = _places(block.keys, keys)

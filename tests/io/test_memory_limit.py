@@ -10,6 +10,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +33,13 @@ MANY = 50_000_000  # float32: 200 MB decoded, a few hundred bytes as stored
 
 @contextmanager
 def room(size: int) -> Iterator[None]:
-    """Let data use so many bytes, whatever the process uses."""
+    """Let data use so many bytes, whatever the process uses, and a response beside its columns."""
     limit = MemoryLimit(size, "so much")
     limit.__dict__["used"] = 0
     token = limits._current.set(limit)
     try:
-        yield
+        with mock.patch.object(limits, "_ROW", 0):
+            yield
     finally:
         limits._current.reset(token)
 
@@ -161,7 +163,7 @@ def test_large_rows_are_read_a_few_at_a_time(tmp_path):
 
 def test_keys_that_are_kept_of_all_responses_are_counted():
     with room(3000):
-        kept = KeptMemory("in.parquet: keys")
+        kept = KeptMemory("in.parquet: keys", 3)
         kept.add(900)
         with pytest.raises(NotEnoughMemoryError, match=r"^in\.parquet: keys"):
             kept.add(200)
@@ -173,6 +175,7 @@ def test_results_do_not_depend_on_the_limit(tmp_path, monkeypatch):
     assert run("advantages", path, tmp_path / "a.parquet", "-q").code == 0
     with room(2500):
         pieces = [*ParquetReader(path).batches(100, 0, ["response_mask", "prompt_id"])]
+    with room(25_000):
         assert run("advantages", path, tmp_path / "b.parquet", "-q").code == 0
     assert len(pieces) > 1
     same = pq.read_table(path, columns=["response_mask", "prompt_id"])
@@ -253,3 +256,75 @@ def test_the_limit_that_an_error_names_is_enough(tmp_path):
     named = re.search(r"--max-memory (\d+MB) permits it", ran.stderr)
     assert named, ran.stderr
     assert run(named[1]).returncode == 0
+
+
+def many_responses(path: Path) -> Path:
+    """A million responses of one token in groups of eight."""
+    count, part = 1_000_000, 100_000
+    masks = pa.ListArray.from_arrays(
+        pa.array(np.arange(part + 1), pa.int32()), pa.array(np.ones(part, "i1"))
+    )
+    rows = {"prompt_id": np.arange(part) // 8, "reward": np.arange(part) % 7 / 7}
+    table = pa.table(rows | {"response_mask": masks})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for number in range(count // part):
+            keys = pa.array(np.arange(part) // 8 + number * part)
+            writer.write_table(table.set_column(0, "prompt_id", keys))
+    return path
+
+
+def many_steps(path: Path) -> Path:
+    """5,000 steps of 16 responses."""
+    count, length = 80_000, 50
+    offsets = pa.array(np.arange(0, count * length + 1, length), pa.int32())
+    values = -np.random.default_rng(0).exponential(0.5, count * length).astype("f4")
+    log_probs = pa.ListArray.from_arrays(offsets, pa.array(values))
+    rows = {"step": np.arange(count) // 16, "prompt_id": np.arange(count) // 8}
+    rows |= {"reward": np.arange(count) % 3 / 2, "old_log_probs": log_probs}
+    pq.write_table(pa.table(rows | {"log_probs": log_probs}), path, row_group_size=8000)
+    return path
+
+
+def long_response(path: Path) -> Path:
+    """One response of 20 million tokens beside a short one."""
+    log_probs = pa.concat_arrays([constant_list(20_000_000), constant_list(5)])
+    rows = {"prompt_id": [0, 0], "reward": [0.0, 1.0], "old_log_probs": log_probs}
+    pq.write_table(pa.table(rows | {"log_probs": log_probs}), path)
+    return path
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+from rlpost.cli.app import main
+
+try:
+    main()
+finally:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    print(next(x for x in lines if x.startswith("VmHWM")), file=sys.stderr)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+@pytest.mark.parametrize("command", ["inspect", "advantages", "loss"])
+@pytest.mark.parametrize("shape", [many_responses, many_steps, long_response])
+def test_a_limit_holds_or_is_an_error(shape, command, tmp_path):
+    """Of each command that has it, and within 10 %."""
+    path, codes = shape(tmp_path / "in.parquet"), []
+    if command == "loss" and shape is many_responses:
+        pytest.skip("it has no log-probs")
+    words = [command, path, "-q"]
+    words += [tmp_path / "out.parquet", "--overwrite"] if command == "advantages" else []
+    words += ["--estimator", "grpo"] if command == "loss" else []
+    for limit in (250, 350, 500, 3000):
+        ran = subprocess.run(
+            [sys.executable, "-c", MEASURED, *words, "--max-memory", f"{limit}MB"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        peak = int(re.search(r"VmHWM:\s+(\d+) kB", ran.stderr)[1])
+        assert ran.returncode in (0, 5), ran.stderr
+        assert peak * 1024 <= 1.1e6 * limit
+        codes.append(ran.returncode)
+    assert 0 in codes or shape is long_response

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 
 AHEAD = 2  # chunks that are read in advance
+_COPIES = 4  # of numbers of responses: they are joined, and statistics add columns
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,11 @@ def read(
     reporter = reporter or SilentReporter()
     reporter.start("statistics", source.rows)
     parts = RowParts()
-    kept = KeptMemory(f"{source.name}: the keys of all responses")
+    kept = KeptMemory(f"{source.name}: the numbers of all responses", _COPIES)
     for chunk in Prefetcher(chunks, AHEAD):
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
             rows = _rows(chunk, source, reading)
-        kept.add(sum(rows[name].estimated_size() for name in KEYS if name in rows))
-        parts.add(rows)
+        kept.add(parts.add(rows))
         for user in beside:
             user.add(chunk)
         reporter.advance(chunk.table.num_rows)
@@ -145,14 +145,18 @@ class RowParts:
     def __init__(self) -> None:
         self._parts: dict[str, list[tuple[int, Any]]] = {}
 
-    def add(self, rows: dict[str, Any]) -> None:
-        """Add the columns of a chunk, which all chunks have."""
+    def add(self, rows: dict[str, Any]) -> int:
+        """Add the columns of a chunk, which all chunks have; return the bytes that are kept."""
+        kept = 0
         for name, values in rows.items():
             count, part = len(values), values
             if isinstance(values, np.ndarray) and values.dtype.itemsize <= _SMALL and count:
                 same = values == values[0] if values[0] == values[0] else values != values  # noqa: PLR0124 - NaN
                 part = values[0] if same.all() else values
+            series = isinstance(part, pl.Series)
+            kept += part.estimated_size() if series else np.asarray(part).nbytes
             self._parts.setdefault(name, []).append((count, part))
+        return int(kept)
 
     def joined(self) -> pl.DataFrame:
         """Return the columns of all chunks, which are freed."""

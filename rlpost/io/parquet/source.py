@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.arrow import is_list, string_array, to_arrow
-from rlpost.io.memory_limit import is_out_of_memory
+from rlpost.io.memory_limit import is_out_of_memory, rows_that_fit
 from rlpost.io.parquet.checks import check_utf8, read_metadata
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
 from rlpost.io.parquet.inputs import (
@@ -270,7 +270,9 @@ class Source:
                     per_row = _tokens_per_row(footer.row_group(group), sized_by)
                     rows = max(1, int(chunk_tokens / per_row))
                     if reader is None:
-                        batches = _without_columns(rows, footer.row_group(group).num_rows)
+                        count = footer.row_group(group).num_rows
+                        rows = rows_that_fit(0, max(count, 1), rows, f"{file.path}: a row")
+                        batches = _without_columns(rows, count)
                     else:
                         rows = reader.rows_that_fit(rows, group, physical)
                         batches = reader.batches(rows, group, physical, fitted=True)
