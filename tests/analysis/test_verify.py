@@ -177,6 +177,20 @@ def test_a_recipe_with_fields_of_another_version_is_an_error_that_names_it(enric
     assert f"{here}: rlpost.recipe: no option 'step_gamma'" in " ".join(ran.err.split())
 
 
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", '[["estimator", "grpo"]]', "null", '"grpo"', "3", '{"a": 1}', "", "x"]
+)
+def test_metadata_that_is_no_recipe_is_an_error(enriched, text):
+    """A recipe that a run wrote has all fields; another one would be verified as the default."""
+    table = pq.read_table(enriched)
+    entries = {**table.schema.metadata, b"rlpost.recipe": text.encode()}
+    pq.write_table(table.replace_schema_metadata(entries), enriched)
+    ran = run("verify", enriched)
+    assert ran.code == 3
+    assert "its metadata" in ran.err
+    assert "no recipe" in run("replay", enriched).out
+
+
 def test_what_could_not_be_compared_is_told(enriched):
     table = pq.read_table(enriched)
     told = {key: value for key, value in table.schema.metadata.items() if key != b"rlpost.summary"}

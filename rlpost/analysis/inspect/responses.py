@@ -440,9 +440,7 @@ def _shares(
 ) -> tuple[dict[str, float | None], str]:
     """Return the share of each component, and what it is a share of."""
     total, of = row_advantages(rows, table, advantages)
-    there = np.isfinite(total)
-    if of == WITHOUT_ADVANTAGES:
-        there &= table.rows["valid"]
+    there = np.isfinite(total) & table.counted & table.rows["valid"]
     total = np.where(there, total, 0.0)
     parts = {}
     for name, weight in weights.items():

@@ -24,6 +24,7 @@ from rlpost.losses.config import LossConfig
 from rlpost.pipeline.findings import finding
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.roles import columns_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -123,7 +124,9 @@ def read_log(
     except OSError as error:
         raise ReadWriteError(f"--log {path}: {error.strerror or error}; {needed}") from None
     except (ValueError, RecursionError, csv.Error) as error:
-        raise DataError(f"--log {path}: cannot be parsed ({str(error)[:200]}); {needed}") from None
+        raise DataError(
+            f"--log {path}: cannot be parsed ({str(error)[:200]}...); {needed}"
+        ) from None
     step, kept = _columns(path, list(dict.fromkeys(name for row in rows for name in row)), chosen)
     steps: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -148,8 +151,8 @@ def _columns(
     metrics = {name: named.get(name) or metric_of(name) for name in names if name != step}
     kept = {x: metric for x, metric in metrics.items() if metric and chosen.get(metric, x) == x}
     if not kept:
-        some = ", ".join(names[:10])
-        raise DataError(f"--log {path}: no known metric among {some}; --log-map names columns")
+        text = f"--log {path}: no column is a known metric"
+        raise DataError(text, tip=f"--log-map names columns; {columns_here(names)}")
     return step, kept
 
 

@@ -252,7 +252,7 @@ def _parsed(text: bytes) -> Any:
     return value
 
 
-def cut(error: Exception) -> str:
+def cut(error: object) -> str:
     """Return the start of an error's text, which may quote all of a file's metadata."""
     text = str(error)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
@@ -269,8 +269,11 @@ def _recipe_of(path: str, text: bytes, version: str) -> Recipe:
     Raises:
         DataError: the recipe is invalid: the data is wrong, not the command line.
     """
+    stored = _parsed(text)
+    if not isinstance(stored, dict) or "estimator" not in stored:  # that of a run has all fields
+        raise DataError(f"{path}: its metadata has no recipe: `rlpost.recipe` is {cut(stored)}")
     try:
-        recipe = Recipe.of(_parsed(text), "rlpost.recipe")
+        recipe = Recipe.of(stored, "rlpost.recipe")
     except UsageError as error:
         raise DataError(
             f"{path}: the recipe in its metadata, {_written_by(version)}, is invalid: {cut(error)}"
