@@ -3,40 +3,52 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
 
 from rlpost._version import __version__
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
-from rlpost.errors import ReadWriteError, UsageError
+from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import format_named
-from rlpost.formats.base import ReadOptions, ReadStats
+from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
 from rlpost.formats.dumps import (
     Dump,
     check_options,
     common_format,
-    dump_reader,
     find_dumps,
-    write_dumps,
+    is_empty,
 )
 from rlpost.formats.exported import is_exported
-from rlpost.formats.inputs import fetched_inputs
+from rlpost.formats.fetching import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
+from rlpost.io.arrow import CellLocation
 from rlpost.io.input_paths import without_paths
 from rlpost.io.outputs import OutputFiles
 from rlpost.io.paths import PathText, check_target, parse_path
+from rlpost.io.processes import Processes
+from rlpost.io.system import cores
+from rlpost.io.threads import MOST_WORKERS
+from rlpost.io.tokenizer import token_ids
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rlpost.display.reporter import Reporter
+    from rlpost.formats.where import Where
     from rlpost.io.paths import AnyPath
 
 
 Json = dict[str, Any]
+DumpBatches: TypeAlias = Iterator[pa.RecordBatch | None]
+_LARGE = 128 << 20  # bytes; of fewer, two processes save less time than their start takes
 
 
 def convert(
@@ -96,7 +108,9 @@ def _convert(
     check_options(dump_format, options)
     plan = plan_targets(dumps, paths, output, overwrite=overwrite)
     exported = all(is_exported(dump.path, options) for dump in dumps)
-    files = write_all(plan, options, reporter, workers)
+    files = write_files(plan, options, reporter, workers)
+    if not files and options.where is not None:
+        raise options.where.no_match([dump.path for dump in dumps])
     columns = files[0].columns
     return {
         "format": dump_format.name,
@@ -208,29 +222,144 @@ def plan_targets(
     return plan
 
 
-def write_all(
-    plan: dict[AnyPath, list[Dump]],
+@contextmanager
+def dump_reader(
+    dumps: Sequence[Dump], options: ReadOptions, workers: int | None
+) -> Iterator[DumpBatches]:
+    """Yield the batches of dumps, in order; None follows the last one of each.
+
+    Processes read them, each a whole dump at a time.
+
+    Args:
+        dumps: in the order of their batches.
+        options: what the dumps do not contain; the processes' counts are added to its `stats`.
+        workers: processes; None: one per core and dump, at most 8, if the dumps are large.
+
+    Raises:
+        DataError, NotEnoughMemoryError, ReadWriteError: as `read_dump`.
+    """
+    where, options = options.where, replace(options, where=None)
+    number = min(workers or min(cores(), MOST_WORKERS), len(dumps))
+    small = workers is None and sum(dump.size for dump in dumps) < _LARGE
+    if number == 1 or small or options.group_size is not None:  # blocks are counted over all dumps
+        yield _kept(dumps, _batches_here(dumps, options), options, where)
+        return
+    with Processes(number) as processes:
+        read = processes.map(_read_whole, options, iter(dumps))
+        yield _kept(dumps, _counted(read, options), options, where)
+
+
+def _kept(
+    dumps: Sequence[Dump], batches: DumpBatches, options: ReadOptions, where: Where | None
+) -> DumpBatches:
+    """Yield the rows that match, and record the attempts of all; None ends each dump."""
+    for dump in dumps:
+        rows = options.stats.attempts.recorded(iter(batches.__next__, None))
+        yield from rows if where is None else where.batches(rows, dump.path)
+        yield None
+
+
+def _batches_here(dumps: Sequence[Dump], options: ReadOptions) -> DumpBatches:
+    for dump in dumps:
+        yield from dump.read(options)
+        yield None
+
+
+def _counted(
+    results: Iterator[tuple[pa.RecordBatch | None, ReadStats]], options: ReadOptions
+) -> DumpBatches:
+    """Yield the batches that processes read, and add what they counted."""
+    for batch, stats in results:
+        options.stats.add(stats)
+        yield batch
+
+
+def _read_whole(
+    options: ReadOptions, dump: Dump
+) -> Iterator[tuple[pa.RecordBatch | None, ReadStats]]:
+    """Yield the batches of a dump and None, each with what was counted since the one before."""
+    options = replace(options, stats=(stats := ReadStats()))
+    for batch in dump.read(options):
+        yield batch, ReadStats()
+    yield None, stats
+
+
+def write_files(
+    plan: Mapping[AnyPath, Sequence[Dump]],
     options: ReadOptions,
     reporter: Reporter,
     workers: int | None = None,
 ) -> list[CanonicalFile]:
-    """Write all files, and publish them when the last is complete."""
+    """Write the dumps of each file, and publish all when the last is complete.
+
+    Args:
+        plan: the dumps of each target.
+        options: what the dumps do not contain.
+        reporter: gets the number of responses.
+        workers: as of `dump_reader`.
+
+    Returns:
+        The files that have rows; others, of which no row matches, are not written.
+
+    Raises:
+        DataError: a record is bad; or there is none, and no condition excluded any.
+        ReadWriteError: reading or writing failed.
+    """
     reporter.start("convert", None)
     files: list[CanonicalFile] = []
     every = [*chain.from_iterable(plan.values())]
     with OutputFiles(plan) as staged, dump_reader(every, options, workers) as batches:
         for target, dumps in plan.items():
-            files.append(CanonicalFile(staged.stage(target)))
-            write_dumps(files[-1], dumps, options, reporter, batches)
-        attempts = options.stats.attempts
+            file = CanonicalFile(staged.stage(target))
+            files.append(file)
+            for dump in dumps:
+                for batch in iter(batches.__next__, None):
+                    file.append(_with_token_ids(batch, dump.path, options), str(dump.path))
+                    reporter.advance(batch.num_rows)
+            if not file.rows and options.where is None:
+                raise _no_records(dumps)
         if options.attempts == "newest":
+            attempts = options.stats.attempts
             options.stats.replaced = sum(file.leave_out(attempts) for file in files)
         for file, dumps in zip(files, plan.values(), strict=True):
             if file.rows:
                 file.complete(dumps[0].format, options.tokenizer)
             else:
                 staged.drop(file.target)
-        if options.where is not None and not any(file.rows for file in files):
-            raise options.where.no_match([one.path for dumps in plan.values() for one in dumps])
         staged.publish()
     return [file for file in files if file.rows]
+
+
+def _no_records(dumps: Sequence[Dump]) -> DataError:
+    names = ", ".join(str(dump.path) for dump in dumps)
+    empty = all(is_empty(dump.path) for dump in dumps)
+    files = "the file is" if len(dumps) == 1 else "the files are"
+    what = f"{files} empty" if empty else "no records"
+    return DataError(f"{names}: {what}, so there is nothing to convert")
+
+
+def _with_token_ids(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> pa.RecordBatch:
+    """Return a batch with token ids of its texts, and their numbers, if a tokenizer is set.
+
+    Raises:
+        UsageError: the dump has tokens or lengths, so the tokenizer would have no effect.
+        DataError: a response has no text.
+    """
+    if options.tokenizer is None:
+        return batch
+    lengths = next((x for x in (*TOKEN_COLUMNS, LENGTH) if x in batch.schema.names), None)
+    if lengths is not None:
+        raise UsageError(
+            f"--tokenizer {options.tokenizer}: has no effect, because {path} has `{lengths}`, "
+            "which sets the length of a response; leave it out"
+        )
+    texts = [name for name in ROLES["response"].aliases if name in batch.schema.names]
+    if not texts:
+        raise DataError(f"{path}: no column for response, whose tokens --tokenizer makes")
+    location = CellLocation(str(path), 0, texts[0])
+    ids = token_ids(options.tokenizer, batch.column(texts[0]), location)
+    made = {"response_token_ids": ids, LENGTH: ids.value_lengths().cast(pa.int64())}
+    for name, column in made.items():
+        options.stats.sources[name] = f"{texts[0]}, by {options.tokenizer}"
+        batch = batch.append_column(name, column)
+    return batch

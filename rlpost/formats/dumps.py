@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
 from rlpost.errors import DataError, ErrorPart, ReadWriteError, UsageError, no_such
 from rlpost.formats import FORMATS, detect
-from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, ReadStats
+from rlpost.formats.base import CANONICAL, ReadStats
 from rlpost.formats.containers import (
     EVERYTHING,
     FOLDER,
@@ -31,24 +29,16 @@ from rlpost.formats.generic import JSONL
 from rlpost.formats.pickles import is_cut_archive
 from rlpost.formats.proposal import Proposal, propose, sample_of
 from rlpost.formats.reading import read_dump
-from rlpost.io.arrow import CellLocation
 from rlpost.io.compressed import open_bytes
 from rlpost.io.input_paths import step_key_of
 from rlpost.io.parquet.column_names import is_canonical
 from rlpost.io.paths import missing_error, relative_to_glob
-from rlpost.io.processes import Processes
-from rlpost.io.system import cores
-from rlpost.io.threads import MOST_WORKERS
-from rlpost.io.tokenizer import token_ids
 from rlpost.recipe.roles import ROLES, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from rlpost.display.reporter import Reporter
     from rlpost.formats.base import Format, ReadOptions
-    from rlpost.formats.where import Where
-    from rlpost.formats.writer import CanonicalFile
     from rlpost.io.paths import AnyPath, PathText
 
 
@@ -56,8 +46,6 @@ _WITH_EVALUATION = ("slime-rollout", "prime-rl")
 
 
 _BLOCK = 1 << 16
-_LARGE = 128 << 20  # bytes; of fewer, two processes save less time than their start takes
-DumpBatches: TypeAlias = Iterator[pa.RecordBatch | None]
 
 
 GENERIC = ("jsonl", "parquet")
@@ -390,127 +378,6 @@ def check_mixed(text: str, dumps: Sequence[Dump]) -> None:
         raise UsageError(
             f"{text}: contains the traces twice, in all/ and in effective/; name one of the two"
         )
-
-
-@contextmanager
-def dump_reader(
-    dumps: Sequence[Dump], options: ReadOptions, workers: int | None
-) -> Iterator[DumpBatches]:
-    """Yield the batches of dumps, in order; None follows the last one of each.
-
-    Processes read them, each a whole dump at a time.
-
-    Args:
-        dumps: in the order of their batches.
-        options: what the dumps do not contain; the processes' counts are added to its `stats`.
-        workers: processes; None: one per core and dump, at most 8, if the dumps are large.
-
-    Raises:
-        DataError, NotEnoughMemoryError, ReadWriteError: as `read_dump`.
-    """
-    where, options = options.where, replace(options, where=None)
-    number = min(workers or min(cores(), MOST_WORKERS), len(dumps))
-    small = workers is None and sum(dump.size for dump in dumps) < _LARGE
-    if number == 1 or small or options.group_size is not None:  # blocks are counted over all dumps
-        yield _kept(dumps, _batches_here(dumps, options), options, where)
-        return
-    with Processes(number) as processes:
-        read = processes.map(_read_whole, options, iter(dumps))
-        yield _kept(dumps, _counted(read, options), options, where)
-
-
-def _kept(
-    dumps: Sequence[Dump], batches: DumpBatches, options: ReadOptions, where: Where | None
-) -> DumpBatches:
-    """Yield the rows that match, and record the attempts of all; None ends each dump."""
-    for dump in dumps:
-        rows = options.stats.attempts.recorded(iter(batches.__next__, None))
-        yield from rows if where is None else where.batches(rows, dump.path)
-        yield None
-
-
-def _batches_here(dumps: Sequence[Dump], options: ReadOptions) -> DumpBatches:
-    for dump in dumps:
-        yield from dump.read(options)
-        yield None
-
-
-def _counted(
-    results: Iterator[tuple[pa.RecordBatch | None, ReadStats]], options: ReadOptions
-) -> DumpBatches:
-    """Yield the batches that processes read, and add what they counted."""
-    for batch, stats in results:
-        options.stats.add(stats)
-        yield batch
-
-
-def _read_whole(
-    options: ReadOptions, dump: Dump
-) -> Iterator[tuple[pa.RecordBatch | None, ReadStats]]:
-    """Yield the batches of a dump and None, each with what was counted since the one before."""
-    options = replace(options, stats=(stats := ReadStats()))
-    for batch in dump.read(options):
-        yield batch, ReadStats()
-    yield None, stats
-
-
-def write_dumps(
-    file: CanonicalFile,
-    dumps: Sequence[Dump],
-    options: ReadOptions,
-    reporter: Reporter,
-    batches: DumpBatches,
-) -> None:
-    """Convert dumps into a file; the caller completes it if it has rows, and publishes it.
-
-    Args:
-        file: the file.
-        dumps: those that it has.
-        options: what the dumps do not contain.
-        reporter: gets the number of responses.
-        batches: of `dump_reader`; those of these dumps come next.
-
-    Raises:
-        DataError: a record is bad; or there is none, and no condition excluded any.
-        ReadWriteError: reading or writing failed.
-    """
-    for dump in dumps:
-        for batch in iter(batches.__next__, None):
-            file.append(_with_token_ids(batch, dump.path, options), str(dump.path))
-            reporter.advance(batch.num_rows)
-    if not file.rows and options.where is None:
-        names = ", ".join(str(dump.path) for dump in dumps)
-        empty = all(is_empty(dump.path) for dump in dumps)
-        files = "the file is" if len(dumps) == 1 else "the files are"
-        what = f"{files} empty" if empty else "no records"
-        raise DataError(f"{names}: {what}, so there is nothing to convert")
-
-
-def _with_token_ids(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> pa.RecordBatch:
-    """Return a batch with token ids of its texts, and their numbers, if a tokenizer is set.
-
-    Raises:
-        UsageError: the dump has tokens or lengths, so the tokenizer would have no effect.
-        DataError: a response has no text.
-    """
-    if options.tokenizer is None:
-        return batch
-    lengths = next((x for x in (*TOKEN_COLUMNS, LENGTH) if x in batch.schema.names), None)
-    if lengths is not None:
-        raise UsageError(
-            f"--tokenizer {options.tokenizer}: has no effect, because {path} has `{lengths}`, "
-            "which sets the length of a response; leave it out"
-        )
-    texts = [name for name in ROLES["response"].aliases if name in batch.schema.names]
-    if not texts:
-        raise DataError(f"{path}: no column for response, whose tokens --tokenizer makes")
-    location = CellLocation(str(path), 0, texts[0])
-    ids = token_ids(options.tokenizer, batch.column(texts[0]), location)
-    made = {"response_token_ids": ids, LENGTH: ids.value_lengths().cast(pa.int64())}
-    for name, column in made.items():
-        options.stats.sources[name] = f"{texts[0]}, by {options.tokenizer}"
-        batch = batch.append_column(name, column)
-    return batch
 
 
 def common_format(dumps: Sequence[Dump]) -> Format:

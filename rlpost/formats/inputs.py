@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,36 +10,27 @@ from typing import TYPE_CHECKING
 
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
-from rlpost.errors import ReadWriteError, UsageError
+from rlpost.errors import UsageError
 from rlpost.formats import FORMATS, format_named
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
-from rlpost.formats.containers import JSON, container_of
+from rlpost.formats.convert import write_files
 from rlpost.formats.dumps import (
     FoundDumps,
     check_options,
     common_format,
-    dump_reader,
     find_dumps,
     is_dump_table,
-    write_dumps,
 )
-from rlpost.formats.exported import SUFFIX
+from rlpost.formats.fetching import fetched_inputs
 from rlpost.formats.proposal import field_paths, sample_of
-from rlpost.formats.writer import CanonicalFile, missing_roles
+from rlpost.formats.writer import missing_roles
 from rlpost.io.input_paths import UNDECLARED, Declaration, InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
-from rlpost.io.outputs import OutputFile, publish_files
 from rlpost.io.parquet.column_names import first_table
 from rlpost.io.paths import (
     RemotePath,
-    glob_files,
-    list_files,
-    missing_error,
     parse_path,
-    relative_to_glob,
-    remote_errors,
 )
-from rlpost.io.stores import HTTP_SCHEMES
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
@@ -50,6 +41,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.dumps import Dump
     from rlpost.formats.where import Where
+    from rlpost.formats.writer import CanonicalFile
     from rlpost.io.paths import AnyPath, PathText
 
 
@@ -189,9 +181,10 @@ def _converted(
         dumps = [dump for _, found in inputs if found for dump in found.dumps]
         if len(dumps) > 1 or not parse_path(inputs[0][0]).is_file():
             names[str(staging / JOINED)] = ", ".join(str(path) for path, _ in inputs)
-            file = convert_dumps(dumps, staging / JOINED, options)
-            note(converted_line(inputs[0][1], dumps, [file], joined=True))
-            return [str(staging / JOINED)] if file.rows else []
+            common_format(dumps)
+            files = write_files({staging / JOINED: dumps}, options, SilentReporter())
+            note(converted_line(inputs[0][1], dumps, files, joined=True))
+            return [str(file.target) for file in files]
     converted: list[PathText] = []
     noted = {""}
     for number, (path, found) in enumerate(inputs):
@@ -199,34 +192,18 @@ def _converted(
             converted.append(path)
             continue
         top = staging / str(number)
-        targets = [top / dump.converted for dump in found.dumps]
-        pairs = [*zip(found.dumps, targets, strict=True)]
-        names |= {str(top): str(path), **{str(target): str(dump.path) for dump, target in pairs}}
-        files = [convert_dumps([dump], target, options) for dump, target in pairs]
+        plan: dict[AnyPath, list[Dump]] = {top / one.converted: [one] for one in found.dumps}
+        names |= {str(top): str(path)}
+        names |= {str(target): str(dump.path) for target, (dump,) in plan.items()}
+        read = replace(options, stats=ReadStats())
+        files = write_files(plan, read, SilentReporter())
         line, _, about = converted_line(found, found.dumps, files).partition("\n")
         note(line if about in noted else f"{line}\n{about}")
         noted.add(about)
         single = len(found.dumps) == 1 and parse_path(path).is_file()
-        if any(file.rows for file in files):
-            converted.append(str(targets[0] if single else top))
+        if files:
+            converted.append(str(files[0].target if single else top))
     return converted
-
-
-def convert_dumps(dumps: Sequence[Dump], target: Path, options: ReadOptions) -> CanonicalFile:
-    """Convert dumps to one file, and return it; it is not written if no row matches."""
-    common_format(dumps)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
-    options = replace(options, stats=ReadStats())
-    with OutputFile(target) as staged, dump_reader(dumps, options, None) as batches:
-        file = CanonicalFile(staged)
-        write_dumps(file, dumps, options, SilentReporter(), batches)
-        if file.rows:
-            file.complete(dumps[0].format)
-            publish_files([staged])
-    return file
 
 
 def converted_line(
@@ -273,89 +250,3 @@ def _staging(beside: AnyPath | None) -> Iterator[Path]:
         parent = next(folder for folder in beside.absolute().parents if folder.is_dir())
     with scratch_folder(parent) as folder:
         yield folder
-
-
-@contextmanager
-def fetched_inputs(paths: Sequence[PathText], *, tables: bool) -> Iterator[InputPaths]:
-    """Yield inputs with local copies in place of URLs, which exist until the block ends.
-
-    Errors from within the block name the URLs.
-
-    Args:
-        paths: files, directories and globs, local and remote.
-        tables: whether to fetch Parquet files of responses, too; otherwise their URLs are returned
-            unchanged.
-
-    Raises:
-        ReadWriteError: a URL cannot be read, a glob matches nothing, or the temporary folder is
-            full.
-    """
-    if not any(isinstance(parse_path(path), RemotePath) for path in paths):
-        yield InputPaths([*paths])
-        return
-    local: list[PathText] = []
-    urls: dict[str, str] = {}
-    with scratch_folder(None) as folder, naming_errors(InputPaths((), urls)):
-        for number, path in enumerate(paths):
-            url = parse_path(path)
-            if isinstance(url, RemotePath) and (tables or not _has_tables(url)):
-                local += _fetch(url, folder / str(number), urls)
-            else:
-                local.append(path)
-        yield InputPaths(local, urls)
-
-
-def _has_tables(url: RemotePath) -> bool:
-    """Return whether a URL means Parquet files of responses, or no files."""
-    files = _files(url)
-    tables = [file for file, _ in files if file.suffix == ".parquet"]
-    return not is_dump_table(tables[0]) if tables else not files
-
-
-def _files(url: RemotePath) -> list[tuple[AnyPath, Path]]:
-    """Return the files of a URL, and their paths relative to its directory."""
-    if url.is_file():
-        return [(url, Path(url.name))]
-    if url.is_pattern:
-        return [(file, relative_to_glob(url, file)) for file in glob_files(url)]
-    return list_files(url) if url.is_dir() else []
-
-
-def _fetch_schema(file: RemotePath, copy: Path) -> None:
-    """Fetch the types of the columns of an exported file beside its copy, if it has any.
-
-    A store may deny access to what does not exist, and a web server may have a page for it.
-    """
-    if container_of(file) is not JSON or file.scheme in HTTP_SCHEMES:
-        return
-    schema, exists = file.sibling(file.path + SUFFIX), False
-    with suppress(ReadWriteError):
-        exists = schema.is_file()
-    if exists:
-        with remote_errors(schema, "cannot be read"):
-            schema.store.fetch(schema.path, copy.with_name(copy.name + SUFFIX))
-
-
-def _fetch(url: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
-    """Fetch the files of a URL; return the local file, directory or glob, or all its files."""
-    files = _files(url)
-    if not files and url.is_pattern:
-        raise ReadWriteError(f"{url}: the pattern matches no file")
-    if not files:
-        raise missing_error(url, str(url))
-    urls[str(top)] = str(url).rstrip("/")
-    for file, relative in files:
-        assert isinstance(file, RemotePath)
-        copy = top / relative
-        urls[str(copy)] = str(file)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with remote_errors(file, "cannot be read"):
-            file.store.fetch(file.path, copy)
-        _fetch_schema(file, copy)
-    if url.is_file():
-        return [str(top / url.name)]
-    if not url.is_pattern:
-        return [str(top)]
-    pattern = top / relative_to_glob(url, url)
-    copies = sorted(str(top / relative) for _, relative in files)
-    return [str(pattern)] if [*map(str, glob_files(pattern))] == copies else copies

@@ -362,10 +362,11 @@ def _fits(role: str, known: Sequence[Any], rows: int) -> bool:
             2 * count <= rows or usual.lower() not in _NO_FAILURE
         )
     if kind in ("tokens", "ids"):
-        numbers = {type(x) for values in known if type(values) is list for x in values}
-        integers = kind == "ids" or role == "mask"
+        numbers = [x for values in known if type(values) is list for x in values]
+        inner, integers = {*map(type, numbers)}, kind == "ids" or role == "mask"
         allowed = {int, bool} if integers else {int, float, type(None)}
-        return types == {list} and numbers <= allowed and (integers or float in numbers)
+        binary = role != "mask" or {*numbers} <= {0, 1}
+        return types == {list} and inner <= allowed and (binary if integers else float in inner)
     of_kind: dict[str, set[type]] = {
         "number": {int, float, bool},
         "flag": {bool, str},

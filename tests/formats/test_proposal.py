@@ -107,6 +107,20 @@ def test_rows_without_a_key_are_blocks_of_their_record(tmp_path):
     assert "group" not in found.roles
 
 
+def test_groups_of_lists_are_rows_and_a_mask_is_of_0_and_1(tmp_path):
+    """As Atropos writes them: -100 for the prompt, and ids of tokens, in place of a mask."""
+    group = {"tokens": [[1, 2, 3]] * 4, "masks": [[-100, 2, 3]] * 4, "scores": [1.0, 0.0, 0.0, 1.0]}
+    chats = [[{"role": "user", "content": "q"}]] * 4
+    path = lines(
+        tmp_path / "a.jsonl", [{**group, "group_id": i, "messages": chats} for i in (0, 1)]
+    )
+    made = rlpost.convert(path, tmp_path / "a.parquet")
+    assert (made["proposed"]["rows"], made["proposed"]["map"]["mask"]) == ("scores", "none")
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table["reward"].to_pylist() == [1.0, 0.0, 0.0, 1.0] * 2
+    assert table["prompt_id"].to_pylist() == ["0"] * 4 + ["1"] * 4
+
+
 def test_values_decide_as_names_do(tmp_path):
     records = [
         {
