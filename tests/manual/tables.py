@@ -362,49 +362,39 @@ def _first_line(thing: Any) -> str:
 
 
 def options() -> str:
-    """The options of each command by panel; those of recipes are listed once."""
-    sections: list[str] = []
-    recipe: dict[str, list[tuple[str, ...]]] = {}
+    """Every option once: those of a recipe by panel, the others with the commands that have them."""
+    recipe: dict[str, dict[tuple[str, ...], None]] = {panel: {} for panel in PANELS}
+    others: dict[str, dict[tuple[str, ...], list[str]]] = {panel: {} for panel in PANELS}
     users: list[str] = []
     for name, command in commands().items():
-        by_panel: dict[str, list[tuple[str, ...]]] = {panel: [] for panel in PANELS}
-        of_recipe: dict[str, list[tuple[str, ...]]] = {panel: [] for panel in PANELS}
-        takes_recipe = {*Recipe.model_fields} <= {option.name for option in command.params}
+        takes_recipe = {"gamma", "kl_coef"} <= {option.name for option in command.params}
+        users += [code(name)] * takes_recipe
         for option in command.params:
             if option.param_type_name != "option" or option.hidden or ALL in option.opts:
                 continue
-            shared = takes_recipe and option.name in Recipe.model_fields
-            rows = of_recipe if shared else by_panel
-            row = _option(option, variable=not shared)
-            rows[option.rich_help_panel or OPTIONS].append(row)
-        if not (takes_recipe or any(by_panel.values())):
-            continue
-        sections.append(f"## rlpost {name}\n\n{_panels(by_panel, '{}:')}")
-        if takes_recipe:
-            recipe = of_recipe
-            users.append(code(f"rlpost {name}"))
-            sections.append("Also the [options of a recipe](#options-of-a-recipe).\n\n")
-    about = f"## Options of a recipe\n\nOptions of {', '.join(users)}.\n\n"
-    return "".join(sections) + about + _panels(recipe, "### {}")
+            panel = option.rich_help_panel or OPTIONS
+            if takes_recipe and option.name in Recipe.model_fields:
+                recipe[panel][_option(option)] = None
+            else:
+                others[panel].setdefault(_option(option), []).append(name)
+    tables = [
+        f"### {panel}\n\n{table(('option', 'meaning'), [*rows])}\n\n"
+        for panel, rows in recipe.items()
+        if rows
+    ]
+    rows = [(*row, ", ".join(names)) for by in others.values() for row, names in by.items()]
+    about = f"## Options of a recipe\n\nOf {', '.join(users)}.\n\n"
+    of_commands = table(("option", "meaning", "commands"), sorted(rows))
+    return f"{about}{''.join(tables)}## Options of commands\n\n{of_commands}\n"
 
 
-def _panels(rows: dict[str, list[tuple[str, ...]]], heading: str) -> str:
-    """A table for each panel that has options."""
-    return "".join(
-        f"{heading.format(panel)}\n\n{table(('option', 'value', 'meaning'), options)}\n\n"
-        for panel, options in rows.items()
-        if options
-    )
+def _option(option: Any) -> tuple[str, ...]:
+    """Its names with its value, and its help with the default."""
+    value = "" if option.is_flag else f" {value_of(option)}"
+    first, *more = (*option.opts, *option.secondary_opts)
+    more = [name for name in more if not name.startswith("--no-")]
+    return ", ".join(map(code, [f"{first}{value}", *more])), about(option)
 
-
-def _option(option: Any, *, variable: bool) -> tuple[str, ...]:
-    """Its names, its value, and its help with the default; its variable, if that is wanted."""
-    names = ", ".join(code(name) for name in (*option.opts, *option.secondary_opts))
-    return (
-        names,
-        code("" if option.is_flag else value_of(option)),
-        (f"{about(option)} [{option.envvar}]" if variable and option.envvar else about(option)),
-    )
 
 
 def measures() -> str:
