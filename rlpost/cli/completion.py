@@ -154,7 +154,7 @@ def roles(context: typer.Context, incomplete: str) -> Offers:
     """Return ROLE=COLUMN, the columns from the input; also stages if the command compares them."""
     about = {name: f"{role.kind}: {', '.join(role.aliases[:3])}" for name, role in ROLES.items()}
     if context.info_name in _COMPARE_STAGES:
-        stages = manual.table("recorded", "replay")
+        stages = manual.table("recorded")
         about = {row["column"]: f"recorded: {row['stage']}" for row in stages} | about
     return _pairs(incomplete, about, lambda _: column(context))
 
@@ -166,7 +166,7 @@ def numerics(incomplete: str) -> Offers:
 
 def options(context: typer.Context, incomplete: str) -> Offers:
     """Return NAME=VALUE of the options of the estimator, or of all estimators."""
-    rows = {row["--option"]: row for row in manual.table("options-of-estimators", "estimators")}
+    rows = {row["--option"]: row for row in manual.table("options-of-estimators")}
     chosen = f"`{context.params.get('estimator')}`"
     read = {x: row["meaning"] for x, row in rows.items() if chosen in f"`{row['estimators']}`"}
 
@@ -203,12 +203,12 @@ def _values(model: type[BaseModel], name: str) -> Offers:
 
 def checks() -> Offers:
     """Return the checks of inspect."""
-    return [(row["finding"], row["meaning"]) for row in manual.table("findings", "inspect")]
+    return [(row["finding"], row["meaning"]) for row in manual.table("findings")]
 
 
 def topics() -> Offers:
     """Return the topics of inspect, and its checks."""
-    rows = manual.table("about", "inspect")
+    rows = manual.table("about")
     return [*((row["topic"], row["content"]) for row in rows), *checks()]
 
 

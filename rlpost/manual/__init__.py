@@ -8,42 +8,31 @@ from importlib.resources import files
 
 TOPICS = {
     "index": "This list.",
-    "install": "Installation, extras and locked versions.",
-    "input": "Input files, roles, column names and output columns.",
-    "pipeline": "The stages in order, with formulas and options.",
+    "start": "Installation, a first result, recipes, the shell.",
+    "columns": "Input files, roles, column names and output columns.",
+    "advantages": "The stages in order, with formulas and options.",
     "estimators": "The advantage estimators, and how to use your own.",
-    "recipes": "Recipe files, environment variables, shell completion.",
-    "presets": "Presets of frameworks, and what differs between frameworks.",
-    "formats": "Conversion of the rollout dumps of frameworks.",
-    "export": "Export to the files of training frameworks.",
+    "frameworks": "Presets, dumps and exports of frameworks.",
     "screens": "What screens print: labels, JSON names, alarming values.",
     "inspect": "Statistics of rollout files, and findings.",
-    "report": "An HTML report.",
-    "browse": "The terminal browser.",
-    "compare": "Comparison of files and of recipes.",
-    "replay": "Recorded numbers of a trainer: replays and searches.",
-    "losses": "Policy losses: clipping, ratios, KL, zero gradients.",
-    "training": "Training on the output.",
-    "python": "The Python interface and the formulas as functions.",
-    "notebook": "A notebook, from the installation to a report.",
-    "sidecar": "New columns beside the data: polars, duckdb, Ray, ...",
-    "gpu": "GPUs: torch for them, --device, exactness, a self-test.",
-    "large-runs": "Many files: folders that grow, object stores, Ray.",
-    "metadata": "Metadata of files, and the JSON summary.",
-    "accuracy": "What results depend on, and bounds on errors.",
-    "safety": "Complete outputs, verification, hostile input.",
-    "exit-codes": "Exit codes and output streams, for scripts.",
-    "options": "All options of all commands.",
+    "loss": "Policy losses: clipping, ratios, KL, zero gradients.",
+    "compare": "Files and recipes side by side; a trainer's numbers.",
+    "report": "An HTML report, and the terminal browser.",
+    "python": "Python, other libraries, notebooks, training.",
+    "scale": "Many files, object stores, Ray, array jobs, GPUs.",
+    "guarantees": "Outputs, accuracy, hostile input, exit codes, metadata.",
+    "options": "Every option, once.",
 }
 """Each topic with one line that describes its page."""
 OF_COMMANDS = {
-    "advantages": "pipeline",
-    "convert": "formats",
-    "loss": "losses",
-    "verify": "safety",
-    "config": "recipes",
-    "list": "presets",
-    "doctor": "gpu",
+    "browse": "report",
+    "replay": "compare",
+    "verify": "guarantees",
+    "convert": "frameworks",
+    "export": "frameworks",
+    "config": "start",
+    "list": "index",
+    "doctor": "scale",
     "help": "index",
 }
 """The topic of each command that has no page of its own name."""
@@ -52,8 +41,8 @@ OF_COMMANDS = {
 def topic_of(word: str) -> str | None:
     """Return the topic that a word names: a topic, a command, or the beginning of one.
 
-    >>> topic_of("loss"), topic_of("train"), topic_of("re")
-    ('losses', 'training', None)
+    >>> topic_of("replay"), topic_of("guar"), topic_of("re")
+    ('compare', 'guarantees', None)
     """
     names = {**{topic: topic for topic in TOPICS}, **OF_COMMANDS}
     topics = {names[word]} if word in names else {
@@ -69,13 +58,14 @@ def page(topic: str) -> str:
     return (files(__name__) / f"{topic}.md").read_text(encoding="utf-8")
 
 
-def table(name: str, topic: str = "") -> list[dict[str, str]]:
-    r"""Return the rows of a generated table, by heading, from a page: that of the same name.
+def table(name: str) -> list[dict[str, str]]:
+    r"""Return the rows of a generated table, by heading.
 
     >>> table("estimators")[0]["formula"]
     'δₜ = rₜ + γVₜ₊₁ - Vₜ; Aₜ = δₜ + γλAₜ₊₁'
     """
-    _, _, text = page(topic or name).partition(f"<!-- generated: {name} -->")
+    mark = f"<!-- generated: {name} -->"
+    text = next(text for text in map(page, TOPICS) if mark in text).partition(mark)[2]
     lines = [
         [unescape(cell).strip().strip("`").replace(r"\|", "|") for cell in _CELL.split(line)[1:-1]]
         for line in text.partition("<!-- end -->")[0].splitlines()

@@ -59,7 +59,13 @@ class Entry(NamedTuple):
         """The first cell, and the names of cells that have names alone."""
         names = [part for cell in self.cells.values() if _OF_NAMES.fullmatch(cell)
                  for part in re.findall("`([^`]+)`", cell)]  # fmt: skip
-        return [*re.split(r", | · ", self.name), *names]
+        return [*self.labels, *names]
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the first cell, those of options without their value."""
+        parts = re.split(r", | · ", self.name)
+        return [part.split()[0] if part.startswith("`--") else part for part in parts]
 
 
 class Explained(NamedTuple):
@@ -130,7 +136,7 @@ def answer(text: str) -> Explained:
     """
     key = key_of(text)
     headed = [section for section in sections() if key_of(section.heading) == key]
-    first = [row for row in rows() if key in map(key_of, re.split(r", | · ", row.name))]
+    first = [row for row in rows() if key in map(key_of, row.labels)]
     if headed or first:
         return Explained(_shortest(first), headed[:1])
     also = [row for row in rows() if _is_named(key, row)]

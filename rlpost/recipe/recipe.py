@@ -112,7 +112,7 @@ class EstimatorOptions(OptionModel):
     teachers: Annotated[dict[str, Finite], InHelp("COLUMN=WEIGHT")] = Field(default_factory=dict)
     """Column of a teacher's log-probs and the weight of its KL."""
     numerics: Numerics = Field(default_factory=Numerics)
-    """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
+    """Numerical detail in which frameworks differ (see `rlpost help numerics`)."""
 
 
 Scope = Literal["batch", "group", "others", "running", "none"]

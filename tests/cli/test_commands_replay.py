@@ -291,7 +291,7 @@ def test_errors_name_what_came_and_what_to_do(words, folder):
 def test_the_manuals_function_records_verls_batch(rollouts, tmp_path):
     """A DataProto has tensors padded on the right, with the prompt before them."""
     torch = pytest.importorskip("torch")
-    code = re.search(r"```py\n(# record_verl\.py\n.+?)```", manual.page("replay"), re.DOTALL)[1]
+    code = re.search(r"```py\n(# record_verl\.py\n.+?)```", manual.page("compare"), re.DOTALL)[1]
     module = types.ModuleType("record_verl")
     exec(compile(code, "record_verl.py", "exec"), module.__dict__)  # noqa: S102
     table = rlpost.enrich(rollouts, rlpost.preset("verl", emit=("advantages", "returns")))[0]

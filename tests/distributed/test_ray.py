@@ -229,15 +229,14 @@ def test_what_does_not_go_together_is_said(tmp_path):
 def test_the_recipes_of_the_manual_for_ray_data_run(tmp_path, monkeypatch):
     table = pq.read_table("sample_data/arithmetic.parquet")
     monkeypatch.chdir(tmp_path)
-    pq.write_table(table, "rollouts.parquet", row_group_size=100)
-    rlpost.advantages("rollouts.parquet", "advantages.parquet", rlpost.Recipe(emit_only=True))
-    blocks = re.findall(r"<!-- needs: ray -->\n```python\n(.+?)```", page("sidecar"), re.DOTALL)
-    names = {"new": ["advantages", "returns"], "rlpost": rlpost}
+    Path("sample_data").mkdir()
+    pq.write_table(table, "sample_data/arithmetic.parquet", row_group_size=100)
+    blocks = re.findall(r"<!-- needs: ray -->\n```python\n(.+?)```", page("python"), re.DOTALL)
+    names = {"rlpost": rlpost}
     for block in blocks:
         exec(block, names)  # noqa: S102
     want = rlpost.enrich(table)[0]["advantages"].to_pylist()
-    for found in ("enriched", "attached"):
-        assert [[*row["advantages"]] for row in names[found].take_all()] == want
+    assert [[*row["advantages"]] for row in names["enriched"].take_all()] == want
 
 
 @pytest.mark.usefixtures("cluster")

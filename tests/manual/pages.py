@@ -7,6 +7,8 @@ import os
 import re
 import shlex
 from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
@@ -84,6 +86,8 @@ def _with_output(found: re.Match[str]) -> str:
 @cache
 def _printed(command: str) -> str:
     """What a command prints, first on stderr and then on stdout."""
-    done = run(shlex.split(command))
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "sample_data").symlink_to(ROOT / "sample_data")
+        done = run(shlex.split(command), Path(folder))
     assert done.code == 0, done.err
     return "\n".join(line.rstrip() for line in (done.err + done.out).splitlines())

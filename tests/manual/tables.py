@@ -362,7 +362,7 @@ def _first_line(thing: Any) -> str:
 
 
 def options() -> str:
-    """Every option once: those of a recipe by panel, the others with the commands that have them."""
+    """Every option once: of a recipe by panel, the others with the commands that have them."""
     recipe: dict[str, dict[tuple[str, ...], None]] = {panel: {} for panel in PANELS}
     others: dict[str, dict[tuple[str, ...], list[str]]] = {panel: {} for panel in PANELS}
     users: list[str] = []
@@ -394,7 +394,6 @@ def _option(option: Any) -> tuple[str, ...]:
     first, *more = (*option.opts, *option.secondary_opts)
     more = [name for name in more if not name.startswith("--no-")]
     return ", ".join(map(code, [f"{first}{value}", *more])), about(option)
-
 
 
 def measures() -> str:

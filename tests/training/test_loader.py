@@ -103,7 +103,7 @@ def test_log_probs_as_the_manual_computes_them_are_those_of_the_file(
     table = pl.read_parquet(enriched).head(40).with_columns(old_log_probs=pl.Series(own))
     table.write_parquet(tmp_path / "in.parquet")
     names: dict[str, Any] = {"torch": torch, "nn": torch.nn}
-    for text in re.findall(r"^def \w+_log_probs.+?^    return .+?$", page("training"), PAGE):
+    for text in re.findall(r"^def \w+_log_probs.+?^    return .+?$", page("python"), PAGE):
         exec(text, names)  # noqa: S102 - the functions of the page
     count, data = (
         0,

@@ -122,8 +122,8 @@ def _show_page(text: str) -> None:
 def for_terminal(text: str) -> str:
     """Return the text without images, and with commands in place of links to pages.
 
-    >>> for_terminal("the roles ([input](input.md)), [all fields](recipes.md)")
-    'the roles (`rlpost help input`), all fields (`rlpost help recipes`)'
+    >>> for_terminal("the roles ([input](columns.md)), [all fields](start.md)")
+    'the roles (`rlpost help columns`), all fields (`rlpost help start`)'
     >>> for_terminal("| [input](input.md) | [benchmarks](../../tests/bench/README.md) |")
     '| input | benchmarks (`tests/bench/README.md`) |'
     """

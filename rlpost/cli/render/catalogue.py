@@ -160,7 +160,7 @@ def _losses(names: Sequence[str], how: str) -> None:
         needs = ", ".join((*loss.needs, *["group"] * loss.grouped))
         cell = _records(options) if how == "json" else text
         rows.append((loss.name, needs, loss.formula, loss.aggregation, cell, loss.source))
-    steps = ["rlpost help losses  # your own: --loss my_losses.py:function"]
+    steps = ["rlpost help your own loss  # your own: --loss my_losses.py:function"]
     tables = [_table_of_loss(loss) for loss in losses if loss.parameters] if names else []
     _show_catalogue("losses", headings, rows, how, steps, tables)
 
