@@ -169,8 +169,8 @@ def _nonfinite_warnings(nonfinite: dict[str, dict[str, int]]) -> list[str]:
 
 def _attempt_warnings(replaced: int) -> list[str]:
     """Return the warning about rows that were left out because there is a later attempt."""
-    text = f"{counted(replaced, 'row')} of which there is a later attempt left out"
-    return [f"{text}; --attempts all keeps them"] if replaced else []
+    text = f"{counted(replaced, 'row')} of older attempts left out; --attempts all keeps them"
+    return [text] if replaced else []
 
 
 def _layout_warnings(options: ReadOptions) -> list[str]:

@@ -498,7 +498,7 @@ def failures(run: RunFacts) -> Texts:
         )
     if counts.superseded and recipe.attempts == "all":
         yield (
-            f"{counted(counts.superseded, 'row')} of which there is a later attempt (by "
+            f"{counted(counts.superseded, 'row')} of older attempts (by "
             f"`{attempt_columns(run.plan.columns)}`) count too: --attempts newest leaves them out"
         )
 
