@@ -41,7 +41,7 @@ from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.output.metadata import FileMetadata, cut
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
-from rlpost.pipeline.summary import summarise
+from rlpost.pipeline.summary import file_summary
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.named import NamedByUser
 
@@ -368,7 +368,7 @@ def _verdict(
     for _ in computed:
         pass
     first, last = source.first_rows[index : index + 2]
-    again = summarise(engine.plan, responses.rows(first, last), totals, by=())
+    again = file_summary(engine.plan, index, responses.rows(first, last), totals)
     again = json.loads(json.dumps(again))
     compared = metadata.summary is not None and metadata.comparable
     summary = summary_differences(metadata.summary, again) if compared else []

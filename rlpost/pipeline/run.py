@@ -36,6 +36,7 @@ from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
 from rlpost.pipeline.summary import (
     SummaryPart,
+    file_summary,
     run_summary,
     summarise,
     summary_of,
@@ -472,5 +473,5 @@ def enriched_metadata(
         entries: more metadata.
     """
     path = plan.source.files[index].path
-    summary = summarise(plan, responses, totals, by=())
+    summary = file_summary(plan, index, responses, totals)
     return {**run.of_file(first + index, path, summary).entries, **entries}

@@ -113,18 +113,28 @@ Slice = Literal["step", "domain"]
 SLICES: tuple[Slice, ...] = ("step", "domain")
 
 
-def summarise(
-    plan: Plan, responses: Responses, totals: ExactTotals, *, by: Sequence[Slice] = SLICES
-) -> Json:
+def summarise(plan: Plan, responses: Responses, totals: ExactTotals) -> Json:
     """Return the summary of some responses.
 
     Args:
         plan: a recipe bound to its input.
         responses: those that the totals count, and no others.
         totals: by cell.
-        by: what numbers are sliced by, besides those of all responses.
     """
-    return summary_of(plan, summary_part(plan, responses, totals), by)
+    return summary_of(plan, summary_part(plan, responses, totals))
+
+
+def file_summary(plan: Plan, index: int, responses: Responses, totals: ExactTotals) -> Json:
+    """Return the summary of one file, the same whatever other files its source has.
+
+    Args:
+        plan: of a source that has the file.
+        index: the file's number in that source.
+        responses: of the file.
+        totals: of the file.
+    """
+    plan = replace(plan, source=plan.source.only(index))
+    return summary_of(plan, summary_part(plan, responses, totals), by=())
 
 
 class SummaryPart(NamedTuple):

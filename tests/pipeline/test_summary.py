@@ -353,6 +353,23 @@ def test_a_footer_has_the_numbers_of_its_file_and_does_not_grow_with_steps(tmp_p
     assert abs(sizes[1] - sizes[0]) < 1000
 
 
+def test_a_footer_has_the_findings_of_its_file_whatever_files_are_beside_it(tmp_path):
+    alone, beside = tmp_path / "alone", tmp_path / "beside"
+    for number in (1, 2):
+        values = [[0.0] * (1 + number), [0.0] * 3, [0.0], [0.0, 0.0]]  # the masks have 8
+        save(small(values=values, step=[number] * 4).to_arrow(), tmp_path / f"in/{number}.parquet")
+    rlpost.advantages(tmp_path / "in", beside)
+    for number, text in ((1, None), (2, "`values` has 9 values, and `response_mask` 8")):
+        name = f"{number}.parquet"
+        rlpost.advantages(tmp_path / "in" / name, alone / name)
+        first, second = (
+            loads(pq.read_metadata(folder / name).metadata[b"rlpost.summary"])["findings"]
+            for folder in (alone, beside)
+        )
+        assert first == second
+        assert [x["text"].partition(":")[0] for x in first] == [text] * (text is not None)
+
+
 # Warnings
 
 

@@ -172,6 +172,14 @@ class Source:
         ]
         return [name for name in first if all(name in names for names in others)]
 
+    def only(self, index: int) -> Source:
+        """Return a source of one of the files, whose footer is not read again."""
+        source = Source.__new__(Source)
+        source.files, source.fingerprints = [self.files[index]], [self.fingerprints[index]]
+        source.footers, source.schemas = [self.footers[index]], [self.schemas[index]]
+        source._opened = {}  # noqa: SLF001 - it is of this class
+        return source
+
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Return the compressed bytes of some columns in all files."""
         return sum(
@@ -388,6 +396,11 @@ class TableSource:
         self.mask_origins = entry_origins(self.files, [self.metadata], MASK_KEY)
         self.recipes = entry_origins(self.files, [self.metadata], RECIPE_KEY)
         self.lacking: dict[str, str] = {}
+
+    def only(self, index: int) -> TableSource:
+        """Return the table: it is the only file."""
+        assert index == 0
+        return self
 
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Return the bytes in memory of some columns."""
