@@ -110,7 +110,7 @@ def advantages(
     with _opened(
         inputs, output, options, where=kept, declared=declared, progress=progress,
     ) as (own, run):  # fmt: skip
-        recipe = recipe.model_copy(update={"columns": own.columns(recipe.columns)})
+        recipe = own.recipe(recipe)
         if kept is not None:
             api.check_steps(own.paths, recipe, run, kept.label)
         summary = own.result(api.advantages(own.paths, output, recipe, run))
@@ -326,7 +326,10 @@ def loss(
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     configs = settings_of([_swept(chosen, recipe or Recipe(), point) for point in points], {})
     logged = None if log is None else read_log(Path(log), log_map, chosen.model_fields_set)
-    with _opened(inputs, output, options, progress=progress) as (own, run):
+    recipe = recipe or Recipe()
+    declared = Declaration(map=recipe.columns)
+    with _opened(inputs, output, options, declared=declared, progress=progress) as (own, run):
+        recipe = own.recipe(recipe)
         summary = work.loss(own.paths, output, recipe, configs, run, emit, logged)
         return LossSummary(own.result(summary))
 
@@ -389,11 +392,12 @@ def compare(
     """
     from rlpost.analysis.compare.compare import compare as compared  # noqa: PLC0415 - slow to import
 
-    with _opened(inputs, progress=progress) as (own, run):
+    declared = Declaration(map=columns_map or {})
+    with _opened(inputs, declared=declared, progress=progress) as (own, run):
         comparison = compared(
             own.paths,
-            columns_map or {},
-            recipes or {},
+            own.columns(columns_map or {}),
+            {name: own.recipe(recipe) for name, recipe in (recipes or {}).items()},
             column=column,
             count=count,
             names=own.inputs,
@@ -451,7 +455,9 @@ def replay(
         Recipe.of({name: x for name, x in fixed.items() if name != "estimator"}, "fixed")
     from rlpost.analysis.replay import run as work  # noqa: PLC0415 - slow to import
 
-    with _opened(inputs, progress=progress) as (own, run):
+    declared = Declaration(map=columns_map or {})
+    with _opened(inputs, declared=declared, progress=progress) as (own, run):
+        request["columns_map"] = own.columns(columns_map or {})
         request |= {"reporter": run.reporter, "named": "the recipe" if recipe else ""}
         found = work.replay(own.paths, work.ReplayRequest(**request))
     if own.names:
@@ -527,13 +533,14 @@ def report(
     from rlpost.interface.inspection import Report  # noqa: PLC0415
 
     kept = condition(where, columns_map)
-    with _opened(inputs, where=kept, progress=progress) as (own, run):
+    declared = Declaration(map=columns_map or {})
+    with _opened(inputs, where=kept, declared=declared, progress=progress) as (own, run):
         files = work.files_of(own.paths)
         if output is not None:
             work.check_output(Path(output), files, overwrite=overwrite)
         found, html = work.build(
             own.paths,
-            columns_map=columns_map,
+            columns_map=own.columns(columns_map or {}),
             pass_threshold=pass_threshold,
             unit=unit,
             rollout_reward=rollout_reward,

@@ -51,6 +51,12 @@ class OpenInputs(InputPaths):
         rollout = {"rollout": "rollout_id"} if "rollout" in chosen.keys() - kept.keys() else {}
         return {**kept, **rollout}
 
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """Return a recipe without the columns that are fields of converted dumps."""
+        columns = self.columns(recipe.columns)
+        same = columns == recipe.columns
+        return recipe if same else recipe.model_copy(update={"columns": columns})
+
     def result(self, found: Json) -> Json:
         """Return a result with the names of inputs, if what it read was temporary."""
         return {**without_paths(found, self.names), "inputs": self.inputs} if self.names else found

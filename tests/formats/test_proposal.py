@@ -231,3 +231,13 @@ def test_options_of_dumps_are_those_of_three_commands(tmp_path):
     for command in ("convert", "inspect", "advantages"):
         text = run(command, *(["--help"] if command == "convert" else ["--help-all"])).out
         assert [x for x in ("--from", "--rows", "--group-size", "--map") if x not in text] == []
+
+
+def test_fields_of_dumps_are_mapped_wherever_columns_are(tmp_path):
+    value = {"samples": [{"verdict": i / 2, "id": i // 2, "old": float(i)} for i in range(4)]}
+    source = whole(tmp_path / "a.json", value)
+    mapped = {"reward": "verdict"}
+    assert rlpost.report(source, columns_map=mapped).roles["reward"].column == "reward"
+    recipes = {"a": rlpost.Recipe(columns=mapped), "b": rlpost.Recipe(estimator="rloo")}
+    compared = rlpost.compare(source, recipes, columns_map=mapped)
+    assert compared["sides"] == ["a", "b"]

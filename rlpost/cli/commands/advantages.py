@@ -158,7 +158,7 @@ def _show_plan(
         reporting(quiet=quiet) as reporter,
         open_inputs(inputs, reporter=reporter, where=kept, declared=dumps) as opened,
     ):
-        recipe = recipe.model_copy(update={"columns": opened.columns(recipe.columns)})
+        recipe = opened.recipe(recipe)
         plan = api.plan(opened.paths, recipe)
         device = CPU if run.device == AUTO else run.device
         if run.engine == "local":

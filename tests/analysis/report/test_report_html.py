@@ -100,7 +100,7 @@ def test_chosen_rows_fit_their_reasons(made):
 
 def test_evidence_of_the_second_file_links_to_its_row(tmp_path):
     for name, mask in (("a", [[1, 1], [1, 1]]), ("b", [[1, 1], [0, 0]])):
-        columns = {"prompt_id": ["p", "p"], "reward": [1.0, 0.0], "response_mask": mask}
+        columns = {"prompt_id": [name] * 2, "reward": [1.0, 0.0], "response_mask": mask}
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     rlpost.report([str(tmp_path)], tmp_path / "page.html")
     found = data_in(tmp_path / "page.html")
