@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,17 @@ from rlpost.formats.fields import column_of
 from rlpost.formats.keys import GroupBlocks, content_key, text_key
 from rlpost.formats.layout import TokenColumns, checked_lists, list_columns, ragged
 from rlpost.formats.records import as_float, describe, rounded_sum
-from rlpost.formats.rows import JSON, check_finite, gathered, tables, text_of, values_of
+from rlpost.formats.rows import (
+    JSON,
+    check_finite,
+    gathered,
+    is_flat,
+    is_plain,
+    shown,
+    tables,
+    text_of,
+    values_of,
+)
 from rlpost.io import arrow
 from rlpost.io.finish_reasons import plain_reasons
 from rlpost.recipe.roles import ROLES, kind_of
@@ -21,6 +32,7 @@ from rlpost.recipe.roles import ROLES, kind_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from rlpost.errors import DataError
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Row
     from rlpost.formats.rows import Fields
@@ -186,23 +198,17 @@ def numbers(array: pa.Array, place: CellLocation) -> pa.Array:
     kind = array.type
     if is_null(kind) or arrow.is_number(kind):
         return array.cast(pa.float64(), safe=False)
-    values = [_number(value) for value in values_of(array)]
-    for row, (value, plain) in enumerate(zip(values, array.is_null().to_pylist(), strict=True)):
-        if value is None and not plain:
-            raise place.error(row, f"is {_described(array, row)}", _NUMBER)
-    return gathered(values).cast(pa.float64())
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, list) and all(isinstance(x, (int, float, type(None))) for x in value):
-        return rounded_sum([float("nan") if x is None else as_float(x) for x in value])
-    return as_float(value) if isinstance(value, (int, float)) else None
-
-
-def _described(array: pa.Array, row: int) -> str:
-    value = values_of(array.slice(row, 1))[0]
-    nested = isinstance(value, list) and any(isinstance(x, list) for x in value)
-    return "a list of lists" if nested else describe(value)
+    values = values_of(array)
+    for row, value in enumerate(values):
+        if not (is_plain(value) or is_flat(value)):
+            raise place.error(row, f"is {shown(value)}", _NUMBER)
+    sums = (
+        rounded_sum([float("nan") if x is None else as_float(x) for x in value])
+        if isinstance(value, list)
+        else value and as_float(value)
+        for value in values
+    )
+    return gathered([*sums]).cast(pa.float64())
 
 
 def keys(array: pa.Array, place: CellLocation, *, nullable: bool = False) -> pa.Array:
@@ -253,7 +259,7 @@ def truncation(array: pa.Array, place: CellLocation) -> tuple[str, pa.Array]:
     for row, value in enumerate(values_of(array)):
         if value not in (None, 0, 1) or isinstance(value, str):
             needed = "a bool or a finish reason is needed"
-            raise place.error(row, f"is {_described(array, row)}", needed)
+            raise place.error(row, f"is {shown(values_of(array)[row])}", needed)
     return "truncated", gathered([None if x is None else bool(x) for x in values_of(array)])
 
 
@@ -293,18 +299,18 @@ def column_values(column: str, array: pa.Array, place: CellLocation) -> pa.Array
         raise
     except pa.ArrowException:
         pass
-    row = next(row for row, x in enumerate(values_of(array)) if not _fits(x, kind))
-    raise place.error(row, f"is {_described(array, row)}", f"{kind} is needed")
+    raise _misfit(array, kind, place)
 
 
-def _fits(value: object, kind: pa.DataType) -> bool:
-    if value is None:
-        return True
-    try:
-        gathered([value]).cast(kind)
-    except pa.ArrowException:
-        return False
-    return not isinstance(value, str)
+def _misfit(array: pa.Array, kind: pa.DataType, place: CellLocation) -> DataError:
+    """Return the error for the first value that does not fit a type."""
+    for row, value in enumerate(values_of(array)):
+        with suppress(pa.ArrowException):
+            gathered([value]).cast(kind)
+            if not isinstance(value, str):
+                continue
+        return place.error(row, f"is {shown(value)}", f"{kind} is needed")
+    raise AssertionError
 
 
 def _check_one_response(role: str, name: str, table: Fields, lists: Mapping[str, Any]) -> None:
@@ -416,9 +422,7 @@ def other_values(array: pa.Array, kind: pa.DataType | None, name: str, table: Fi
     except MemoryError:  # an ArrowException, too, but not about the data
         raise
     except pa.ArrowException:
-        place = replace(table.location, column=name)
-        row = next((i for i, x in enumerate(values_of(array)) if not _fits(x, kind)), 0)
-        raise place.error(row, f"is {_described(array, row)}", f"{kind} is needed") from None
+        raise _misfit(array, kind, replace(table.location, column=name)) from None
 
 
 def as_stored(array: pa.Array, kind: pa.DataType) -> pa.Array:

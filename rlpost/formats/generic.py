@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.types import is_struct
 
 from rlpost.errors import DataError, UsageError, closest
 from rlpost.formats.base import CANONICAL, LENGTH, Format
@@ -19,7 +20,7 @@ from rlpost.formats.keys import SAME_TEXT
 from rlpost.formats.layout import check_layout
 from rlpost.formats.records import first_names
 from rlpost.formats.rows import Fields, tables
-from rlpost.io.arrow import CellLocation
+from rlpost.io.arrow import CellLocation, is_list
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.recipe.roles import ROLES, resolve
@@ -213,9 +214,8 @@ def _without(fields: Mapping[str, Any], paths: Collection[str]) -> Mapping[str, 
 def _parquet_tables(path: Path, binding: Binding) -> Iterator[Fields]:
     """Yield the chunks of a Parquet file, with the fields of structs that the map names."""
     source = Source([InputFile(path, Path(path.name))])
-    for name in binding.mapped.values():
-        _struct_kind(source.schemas[0], name, binding)
-    sized_by = _sized_by(source.schemas[0], binding)
+    lists = (one.name for one in source.schemas[0] if is_list(one.type))
+    sized_by = next(lists, source.columns[0])
     for chunk in source.read(source.columns, CHUNK_TOKENS, sized_by):
         columns = {
             name: array.cast(pa.binary()) if array.type == pa.large_binary() else array
@@ -226,30 +226,11 @@ def _parquet_tables(path: Path, binding: Binding) -> Iterator[Fields]:
             if name not in columns and name.partition(".")[0] in columns:
                 outer, *inner = name.split(".")
                 array = columns[outer]
-                for part in inner:
-                    array = pc.struct_field(array, part)  # null if the struct is null
-                columns[name] = array
+                while inner and is_struct(array.type) and array.type.get_field_index(inner[0]) >= 0:
+                    array = pc.struct_field(array, inner.pop(0))  # null if the struct is null
+                columns |= {} if inner else {name: array}
         place = CellLocation(str(path), chunk.first_row, "")
         yield Fields(columns, chunk.table.num_rows, place)
-
-
-def _struct_kind(schema: pa.Schema, path: str, binding: Binding) -> None:
-    """Raise DataError if a dotted path leads to no field of a struct."""
-    outer, *inner = path.split(".")
-    if path in schema.names or outer not in schema.names:
-        return
-    kind = schema.field(outer).type
-    for name in inner:
-        if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-            raise DataError(f"{binding.where}: `{path}`: has no field {name!r} in {kind}")
-        kind = kind.field(name).type
-
-
-def _sized_by(schema: pa.Schema, binding: Binding) -> str:
-    """Return the column by whose lengths a file is read in chunks."""
-    names = [*binding.mapped.items(), *resolve(schema.names, {}, binding.where).columns.items()]
-    lists = (name.partition(".")[0] for role, name in names if is_list_role(role))
-    return next((name for name in lists if name in schema.names), schema.names[0])
 
 
 JSONL = Format(

@@ -17,7 +17,7 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.base import CANONICAL, LENGTH
 from rlpost.formats.records import describe
-from rlpost.formats.rows import packed, values_of
+from rlpost.formats.rows import is_flat, packed, shown, values_of
 from rlpost.io.arrow import dtype_of, fill_nulls, is_tokens, is_true, list_values, to_arrow
 from rlpost.io.memory_limit import memory_limit
 
@@ -36,24 +36,6 @@ _LARGE, _COPIES = 1 << 20, 4  # bytes of a vector, and how often it is in memory
 def response_start(mask: NDArray[np.uint8]) -> int:
     """Return the index of the first token with mask 1; the length if there is none."""
     return int(mask.argmax()) if mask.any() else len(mask)
-
-
-def sequence_end(where: str, mask: NDArray[np.uint8], response: int) -> int | None:
-    """Return the end of a response that begins at the first mask 1; None if there is none.
-
-    Raises:
-        DataError: the mask has a 1 after that end, or is shorter.
-    """
-    if not mask.any():
-        return None
-    begin, last = response_start(mask), int(np.flatnonzero(mask)[-1])
-    if not last < begin + response <= len(mask):
-        raise DataError(
-            f"{where}: `response_length` is {response}, but the mask has {len(mask)} entries and "
-            f"is 1 from token {begin} to token {last}; if response_length counts something else, "
-            "omit it with --map response_length=none"
-        )
-    return begin + response
 
 
 def check_prompt(where: str, begin: int, prompt: int | None) -> None:
@@ -153,156 +135,6 @@ def check_length(where: str, name: str, array: NDArray[Any], length: int, of: st
         )
 
 
-def padded(
-    where: str,
-    mask: NDArray[np.uint8],
-    lists: Mapping[str, NDArray[Any]],
-    length: int | None = None,
-) -> Lists:
-    """Cut the response out of full sequences [T]: from the first mask 1 to the sequence's end.
-
-    Args:
-        where: the record.
-        mask: [T], 1 for policy tokens.
-        lists: name -> [T], each aligned with the mask.
-        length: tokens of the sequence without padding; None: up to the last mask 1.
-
-    Returns:
-        The lists and `response_mask`, each with one entry per response token.
-
-    Raises:
-        DataError: the lengths of the lists differ, the length is too large, or the mask is 1 in
-            the padding.
-    """
-    for name, array in lists.items():
-        check_length(where, name, array, len(mask), "the mask")
-    last = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
-    end = last if length is None else length
-    if not last <= end <= len(mask):
-        raise DataError(
-            f"{where}: the sequence length is {end}, but the lists have {len(mask)} entries "
-            f"and the mask is 1 up to token {last - 1}"
-        )
-    cut = slice(min(response_start(mask), end), end)
-    return {"response_mask": mask[cut], **{name: array[cut] for name, array in lists.items()}}
-
-
-def shifted(
-    where: str,
-    mask: NDArray[np.uint8],
-    lists: Mapping[str, NDArray[Any]],
-    length: int | None = None,
-) -> Lists:
-    """Cut the response out of lists [T-1] whose entry t belongs to token t + 1.
-
-    The mask or the ids, or both, have T entries, which shows that the others are shifted. Token 0
-    has no log-prob, so it cannot be a policy token.
-
-    Raises:
-        DataError: as `padded`, or all lists have the same length, so that none is shifted.
-    """
-    every = {"mask": mask, **lists}
-    tokens = max(len(mask), len(lists.get(_IDS, ())))
-    if {*map(len, every.values())} == {tokens}:
-        raise DataError(
-            f"{where}: all its token lists have {tokens} entries, so none is shifted against the "
-            "mask; use --layout padded for lists that are aligned with the mask"
-        )
-    for name, array in every.items():
-        if name not in ("mask", _IDS) or len(array) != tokens:
-            check_length(
-                where, name, array, tokens - 1, "the mask or the ids, minus one (shifted),"
-            )
-    if len(mask) == tokens and mask[0]:
-        raise DataError(
-            f"{where}: the mask is 1 at token 0, and shifted lists have no entry for it"
-        )
-    cut = {name: array[len(array) - tokens + 1 :] for name, array in every.items()}
-    return padded(where, cut.pop("mask"), cut, None if length is None else length - 1)
-
-
-def compact(
-    where: str,
-    mask: NDArray[np.uint8],
-    lists: Mapping[str, NDArray[Any]],
-    length: int | None = None,
-) -> Lists:
-    """Spread lists with entries for mask 1 only over the sequence (0 elsewhere), and cut it.
-
-    Raises:
-        DataError: as `padded`, or there is no list besides the mask.
-    """
-    if not lists:
-        raise DataError(f"{where}: it has no list besides the mask, so no list is compact")
-    count = int(mask.sum())
-    spread: Lists = {}
-    for name, array in lists.items():
-        check_length(where, name, array, count, "the mask's count of ones")
-        spread[name] = spread_over_mask(mask, array)
-    return padded(where, mask, spread, length)
-
-
-def spread_over_mask(mask: NDArray[np.uint8], array: NDArray[Any]) -> NDArray[Any]:
-    """Return a vector [T] with the entries at the ones of a mask [T] and 0 elsewhere."""
-    spread = np.zeros(len(mask), array.dtype)
-    spread[mask.astype(bool)] = array
-    return spread
-
-
-def left_padded(
-    where: str,
-    mask: NDArray[np.uint8],
-    lists: Mapping[str, NDArray[Any]],
-    length: int | None = None,
-) -> Lists:
-    """Cut a response that ends the lists: `length` tokens; None: from the first mask 1.
-
-    Raises:
-        DataError: as `padded`, or the mask ends with 0 without a length, so that these tokens may
-            be padding.
-    """
-    for name, array in lists.items():
-        check_length(where, name, array, len(mask), "the mask")
-    begin = response_start(mask)
-    if length is not None:
-        if not 0 <= length <= len(mask) or len(mask) - length > begin:
-            raise DataError(
-                f"{where}: the response length is {length}, but the mask is 1 from token {begin} "
-                f"of {len(mask)} on"
-            )
-        begin = len(mask) - length
-    elif begin < len(mask) and not mask[-1]:
-        raise DataError(
-            f"{where}: the mask ends with 0, but a left-padded response ends the list; use "
-            "--layout padded if this is padding, or a response_length that includes it if it is "
-            "tool output"
-        )
-    return {"response_mask": mask[begin:], **{name: array[begin:] for name, array in lists.items()}}
-
-
-def response_only(
-    where: str,
-    mask: NDArray[np.uint8],
-    lists: Mapping[str, NDArray[Any]],
-    length: int | None = None,
-) -> Lists:
-    """Check that the mask and every list have one entry per response token."""
-    if length is not None:
-        check_length(where, "mask", mask, length, "the response")
-    for name, array in lists.items():
-        check_length(where, name, array, len(mask), "the mask")
-    return {"response_mask": mask, **lists}
-
-
-_CUTS = {
-    "response": response_only,
-    "padded": padded,
-    "shifted": shifted,
-    "compact": compact,
-    "left-padded": left_padded,
-}
-
-
 def response_lists(
     layout: str,
     where: str,
@@ -313,26 +145,117 @@ def response_lists(
 ) -> Lists:
     """Convert a record's lists from a layout to one entry per response token.
 
+    A response begins with the first mask 1. It ends with the sequence, or with the last mask 1 if
+    the lengths are unknown; `left-padded` ones end the lists.
+
     Args:
         layout: one of `LAYOUTS`.
         where: the record, for errors.
         mask: 1 for policy tokens.
         lists: name -> entries.
-        length: length of the sequence (padded, shifted, compact) or of the response.
+        length: length of the sequence without padding (padded, shifted, compact) or of the
+            response.
         response: the response length, if the record has that instead.
+
+    Returns:
+        The lists and `response_mask`.
 
     Raises:
         UsageError: no such layout.
-        DataError: the lists do not fit it.
+        DataError: the lists do not fit it or each other, or the mask is 1 outside of the response.
     """
-    cut = _CUTS[check_layout(layout)]
-    if response is not None and cut in (padded, shifted, compact):
-        length = sequence_end(where, mask, response)
-        if cut is shifted and length is not None and len(lists.get(_IDS, ())) > len(mask):
-            length += 1  # the mask lacks token 0
-    elif response is not None:
-        length = response
-    return cut(where, mask, lists, length)
+    if check_layout(layout) == "shifted":
+        mask, lists = _unshifted(where, mask, lists)
+        length = None if length is None else length - 1
+    elif layout == "compact":
+        lists = _spread(where, mask, lists)
+    for name, array in lists.items():
+        check_length(where, name, array, len(mask), "the mask")
+    cut = _extent(layout, where, mask, length, response)
+    return {"response_mask": mask[cut], **{name: array[cut] for name, array in lists.items()}}
+
+
+def _unshifted(
+    where: str, mask: NDArray[np.uint8], lists: Mapping[str, NDArray[Any]]
+) -> tuple[NDArray[np.uint8], Lists]:
+    """Return mask and lists of the tokens from the second on.
+
+    The mask or the ids, or both, have T entries, which shows that the others, of T - 1, are
+    shifted. Token 0 has no log-prob, so it cannot be a policy token.
+    """
+    every = {"mask": mask, **lists}
+    tokens = max(len(mask), len(lists.get(_IDS, ())))
+    if {*map(len, every.values())} == {tokens}:
+        raise DataError(
+            f"{where}: all its token lists have {tokens} entries, so none is shifted against the "
+            "mask; use --layout padded for lists that are aligned with the mask"
+        )
+    for name, array in every.items():
+        if name not in ("mask", _IDS) or len(array) != tokens:
+            needed = "the mask or the ids, minus one (shifted),"
+            check_length(where, name, array, tokens - 1, needed)
+    if len(mask) == tokens and mask[0]:
+        raise DataError(
+            f"{where}: the mask is 1 at token 0, and shifted lists have no entry for it"
+        )
+    cut = {name: array[len(array) - tokens + 1 :] for name, array in every.items()}
+    return cut.pop("mask"), cut
+
+
+def _spread(where: str, mask: NDArray[np.uint8], lists: Mapping[str, NDArray[Any]]) -> Lists:
+    """Return lists with entries for mask 1 only over the sequence, 0 elsewhere."""
+    if not lists:
+        raise DataError(f"{where}: it has no list besides the mask, so no list is compact")
+    for name, array in lists.items():
+        check_length(where, name, array, int(mask.sum()), "the mask's count of ones")
+    return {name: spread_over_mask(mask, array) for name, array in lists.items()}
+
+
+def spread_over_mask(mask: NDArray[np.uint8], array: NDArray[Any]) -> NDArray[Any]:
+    """Return a vector [T] with the entries at the ones of a mask [T] and 0 elsewhere."""
+    spread = np.zeros(len(mask), array.dtype)
+    spread[mask.astype(bool)] = array
+    return spread
+
+
+def _extent(
+    layout: str, where: str, mask: NDArray[np.uint8], length: int | None, response: int | None
+) -> slice:
+    """Return where the response is in aligned lists, by the layout and the lengths."""
+    begin, last = response_start(mask), len(mask) - response_start(mask[::-1])
+    known = length if response is None else response
+    if layout == "response":
+        if known is not None:
+            check_length(where, "mask", mask, known, "the response")
+        return slice(0, len(mask))
+    if layout == "left-padded":
+        if known is None and begin < len(mask) and not mask[-1]:
+            raise DataError(
+                f"{where}: the mask ends with 0, but a left-padded response ends the list; use "
+                "--layout padded if this is padding, or a response_length that includes it if it "
+                "is tool output"
+            )
+        if known is not None and (not 0 <= known <= len(mask) or len(mask) - known > begin):
+            raise DataError(
+                f"{where}: the response length is {known}, but the mask is 1 from token {begin} "
+                f"of {len(mask)} on"
+            )
+        return slice(begin if known is None else len(mask) - known, len(mask))
+    if response is not None and mask.any():
+        if not last <= begin + response <= len(mask):
+            raise DataError(
+                f"{where}: `response_length` is {response}, but the mask has {len(mask)} entries "
+                f"and is 1 from token {begin} to token {last - 1}; if response_length counts "
+                "something else, omit it with --map response_length=none"
+            )
+        return slice(begin, begin + response)
+    end = last if length is None or response is not None else length
+    if not last <= end <= len(mask):
+        raise DataError(
+            f"{where}: the sequence length is {end}, but the lists have {len(mask)} entries "
+            f"and the mask is 1 up to token {last - 1}"
+        )
+    return slice(min(begin, end), end)
 
 
 class TokenLists(NamedTuple):
@@ -363,8 +286,8 @@ def ragged(array: pa.Array, location: CellLocation, *, mask: bool = False) -> To
         return TokenLists(np.zeros(len(array) + 1, np.int64), np.zeros(0), valid)
     if not is_tokens(array.type):
         cells = values_of(array)
-        row = next(row for row, x in enumerate(cells) if x is not None and not _is_flat(x))
-        raise location.error(row, f"is {_what(cells[row])}", "a flat list of numbers is needed")
+        row = next(row for row, x in enumerate(cells) if x is not None and not is_flat(x))
+        raise location.error(row, f"is {shown(cells[row])}", "a flat list of numbers is needed")
     if array.null_count:
         array = array.filter(array.is_valid())
     given, values = list_values(array, location)
@@ -380,18 +303,6 @@ def ragged(array: pa.Array, location: CellLocation, *, mask: bool = False) -> To
 
 
 _MASK_NEEDS = "a mask is 1 for policy tokens and 0 for other tokens"
-
-
-def _is_flat(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(x, (int, float, type(None))) for x in value)
-
-
-def _what(value: object) -> str:
-    if not isinstance(value, list):
-        return describe(value)
-    if any(isinstance(x, list) for x in value):
-        return "a list of lists"
-    return f"a list with {describe(next(x for x in value if not _is_flat([x])))}"
 
 
 def _entry_error(lists: TokenLists, at: int, location: CellLocation, needed: str) -> DataError:

@@ -25,7 +25,7 @@ from rlpost.formats.layout import (
     as_mask,
     as_vector,
     check_length,
-    padded,
+    response_lists,
     spread_over_mask,
 )
 from rlpost.formats.records import Row, as_record, rounded_sum
@@ -315,7 +315,8 @@ def _branch_tokens(nodes: list[Record], annotated: set[str]) -> dict[str, Any] |
         **{name: joined(name, _whole) for name in sorted(weights | content)},
         "response_token_ids": np.concatenate(ids),
     }
-    cut, prompt = padded(nodes[-1].where, mask, lists, len(mask)), int(mask.argmax())
+    cut = response_lists("padded", nodes[-1].where, mask, lists, len(mask))
+    prompt = int(mask.argmax())
     return {**cut, "response_length": len(mask) - prompt, "prompt_length": prompt,
             "prompt_token_ids": lists["response_token_ids"][:prompt]}  # fmt: skip
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import TOKEN_COLUMNS
+from rlpost.formats.records import describe
 from rlpost.io.arrow import CellLocation, to_arrow
 
 if TYPE_CHECKING:
@@ -232,6 +233,25 @@ def text_of(array: pa.Array) -> pa.Array:
     """Return a column of JSON or of nested values as texts; a text among them is itself."""
     texts = (x if x is None or isinstance(x, str) else _text(x) for x in values_of(array))
     return _texts([x if x is None else x.encode() for x in texts], pa.string())
+
+
+def shown(value: object) -> str:
+    """Return a value in a few words, for errors; of a list, what is not flat in it."""
+    if isinstance(value, list) and any(isinstance(item, list) for item in value):
+        return "a list of lists"
+    others = (x for x in value if not is_plain(x)) if isinstance(value, list) else ()
+    other = next(iter(others), None)
+    return describe(value) if other is None else f"a list with {describe(other)}"
+
+
+def is_plain(value: object) -> bool:
+    """Return whether a value is a number, a bool or null."""
+    return value is None or isinstance(value, (int, float))
+
+
+def is_flat(value: object) -> bool:
+    """Return whether a value is a list of numbers, bools and nulls."""
+    return isinstance(value, list) and all(map(is_plain, value))
 
 
 _TOKENS = tuple(

@@ -73,9 +73,9 @@ def test_lengths_that_contradict_the_mask_are_an_error():
         cut("left-padded", mask, np.zeros(3), 1)
     with pytest.raises(DataError, match="mask is 1 at token 0"):
         cut("shifted", np.array([1, 1], np.uint8), np.zeros(1))
-    for name, array in (("padded", mask), ("compact", mask), ("shifted", mask)):
+    for name, lists in (("padded", {}), ("shifted", {"values": np.zeros(2)})):
         with pytest.raises(DataError, match="`response_length` is 1, but the mask"):
-            layout.response_lists(name, "here", array, {}, response=1)
+            layout.response_lists(name, "here", mask, lists, response=1)
     with pytest.raises(
         DataError, match="the mask ends with 0, but a left-padded response ends the list"
     ):
