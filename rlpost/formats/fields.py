@@ -92,6 +92,8 @@ def same_tokens(ids: str) -> Field:
 
 _KEYS = ("prompt_id", "rollout_id", "sample_id", "domain")
 _TEXTS = ("prompt", "response")
+_PLAIN = {pa.string(): str, pa.int64(): int, pa.float64(): float}
+"""By type of a column, that of a value which is not converted."""
 
 
 def field_rows(layout: Format, records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
@@ -119,15 +121,14 @@ def field_rows(layout: Format, records: Iterator[Record], options: ReadOptions) 
 
 def _read_column(column: str, record: Record, path: str) -> tuple[str, Any]:
     """Return a column that a layout names by a path, and its value in this record."""
-    value = record.lookup(path)
-    part = Record(record.where, {path: value}, record.file)
-    if column in _KEYS and value is not None:
-        return column, content_key(value) if isinstance(value, (list, dict)) else part.text(path)
-    if column in _TEXTS and value is not None:
-        return column, read_text(part, path)
-    kind = CANONICAL.get(column)
-    if value is None or kind is None or pa.types.is_list(kind):
+    value, kind = record.lookup(path), CANONICAL.get(column)
+    if value is None or kind is None or pa.types.is_list(kind) or type(value) is _PLAIN.get(kind):
         return column, value
+    part = Record(record.where, {path: value}, record.file)
+    if column in _KEYS:
+        return column, content_key(value) if isinstance(value, (list, dict)) else part.text(path)
+    if column in _TEXTS:
+        return column, read_text(part, path)
     if column == "truncated":
         return read_flag(part, path)
     if pa.types.is_integer(kind):

@@ -289,28 +289,28 @@ def test_a_field_may_come_late_and_its_kind_change_from_file_to_file(tmp_path, m
     assert table["acc"].to_pylist() == [1.0] * len(many) + [0.5] * len(MADE)
 
 
-def test_verls_uid_names_prompt_rollout_and_output(tmp_path):
-    uids = [f"3f_2-{one.group}_{row}_{row % 2}" for row, one in enumerate(MADE)]
-    path = writers.verl(tmp_path / "1.jsonl", MADE, uid=uids)
-    table = converted(path, tmp_path / "o.parquet")
-    assert table["prompt_id"].to_pylist() == [f"3f_2-{one.group}" for one in MADE]
-    assert table["rollout_id"].to_pylist() == [uid[:-2] for uid in uids]
-    assert table["sample_id"].to_pylist() == uids
+@pytest.mark.parametrize(
+    ("uid", "request_id", "keys"),
+    [
+        ("3f_2-{group}_{row}_{out}", None, ("3f_2-{group}", "3f_2-{group}_{row}", True)),
+        ("3f_a-{group}", "request {row}", ("3f_a-{group}", "request {row}", False)),
+        ("task_easy_{group}", None, ("task_easy_{group}", None, False)),  # is not taken apart
+    ],
+)
+def test_verls_uid_names_the_prompt_and_may_name_rollout_and_output(
+    uid, request_id, keys, tmp_path
+):
+    def of_rows(text: str | None) -> list[str | None]:
+        return [text and text.format(group=one.group, row=row, out=row % 2)
+                for row, one in enumerate(MADE)]  # fmt: skip
 
-
-def test_a_uid_of_another_kind_is_the_prompts(tmp_path):
-    uids = [f"3f_a-{one.group}" for one in MADE]
-    requests = [f"request {row}" for row in range(len(MADE))]
-    path = writers.verl(tmp_path / "1.jsonl", MADE, uid=uids, request_id=requests)
-    table = converted(path, tmp_path / "o.parquet")
-    assert table["prompt_id"].to_pylist() == uids
-    assert table["rollout_id"].to_pylist() == requests
-
-
-def test_a_uid_that_ends_in_a_number_is_not_taken_apart(tmp_path):
-    uids = [f"task_easy_{one.group}" for one in MADE]
-    table = converted(writers.verl(tmp_path / "1.jsonl", MADE, uid=uids), tmp_path / "o.parquet")
-    assert table["prompt_id"].to_pylist() == uids
+    extra = {"request_id": of_rows(request_id)} if request_id else {}
+    path = writers.verl(tmp_path / "1.jsonl", MADE, uid=of_rows(uid), **extra)
+    rows = converted(path, tmp_path / "o.parquet").to_pylist()
+    prompt, rollout, sample = keys
+    assert [row["prompt_id"] for row in rows] == of_rows(prompt)
+    assert [row.get("rollout_id") for row in rows] == of_rows(rollout)
+    assert [row.get("sample_id") for row in rows] == of_rows(uid if sample else None)
 
 
 def test_fields_without_a_role_can_be_left_out(tmp_path):
@@ -389,79 +389,89 @@ def test_old_ms_swift_has_messages_and_one_reward(tmp_path):
     assert len(set(table["prompt_id"].to_pylist())) == 1
 
 
+# ROLL
+
+
+def test_rolls_board_is_cut_to_the_response(tmp_path):
+    table = converted(writers.roll_board(tmp_path / "a.jsonl", MADE), tmp_path / "o.parquet")
+    old, ref, mask, tokens = columns(
+        table, "old_log_probs", "ref_log_probs", "response_mask", "response_tokens"
+    )
+    assert old == [one.old for one in MADE]
+    assert ref == [one.ref for one in MADE]
+    assert mask == [[1] * one.length for one in MADE]
+    assert tokens == [[f"t{token}" for token in one.tokens] for one in MADE]
+    assert table["log_probs2"].to_pylist() == old
+
+
+def test_rolls_token_rewards_are_neither_values_nor_process_rewards(tmp_path):
+    table = converted(writers.roll_board(tmp_path / "a.jsonl", MADE), tmp_path / "o.parquet")
+    assert not {"values", "token_rewards"} & {*table.column_names}
+    for one, got in zip(MADE, table["dumped_token_rewards"].to_pylist(), strict=True):
+        expected = -0.5 * (np.array(one.old) - np.array(one.ref))
+        expected[-1] += one.reward
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_board_response_without_tokens_stays(tmp_path):
+    path = writers.roll_board(tmp_path / "a.jsonl", MADE)
+    record = json.loads(path.read_text().splitlines()[3])
+    for name in ("logprobs", "ref_logprobs", "new_response_mask", "log_probs2"):
+        record[name] = []  # the writer's empty list for a row whose mask is all zeros
+    record["old_log_probs2_entropy"] = []
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], json.dumps(record), *lines[4:]]) + "\n")
+    table = converted(path, tmp_path / "o.parquet")
+    assert table["old_log_probs"][3].as_py() == table["response_mask"][3].as_py() == []
+    assert table["old_log_probs"][4].as_py() == MADE[4].old
+
+
 # Malformed input: the record is named, exit 3, nothing left behind
 
 
-LINES = ("open-instruct", "roll-board", "verl", "ms-swift")
-
-
-NEEDED = {
-    "open-instruct": "response_tokens",
-    "roll-board": "token_rewards",
-    "verl": "score",
-    "ms-swift": "completion",
-}
-
-
-NESTED = {
+BROKEN = {
     "open-instruct": ("response_tokens", [[1, 2]]),
-    "roll-board": ("logprobs", [[-1.0], [-2.0]]),
+    "roll-board": ("token_rewards", [[-1.0], [-2.0]]),
     "verl": ("score", {"reward": 1.0}),
-    "ms-swift": ("prompt", "a text and no list"),
+    "ms-swift": ("completion", "a text and no list"),
 }
+"""A field that each record needs, and a value of another type."""
 
 
-def broken(name: str, folder: Path, change: Any) -> tuple[Path, int]:
-    """A dump whose second line was changed; the file and the line's number."""
+def broken(name: str, folder: Path, change: Any) -> Path:
+    """A dump whose second line was changed."""
+    folder.mkdir()
     path = write(name, folder)
     file = path if path.is_file() else min(folder.rglob("*[0-9k].jsonl"))
     lines = file.read_text(encoding="utf-8").splitlines()
     lines[1] = change(lines[1])
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return file, 2
+    return file
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_a_cut_off_line_is_named(name, tmp_path):
-    (tmp_path / "dump").mkdir()
-    file, line = broken(name, tmp_path / "dump", lambda text: text[: len(text) // 2])
+@pytest.mark.parametrize("kind", ["cut", "missing", "nested"])
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_bad_line_is_named(name, kind, tmp_path):
+    def change(text: str) -> str:
+        if kind == "cut":
+            return text[: len(text) // 2]
+        record = {**json.loads(text), field: value}
+        return json.dumps({k: x for k, x in record.items() if (k, kind) != (field, "missing")})
+
+    field, value = BROKEN[name]
+    file = broken(name, tmp_path / "dump", change)
     said = refusal(file, tmp_path, name)
-    assert f"{file}, line {line}: not JSON" in said
+    assert f"{file}, line 2" in said
+    told = {"cut": ("not JSON",), "missing": (f"`{field}`",),
+            "nested": (field, "response_token_ids", "dumped_token_rewards")}  # fmt: skip
+    assert any(text in said for text in told[kind])
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_a_missing_field_is_named(name, tmp_path):
-    def without(text: str) -> str:
-        record = json.loads(text)
-        del record[NEEDED[name]]
-        return json.dumps(record)
-
-    (tmp_path / "dump").mkdir()
-    file, line = broken(name, tmp_path / "dump", without)
-    said = refusal(file, tmp_path, name)
-    assert f"{file}, line {line}" in said
-    assert f"`{NEEDED[name]}`" in said
-
-
-@pytest.mark.parametrize("name", LINES)
-def test_wrong_nesting_is_named(name, tmp_path):
-    field, value = NESTED[name]
-    (tmp_path / "dump").mkdir()
-    file, line = broken(
-        name, tmp_path / "dump", lambda text: json.dumps({**json.loads(text), field: value})
-    )
-    said = refusal(file, tmp_path, name)
-    assert f"{file}, line {line}" in said
-    assert field in said or "response_token_ids" in said
-
-
-@pytest.mark.parametrize("name", [name for name in LINES if name != "ms-swift"])
+@pytest.mark.parametrize("name", [name for name in BROKEN if name != "ms-swift"])
 def test_a_nan_reward_is_read_as_such_and_refused_with_its_row(name, tmp_path):
     field = "score" if name == "verl" else "reward"
-    (tmp_path / "dump").mkdir()
-    file, _ = broken(
-        name, tmp_path / "dump", lambda text: json.dumps({**json.loads(text), field: math.nan})
-    )
+    nan = {field: math.nan}
+    file = broken(name, tmp_path / "dump", lambda text: json.dumps({**json.loads(text), **nan}))
     table = converted(file, tmp_path / "in.parquet", name)
     assert math.isnan(table["reward"][1].as_py())
     if name not in TEXT_ONLY:
