@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 MOST_ROWS, MOST_FILES = 4096, 8
 MOST_LISTED = 24  # fields in an error
-MOST_SIZE = 16 << 20
+MOST_SIZE = 4 << 20
 """Numbers and characters of a sample."""
 LARGE = 128  # rows of one prompt, at most
+_TRIED = 64  # rows whose lists of tokens are looked at
 _DEPTH = 3  # of objects in a record, and of lists in lists
 _LEAST = 4.0  # what the name of a field is worth that serves a role
 _SHOWN = 24  # characters of an example
@@ -362,7 +363,7 @@ def _fits(role: str, known: Sequence[Any], rows: int) -> bool:
             2 * count <= rows or usual.lower() not in _NO_FAILURE
         )
     if kind in ("tokens", "ids"):
-        numbers = [x for values in known if type(values) is list for x in values]
+        numbers = [x for values in known[:_TRIED] if type(values) is list for x in values]
         inner, integers = {*map(type, numbers)}, kind == "ids" or role == "mask"
         allowed = {int, bool} if integers else {int, float, type(None)}
         binary = role != "mask" or {*numbers} <= {0, 1}
