@@ -21,6 +21,10 @@ LONGEST_START = 30.0
 """Seconds that an interpreter may take to start; an older process was something else before."""
 BROKEN_PIPE = 141
 INTERRUPTED = 130
+ON_DATA = frozenset(
+    "advantages inspect loss compare report verify replay convert export".split()  # noqa: SIM905
+)
+"""Commands that print something before they import what they need."""
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 """Signals that end a run, with exit code 128 + number; Windows alone has the last, not SIGHUP."""
 
@@ -81,6 +85,11 @@ def process_start() -> float:
 
 def _run() -> int:
     """Run the command line and return its exit code."""
+    if {"-h", "--help", "--help-all"}.isdisjoint(sys.argv) and ON_DATA & {*sys.argv[1:2]}:
+        from rlpost.display import first  # noqa: PLC0415
+
+        first.show()
+        atexit.register(first.clear)
     # Even these take a while to import, and Ctrl-C may come any time.
     from rlpost.cleanups import run_cleanups  # noqa: PLC0415
     from rlpost.io import shutdown  # noqa: PLC0415

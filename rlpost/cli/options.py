@@ -192,7 +192,7 @@ CorrectionName = Annotated[
     str | None,
     option(
         "--correction", "FRAMEWORK:NAME",
-        "A framework's named correction (see `rlpost help correction`).",
+        "A framework's correction (see `rlpost help correction`).",
         panel=CORRECTION, common=False, variable=True,
     ),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from rlpost.display import first
 from rlpost.display.controls import printable
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 def echo(text: str) -> None:
     """Print a text on stderr, with visible signs in place of control characters."""
+    first.clear()
     typer.echo(printable(text), err=True)
 
 
@@ -58,6 +60,7 @@ def write_json(summary: dict[str, Any], path: str | None) -> None:
         return
     from rlpost.display.tables import json_of  # noqa: PLC0415 - rich
 
+    first.clear()
     text = json.dumps(json_of(summary), indent=1) + "\n"
     if path == "-":
         sys.stdout.write(text)

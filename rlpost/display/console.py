@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.console import Console, RenderHook
 from rich.text import Text
 
+from rlpost.display import first
 from rlpost.display.charts import ascii_chart
 from rlpost.display.controls import printable
 
@@ -81,6 +82,7 @@ def wrap(text: str, columns: int, indent: int = 0) -> str:
 
 def console(stream: TextIO) -> Console:
     """Return a console for a stream: a `Pipe` unless the stream is a terminal."""
+    first.clear()
     plain = os.environ.get("TERM") == "dumb"
     if stream.isatty():
         out = Console(file=stream, no_color=plain or None, **_VERBATIM)

@@ -39,9 +39,13 @@ _ASCII = {
     "\u2421": "\\x7f",
     **dict(zip("▁▂▃▄▅▆▇█", "_.-~=+*#", strict=True)),
     **dict(zip("▏▎▍▌▋▊▉", "...####", strict=True)),
-    **dict(zip("–−─·↑↓›✓✗", "---.^v>vx", strict=True)),
+    **dict(zip("–−─·↑↓›✓✗■░", "---.^v>vx#.", strict=True)),
     **dict(
-        zip("±‖≥≤→←²√λ", ["+-", "||", ">=", "<=", "->", "<-", "^2", "sqrt", "lambda"], strict=True)
+        zip(
+            "±‖≥≤≠→←²√λ",
+            ["+-", "||", ">=", "<=", "!=", "->", "<-", "^2", "sqrt", "lambda"],
+            strict=True,
+        )
     ),
 }
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.padding import Padding
 from rich.text import Text
 
+from rlpost.display import first
 from rlpost.display.console import columns_of, console
 from rlpost.display.controls import printable_line
 from rlpost.display.picture import as_html
@@ -175,6 +176,7 @@ def show_page(page: Page, how: str, out: Console | None = None) -> None:
         how: `table` for terminals and pipes, or `markdown`.
         out: the console of a `table`; None: stdout.
     """
+    first.clear()
     if how == "markdown":
         sys.stdout.write(page.markdown())
     else:

@@ -27,6 +27,7 @@ from rich.text import Text
 from rlpost.display.charts import PATTERN, is_chart
 from rlpost.display.console import UNLIMITED, console, wrap
 from rlpost.display.controls import escape_json, printable, printable_line
+from rlpost.display.first import clear
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -330,6 +331,7 @@ def _rows_of(facts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def show_json(value: Any) -> None:
     """Print a value on stdout as JSON, with escapes for what stdout cannot encode."""
+    clear()
     value = json_of(value)
     text = escape_json(json.dumps(value, indent=1, ensure_ascii=False))
     encoding = sys.stdout.encoding or "utf-8"
@@ -344,6 +346,7 @@ def show_markdown(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, prose: str | None = None
 ) -> None:
     """Print rows on stdout as a Markdown table; see `markdown_table`."""
+    clear()
     sys.stdout.write(markdown_table(headings, rows, prose=prose))
 
 

@@ -277,8 +277,9 @@ def _critic(summary: Json) -> str:
     share = _whole(summary, "explained_variance")["value"]
     if share is None:
         return ""
-    explained = percent(share) if share >= 0 else f"-{percent(-share)}"
-    return f"the values explain {explained} of the variance of the estimator's returns"
+    if share < 0:
+        return f"the values are worse than a constant: explained variance -{percent(-share)}"
+    return f"the values explain {percent(share)} of the variance of the estimator's returns"
 
 
 def _mean(facts: Json) -> float | None:

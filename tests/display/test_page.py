@@ -1,13 +1,17 @@
 """A page is one value: a terminal, a pipe, Markdown and HTML draw the same parts."""
 
+import codecs
 import io
 import re
+import sys
 
 import pytest
 from rich.console import Console
 
+from rlpost.display import first
 from rlpost.display.console import console
-from rlpost.display.page import MARKS, Notice, Page
+from rlpost.display.controls import ascii_signs
+from rlpost.display.page import MARKS, Notice, Page, show_page
 from rlpost.display.tables import TextTable
 from rlpost.display.trends import Trend, trend_table
 
@@ -83,3 +87,29 @@ def test_a_trend_is_blank_at_steps_without_the_number() -> None:
     trend = Trend("kl", [None, 0.5, None, 0.25])
     assert trend.row == ("kl", " █ ▁", "–", "0.2500", "0.5000", "0.2500")
     assert not trend_table("step", [1, 2], [Trend("kl", [None, None])]).rows
+
+
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_first_line_is_gone_before_others(monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", Terminal())
+    first.show()
+    assert sys.stderr.getvalue() == f"\r{first.WORDS}"
+    show_page(Page("a"), "table", console(sys.stderr))
+    _, words, blanks, rest = sys.stderr.getvalue().split("\r")
+    assert (words, blanks.strip()) == (first.WORDS, "")
+    assert "a" in rest
+    first.clear()
+    assert sys.stderr.getvalue().count("\r") == 3
+
+
+def test_what_an_encoding_lacks_keeps_its_meaning() -> None:
+    codecs.register_error("rlpost", ascii_signs)
+    text = "A ≠ 0 ■░█ ≥".encode("ascii", "rlpost").decode()
+    assert text == "A != 0 #.# >="

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rlpost.analysis.inspect.about import TOPICS, topics_of
 from rlpost.analysis.inspect.about.advantages import compared_lines
 from rlpost.analysis.inspect.about.base import title
-from rlpost.analysis.inspect.about.checks import notices, verdict
+from rlpost.analysis.inspect.about.checks import notices, places, verdict
 from rlpost.analysis.inspect.about.columns import ignored_lines, roles_table
 from rlpost.analysis.inspect.about.failures import failure_lines
 from rlpost.analysis.inspect.about.groups import sizes, threshold_lines
@@ -79,7 +79,9 @@ def _picture(facts: Facts) -> Iterator[PictureLine]:
 def show_findings(facts: Facts) -> None:
     """Print each finding on one line, of any length, with its severity and its name."""
     for finding in facts.findings:
-        sys.stdout.write(f"{finding.level}: {finding.check}: {printable_line(finding.text)}\n")
+        where = f" ({places(finding.rows)})" if finding.rows else ""
+        text = f"{finding.level}: {finding.check}: {finding.text}{where}"
+        sys.stdout.write(f"{printable_line(text)}\n")
 
 
 def show_stored(stored: InputFacts, roles: dict[str, RoleFacts], how: str) -> None:
