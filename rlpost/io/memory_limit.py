@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 import sys
@@ -28,6 +29,8 @@ _SMALLEST = 1 << 18
 _ROW = 256
 """Bytes of a response besides its decoded columns: numbers of measures and stages, measured."""
 _PROGRAM = 64 << 20  # measured: what is imported after the first data, and memory of threads
+_THREADS = 512 << 20  # address space of threads and pools of libraries
+_SCARCE = 256 << 20  # address space that a library may need at once
 _LEAST = 64 << 20  # bytes for data, if no limit is set and the process uses all of the default
 _MARGIN = 1.1  # of a limit that an error names: what the program uses varies from run to run
 _UNITS = {"": 1, "B": 1} | {
@@ -55,10 +58,19 @@ class MemoryLimit:
         """The bytes that the program needs: those before it reads any data, and some more."""
         return _resident() + _PROGRAM
 
+    @cached_property
+    def addresses(self) -> float:
+        """The bytes that data may use of the address space under `ulimit -v`; else infinite.
+
+        Libraries end the process when they get no more, for their threads, too.
+        """
+        return max(free_addresses() - _THREADS, 0) / 2
+
     @property
     def room(self) -> int:
         """Return the bytes that data may use."""
-        return max(self.size - self.used, 0 if self.text else _LEAST)
+        room = max(self.size - self.used, 0 if self.text else _LEAST)
+        return int(min(room, self.addresses))
 
     def check(self, needed: float, where: str) -> None:
         """Raise NotEnoughMemoryError if data needs more memory than there is room for.
@@ -72,6 +84,12 @@ class MemoryLimit:
         from rlpost.display.text import size  # noqa: PLC0415 - only the error needs it
 
         limit = f"--max-memory {self.text}" if self.text else "the default of --max-memory"
+        if self.addresses <= self.room + 1:
+            raise NotEnoughMemoryError(
+                f"{where}: needs about {size(int(needed))} of memory, and `ulimit -v` leaves "
+                f"{size(self.room)} for data",
+                tip="raise it; --max-memory limits memory without it",
+            )
         raise NotEnoughMemoryError(
             f"{where}: needs about {size(int(needed))} of memory, and {limit} leaves "
             f"{size(self.room)} for data (the program itself needs {size(self.used)})",
@@ -180,9 +198,22 @@ def _resident() -> int:
     return 0
 
 
+def free_addresses() -> float:
+    """Return the bytes of address space that this process may still take; infinite if any."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # noqa: PLC0415 - Windows has none
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            return max(limit - pages * mmap.PAGESIZE, 0)
+    return math.inf
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether memory ran out: several libraries have no exception class for it."""
-    return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
+    named = isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
+    return named or free_addresses() < _SCARCE  # where imports fail with any error
 
 
 _NO_MEMORY = re.compile(

@@ -328,3 +328,25 @@ def test_a_limit_holds_or_is_an_error(shape, command, tmp_path):
         assert peak * 1024 <= 1.1e6 * limit
         codes.append(ran.returncode)
     assert 0 in codes or shape is long_response
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.platform != "linux", reason="others have no such limit")
+@pytest.mark.parametrize("command", ["inspect", "advantages", "report", "loss"])
+def test_an_address_space_that_is_limited_holds_or_is_an_error(command, tmp_path):
+    """No library ends the process, and no traceback shows."""
+    path, report = many_steps(tmp_path / "in.parquet"), tmp_path / "out.html"
+    words = {
+        "report": [path, "-o", report], "advantages": [path, tmp_path / "out.parquet"],
+        "loss": [path, "--estimator", "grpo"],
+    }.get(command, [path])  # fmt: skip
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({0} << 20,) * 2); "
+    code += "from rlpost.cli.app import main; main()"
+    for size in (1200, 1500, 3000):
+        ran = subprocess.run(
+            [sys.executable, "-c", code.format(size), command, *words],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert ran.returncode in (0, 2, 5), (size, ran.stderr)
+        assert "Traceback" not in ran.stderr
+    assert ran.returncode in ((5,) if command == "report" else (0, 2))

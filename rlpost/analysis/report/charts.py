@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.display.tables import html_line
 from rlpost.display.text import number, percent
+from rlpost.errors import NotEnoughMemoryError
+from rlpost.io.memory_limit import free_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -277,6 +279,19 @@ def _whole(**parts: Any) -> Json:
     """Return the specification of a chart in the page's size and colours."""
     size = {"width": WIDTH, "height": HEIGHT, "autosize": {"type": "fit", "contains": "padding"}}
     return {"$schema": _SCHEMA, "config": CONFIG, **size, **parts}
+
+
+def check_engine() -> None:
+    """Raise NotEnoughMemoryError under `ulimit -v`: the engine ends the process there."""
+    if free_addresses() < _CAGE:
+        raise NotEnoughMemoryError(
+            "the charts of a report are drawn by an engine that reserves 1 TB of address space, "
+            "which `ulimit -v` does not permit",
+            tip="ulimit -v unlimited; rlpost inspect has the same numbers without it",
+        )
+
+
+_CAGE = 1 << 40
 
 
 def drawn(spec: Json) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.analysis.report.charts import plain
+from rlpost.analysis.report.charts import check_engine, plain
 from rlpost.analysis.report.examples import (
     REASONS,
     chosen,
@@ -70,6 +70,7 @@ def build(
     returns the statistics with the names of inputs in place of temporary files. `partial` is as in
     `inspect_source`.
     """
+    check_engine()
     mapped = columns_map or {}
     columns_map = {x: column for x, column in mapped.items() if x not in {*STAGES} - {*ROLES}}
     source = Source(find_inputs(inputs))
