@@ -25,6 +25,7 @@ from rlpost.io.system import (
     RENAMES_OPEN_FILES,
     allow_open_files,
     copy_range,
+    is_same_file,
     sync_data,
     sync_folder,
     write_all,
@@ -272,6 +273,12 @@ class OutputFile:
         self._exists = False
         with suppress(OSError):
             self.path.unlink()
+            return
+        if self._file is not None:  # its folder was renamed
+            with suppress(OSError):
+                moved = Path(f"/proc/self/fd/{self._file}").readlink()
+                if is_same_file(moved, self._file):
+                    moved.unlink()
 
     def _close(self) -> None:
         if self._file is not None:

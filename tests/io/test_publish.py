@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from rlpost.errors import ReadWriteError
 from rlpost.io.locks import BusyError, temporary_name
 from rlpost.io.outputs import OutputFiles, write_file
 
@@ -37,6 +38,18 @@ def test_what_is_not_published_is_undone(tmp_path):
             files.stage(target).write(0, b"begun")
     assert below(tmp_path) == {"b"}
     assert (tmp_path / "b").read_text() == "old"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not name an open file")
+def test_a_folder_that_is_renamed_meanwhile_keeps_nothing(tmp_path):
+    (tmp_path / "old").mkdir()
+    with OutputFiles([tmp_path / "old" / "a"]) as files:
+        files.stage(tmp_path / "old" / "a").write(0, b"begun")
+        (tmp_path / "old").rename(tmp_path / "new")
+        files.complete()
+        with pytest.raises(ReadWriteError):
+            files.publish()
+    assert below(tmp_path) == {"new"}
 
 
 def test_an_output_that_cannot_be_locked_leaves_no_folders(tmp_path):
