@@ -6,7 +6,6 @@ The failures have a record for each attempt.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from rlpost.formats.base import Format
 from rlpost.formats.calls import FIELDS, TYPES, ModelCall, call_rows
 from rlpost.formats.containers import JSON
 from rlpost.formats.containers.json_text import json_records
-from rlpost.formats.keys import SAME_TEXT, text_key
+from rlpost.formats.keys import SAME_TEXT, content_key
 from rlpost.formats.records import as_record
 
 if TYPE_CHECKING:
@@ -50,18 +49,13 @@ def rollouts_of(failures: Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def failures_of(rollouts: Path) -> list[Path]:
-    """Return the file of failures beside a file of rollouts, if there is one."""
-    file = rollouts.with_name(f"{rollouts.stem}{_SIDECAR}{rollouts.suffix}")
-    return [file] if file.is_file() else []
-
-
 def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     file = None
     for record in records:
         file = Path(record.file)
         yield from _rollout(record, options)
-    failed = (record for one in (failures_of(file) if file else ()) for record in json_records(one))
+    failures = None if file is None else file.with_name(f"{file.stem}{_SIDECAR}{file.suffix}")
+    failed = json_records(failures) if failures and failures.is_file() else iter(())
     for attempt, record in enumerate(failed, 1):
         yield from _rollout(record, options, f":failure {attempt}")
 
@@ -71,8 +65,7 @@ def _task_of(record: Record, options: ReadOptions) -> str:
     if record.has(_TASK):
         return str(record.integer(_TASK))
     options.stats.sources["prompt_id"] = f"{_INPUT}.input ({SAME_TEXT})"
-    given = record.nested(_INPUT).get("input")
-    return text_key(given if isinstance(given, str) else json.dumps(given, sort_keys=True))
+    return content_key(record.nested(_INPUT).get("input"))
 
 
 def _rollout(record: Record, options: ReadOptions, failed: str = "") -> Iterator[Row]:
@@ -106,14 +99,14 @@ def _calls(record: Record) -> list[ModelCall]:
     ]
     calls = [
         ModelCall(
-            one.where,
-            one.array("prompt_token_ids"),
-            one.array(_SAMPLED),
-            one.array("generation_log_probs"),
-            values={"response": _text(one)},
+            item.where,
+            item.array("prompt_token_ids"),
+            item.array(_SAMPLED),
+            item.array("generation_log_probs"),
+            values={"response": _text(item)},
         )
-        for one in items
-        if one.fields.get(_SAMPLED)
+        for item in items
+        if item.fields.get(_SAMPLED)
     ]
     if not calls:
         usage = response.fields.get("usage") or {}
