@@ -47,7 +47,7 @@ ROUNDED = 0.95  # of the tokens, that differ by no more: top-p has up to 0.91, r
 CORRELATED = 0.1  # squared correlation of d and surprisal
 OTHER_CONTEXT = 1.7  # times larger |d|: drifts and lags have up to 1.5
 OTHER_WEIGHTS = 3.0  # times larger |d| of steps, machines, first or last tokens
-FILLED = 0.01  # of the tokens, that have one value where the other column is another
+FILLED, LEAST_FILLED = 1e-3, 16  # of the tokens, that have one value where the other is another
 TYPICAL = 0.75  # of the median surprisal of uncertain tokens, that filled ones have
 UNCERTAIN = 0.1  # nats that a token and its difference have, which no fill value explains
 OUTLIERS = 0.4  # of the gap
@@ -240,7 +240,7 @@ def filled(case: Case) -> Case:
         uncertain = (other < -UNCERTAIN) & (np.abs(tokens.d) > UNCERTAIN)
         numbers, counts = np.unique(values[uncertain], return_counts=True)
         count = int(counts.max(initial=0))
-        if count < FILLED * len(tokens):
+        if count < max(FILLED * len(tokens), LEAST_FILLED):
             continue
         value = float(numbers[counts.argmax()])
         chosen = uncertain & (values == value)

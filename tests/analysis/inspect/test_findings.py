@@ -341,7 +341,10 @@ CASES = {
         pa.table(BASE).replace_schema_metadata(TOKENIZED),
         BASE,
     ),
-    "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
+    "mixed_types": (
+        [BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}],
+        [BASE | {"note": pa.nulls(ROWS)}, BASE | {"note": ["x"] * ROWS}],
+    ),
     "lost_ids": (
         BASE | {"prompt_id": [2.0**62 + row // SIZE for row in range(ROWS)]},
         BASE | {"prompt_id": [float(row // SIZE) for row in range(ROWS)]},
@@ -349,6 +352,24 @@ CASES = {
     "fractions_as_ids": (
         BASE | {"prompt_id": [row // SIZE + 0.5 for row in range(ROWS)]},
         BASE | {"prompt_id": [row // SIZE for row in range(ROWS)]},
+    ),
+    "filled_log_probs": (
+        BASE
+        | {
+            "infer_log_probs": [
+                x * np.float32(row % 8 > 0) for row, x in enumerate(BASE["infer_log_probs"])
+            ]
+        },
+        BASE,
+    ),
+    "ids_of_another_length": tuple(
+        BASE
+        | {
+            "response_token_ids": [
+                [1] * (len(x) + more * (row == 3)) for row, x in enumerate(BASE["response_mask"])
+            ]
+        }
+        for more in (1, 0)
     ),
     "inverted_mask": (
         each(BASE, "response_mask", lambda mask: 1 - mask),
@@ -402,6 +423,8 @@ FOUND_BY = {
     "lengths_of_0": ("empty_masks", "have no policy token: `response_length` is 0"),
     "lost_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses (100 %)"),
     "fractions_as_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses"),
+    "filled_log_probs": ("not_log_probs", "`infer_log_probs` is exactly 0 in all policy tokens of"),
+    "ids_of_another_length": ("unequal_lengths", "`response_token_ids` has"),
     "inverted_mask": ("mask_values", "192 of 192 responses (100 %) begin and end with observa"),
     "messages_as_prompts": ("group_prompts", "24 of 24 groups with several responses (100 %) have"),
     "group_domains": (

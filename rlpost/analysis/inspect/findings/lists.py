@@ -26,6 +26,7 @@ HALF = 1 / 2  # of the responses: more of them are no coincidence
 FEW_TOKENS = 16  # fewer may be equal by chance
 FILLED = 1 / 4  # zeros more per token that a response is shorter: with padding to one length 1, to
 # the longest of 4 responses 0.5 to 0.75, with tokens of which the policy is certain 0
+UNCERTAIN = 0.1  # nats on average, that a response has whose tokens are not all certain
 FEW_SHIFTED = 64  # tokens; fewer do not show a shift
 BETTER = 2.0  # times that a shifted column must fit better
 STANDARD_ERRORS = 4.0
@@ -285,7 +286,8 @@ def not_log_probs(data: CheckInput) -> Result:
     """Log-probs are greater than 0, by more than rounding, or have one value in all tokens.
 
     Ratios and KL computed from it are wrong: it has probabilities, negative log-likelihoods or
-    logits, or a fill value that was never computed. Up to 0.001 counts as rounding.
+    logits, or a fill value that was never computed, also of some responses alone: 0 in all of 16
+    tokens or more. Up to 0.001 counts as rounding.
 
     Correct the dump, or set another column with --map ROLE=COLUMN, or none.
     """
@@ -307,10 +309,22 @@ def not_log_probs(data: CheckInput) -> Result:
                 f"({share(column.positive, column.tokens)}) {verb} above 0, up to "
                 f"{column.max:.4g}: {_likely_kind(column)}"
             )
+        elif (filled := _filled(data, role, [*columns])).any():
+            flags[role] = filled
+            which = data.part(int(filled.sum()))
+            texts.append(f"{name} is exactly 0 in all policy tokens of {which}: a fill value")
     if not flags:
         return None
     option = f"--map {next(iter(flags))}=COLUMN"
     return Problem("; ".join(texts), reduce(or_, flags.values()), [*flags], option)
+
+
+def _filled(data: CheckInput, role: str, roles: list[str]) -> pl.Series:
+    """Return the responses of some tokens whose log-probs are all 0, and not in another column."""
+    rows = data.reading.rows
+    zero = (rows[f"mean:{role}"] == 0) & (rows["tokens"] >= FEW_TOKENS)
+    others = [rows[f"mean:{other}"] < -UNCERTAIN for other in roles if other != role]
+    return zero & reduce(or_, others) if others else zero
 
 
 def _likely_kind(column: TokenColumn) -> str:
