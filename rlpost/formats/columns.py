@@ -119,16 +119,20 @@ class Canonical:
         Raises:
             DataError: a number is not finite and must be.
         """
+        omitted = self.options.omitted_columns
+        taken = {*CANONICAL, *made, *self._names.values()}
         for name, array in kept.items():
-            if name in self.options.omitted_columns:
+            if name in omitted:
                 what = f"without their `{name}`, since its role is mapped to none"
                 self.options.stats.counts["row", what] += len(array) - array.null_count
                 continue
-            column = self._names.get(name) or (f"dumped_{name}" if name in CANONICAL else name)
-            while name not in self._names and column in {*CANONICAL, *made, *self._names.values()}:
-                column += "_"
-            self._names[name] = column
-            made[column] = array
+            if name not in self._names:
+                column = f"dumped_{name}" if name in CANONICAL else name
+                while column in taken:
+                    column += "_"
+                self._names[name] = column
+                taken.add(column)
+            made[self._names[name]] = array
         batch = pa.record_batch(made)
         if self.options.nonfinite == "error":
             check_finite(batch, table.location.where)
@@ -374,8 +378,8 @@ def record_batches(
     for table in tables(_with_fields(rows, mapped, own), path):
         names = [name for name in table.columns if name in CANONICAL]
         made = canonical.batch(table, {role: _MAPPED + x for role, x in mapped.items()}, names)
+        known = {*CANONICAL, *made, *omitted}
         for name, array in table.columns.items():
-            known = {*CANONICAL, *made, *omitted}
             if not (name.startswith((_MAPPED, _KEPT)) or name in known or is_null(array.type)):
                 made[name] = other_values(array, types.get(name), name, table)
         made |= {name: pa.nulls(table.rows, kind) for name, kind in types.items()

@@ -22,7 +22,7 @@ from rlpost.io.ranges import arrow_file
 from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from rlpost.formats.attempts import Attempts
     from rlpost.formats.base import Format
@@ -59,6 +59,7 @@ class CanonicalFile:
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._kinds: dict[str, pa.DataType] = {}
+        self._written = self._kinds  # the columns of the rows that are written
         self._writer: pq.ParquetWriter | None = None
         self._file: pa.OSFile | None = None
         self._sources: dict[str, int] = {}
@@ -107,21 +108,9 @@ class CanonicalFile:
         self.rows += batch.num_rows
         self.tokens += _tokens(batch)
         self._count_nonfinite(batch)
-        kinds = dict(self._kinds)
         for name, kind in zip(batch.schema.names, batch.schema.types, strict=True):
             if not pa.types.is_null(kind):
-                kinds[name] = joined_type(kinds.get(name, kind), kind)
-        if self._writer is not None and kinds != self._kinds:
-            self._flush()
-            self._kinds = kinds
-            with self._rewritten() as stored:
-                for group in range(stored.num_row_groups):
-                    for written in stored.read_row_group(group).to_batches():
-                        self._add(written)
-        self._kinds = kinds
-        self._add(batch)
-
-    def _add(self, batch: pa.RecordBatch) -> None:
+                self._kinds[name] = joined_type(self._kinds.get(name, kind), kind)
         self._batches.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= ROW_GROUP_BYTES:
@@ -201,17 +190,25 @@ class CanonicalFile:
     def _flush(self) -> None:
         if not self._batches:
             return
+        if self._writer is not None and self._kinds != self._written:
+            with self._rewritten() as stored:
+                for group in range(stored.num_row_groups):
+                    self._write(stored.read_row_group(group).to_batches())
+        self._write(self._batches)
+        self._batches, self._bytes = [], 0
+
+    def _write(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Write a row group, with all columns so far."""
         names = [*(name for name in CANONICAL if name in self._kinds),
                  *(name for name in self._kinds if name not in CANONICAL)]  # fmt: skip
         schema = pa.schema([(name, self._kinds[name]) for name in names])
-        batches = [self._fitted(batch, schema) for batch in self._batches]
-        table = pa.Table.from_batches(batches, schema)
+        table = pa.Table.from_batches([self._fitted(one, schema) for one in batches], schema)
         try:
             self._writer = self._writer or self._open_writer(schema)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         except OSError as error:
             raise self._write_error(error) from None
-        self._batches, self._bytes = [], 0
+        self._written = dict(self._kinds)
 
     def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """Return rows with all columns of the file; rows without tokens have empty lists."""

@@ -75,3 +75,31 @@ def test_dumps_with_and_without_log_probs_do_not_become_one_file(tmp_path):
     convert(
         tmp_path / "in", tmp_path / "all.parquet", options=ReadOptions({"old_log_probs": "none"})
     )
+
+
+def test_a_column_may_begin_late_and_change_its_type(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr("rlpost.formats.rows.MOST_ROWS", 2)
+    values = [1, 2, 0.5, None, True, "a", [1], {"b": 2}]
+    records = [{"prompt_id": "a", "reward": 1.0, "x": x, **({"late": [i]} if i > 3 else {})}
+               for i, x in enumerate(values)]  # fmt: skip
+    for count, kind in ((2, "int64"), (4, "double"), (8, "string")):
+        lines = "".join(json.dumps(one) + "\n" for one in records[:count])
+        (tmp_path / "in.jsonl").write_text(lines)
+        convert(tmp_path / "in.jsonl", tmp_path / "out.parquet", "jsonl", overwrite=True)
+        table = pq.read_table(tmp_path / "out.parquet")
+        assert str(table.schema.field("x").type) == kind
+    assert [x and json.loads(x) if x != "a" else x for x in table["x"].to_pylist()] == values
+    assert table["late"].to_pylist() == [None] * 4 + [[i] for i in range(4, 8)]
+    files = [tmp_path / f"{name}.jsonl" for name in "ab"]
+    for file, x in zip(files, (1, "a"), strict=True):
+        file.write_text(json.dumps({"prompt_id": "a", "reward": 1.0, "x": x}) + "\n")
+    convert(files, tmp_path / "both.parquet", "jsonl")
+    assert pq.read_table(tmp_path / "both.parquet")["x"].to_pylist() == ["1", "a"]
+
+
+def test_thousands_of_fields_are_kept_in_linear_time(tmp_path):
+    record = {"prompt_id": "a", "reward": 1.0, **{f"field_{i}": i for i in range(5000)}}
+    (tmp_path / "in.jsonl").write_text(json.dumps(record) + "\n")
+    convert(tmp_path / "in.jsonl", tmp_path / "out.parquet", "jsonl")
+    assert pq.read_schema(tmp_path / "out.parquet").names[-1] == "field_4999"
