@@ -52,10 +52,11 @@ def in_facts(data: Any) -> Any:
     if not isinstance(data, dict) or "advantages_from" not in data:
         return data
     if data["schema_version"] != 1:
-        return _without_signs(data)
+        counts = ("rollouts", "groups", "groups_with_signal")  # null in old ones
+        return _without_signs({name: x for name, x in data.items() if name not in counts})
     gone = ("left_out", "advantage", "ratio", "kl", "engine_kl", "ess", "settings", "warnings")
     kept = {name: x for name, x in data.items() if name not in gone}
-    kept |= {"schema_version": 2, **dict.fromkeys(("rollouts", "groups", "groups_with_signal"))}
+    kept |= {"schema_version": 2}
     if "warnings" in data:
         findings = [{"text": text} for text in data["warnings"]]
         kept["findings"] = findings + data.get("findings", [])

@@ -191,3 +191,15 @@ def test_components_that_cancel_are_no_signal(preset):
     assert rlpost.enrich(data, rlpost.Recipe(**options))[1]["groups_with_signal"] == 1
     options["component_weights"] = (1, 2)
     assert rlpost.enrich(data, rlpost.Recipe(**options))[1]["groups_with_signal"] == 3
+
+
+@pytest.mark.parametrize("unit", ["row", "rollout"])
+def test_a_loss_counts_the_groups_of_its_advantages(unit):
+    data = frame().with_columns(rollout_id=pl.int_range(pl.len()) // 2, reward=0.0)
+    data = data.with_columns(reward=(pl.col("rollout_id") % 3 == 0).cast(pl.Float64))
+    logs = pl.Series([[-0.5] * len(x) for x in data["response_mask"]])
+    data = data.with_columns(log_probs=logs, old_log_probs=logs)
+    recipe = rlpost.Recipe(unit=unit)
+    loss, summary = rlpost.loss(data, recipe=recipe), rlpost.enrich(data, recipe)[1]
+    for name in ("responses", "rollouts", "groups", "groups_with_signal"):
+        assert loss[name] == summary[name], name

@@ -16,6 +16,7 @@ from rlpost.pipeline.findings import (
     no_advantages,
     positive_warning,
 )
+from rlpost.pipeline.groups import group_counts
 from rlpost.pipeline.loss_measures import (
     BY_BATCH,
     BY_CELL,
@@ -27,6 +28,7 @@ from rlpost.pipeline.loss_measures import (
     loss_facts,
     policy_tokens,
 )
+from rlpost.pipeline.stages.units import unit_table
 from rlpost.pipeline.summary import nonfinite, roles_of
 from rlpost.pipeline.totals import Sets
 from rlpost.pipeline.variants import variants_of
@@ -75,7 +77,7 @@ def summarise_losses(
     head = {
         "schema_version": SCHEMA_VERSION,
         "responses": whole.count("rows"),
-        **dict.fromkeys(("rollouts", "groups", "groups_with_signal")),
+        **_groups(plan, responses),
         "tokens": {"all": whole.count("length"), "policy": policy_tokens(whole)},
         "roles": roles_of(plan),
         "nonfinite": nonfinite(variants[0].responses(responses)),
@@ -90,6 +92,18 @@ def summarise_losses(
     swept = zip(configs, settings, strict=True)
     settings = [{"swept": dict(config.swept), **setting} for config, setting in swept]
     return {**head, "facts": facts, "settings": settings}
+
+
+def _groups(plan: Plan, responses: Responses) -> Json:
+    """Return how many rollouts and prompt groups there are; None of an input with advantages."""
+    resolved, none = plan.resolved, dict.fromkeys(("rollouts", "groups", "groups_with_signal"))
+    if "advantages" in plan.columns or not resolved.grouped:
+        return none
+    counts = group_counts(unit_table(responses).table, resolved).counts
+    names = {"groups": "groups", "groups_with_signal": "with_signal"}
+    numbers = {name: int(counts[x].sum()) for name, x in names.items() if x in counts}
+    rollouts = int(responses["last"].sum()) if resolved.unit == "rollout" else None
+    return none | numbers | {"rollouts": rollouts}
 
 
 def settings_of(summary: Json) -> list[Json]:
