@@ -192,10 +192,10 @@ class Source:
     def values_of(self, column: str) -> int:
         """Return the number of values of a column in all files; an empty list counts as one."""
         return sum(
-            chunk.num_values
+            group.column(place).num_values
             for footer in self.footers
+            for place in _places(footer, column)
             for group in map(footer.row_group, range(footer.num_row_groups))
-            for chunk in chunks_of(group, [column])
         )
 
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
@@ -330,6 +330,12 @@ def _unreadable(file: InputFile, error: Exception) -> RlpostError:
         f"{file.path}: not a Parquet file, or damaged ({reason}); write it again, or convert other "
         "formats with `rlpost convert`"
     )
+
+
+def _places(footer: pq.FileMetaData, column: str) -> list[int]:
+    """Return the places of the chunks of a top-level column in each row group."""
+    paths = (footer.schema.column(place).path for place in range(footer.num_columns))
+    return [place for place, path in enumerate(paths) if path.partition(".")[0] == column]
 
 
 def _tokens_per_row(group: pq.RowGroupMetaData, sized_by: str) -> float:
