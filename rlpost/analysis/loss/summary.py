@@ -77,7 +77,7 @@ def summarise_losses(
     head = {
         "schema_version": SCHEMA_VERSION,
         "responses": whole.count("rows"),
-        **_groups(plan, responses),
+        **_groups(plan, variants[0].responses(responses)),
         "tokens": {"all": whole.count("length"), "policy": policy_tokens(whole)},
         "roles": roles_of(plan),
         "nonfinite": nonfinite(variants[0].responses(responses)),
