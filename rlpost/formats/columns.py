@@ -159,13 +159,13 @@ class Canonical:
         """Return integers as `step`, and others as texts: those of a dump are of one kind."""
         array = keys(array, place)
         texts = array.to_pylist()
-        whole = all(x.strip().removeprefix("-").isdecimal() for x in texts)
+        whole = [x.strip().removeprefix("-").isdecimal() for x in texts]
         if self._text_batch is None:
-            self._text_batch = not whole
+            self._text_batch = not all(whole)
         if self._text_batch:
             return BATCH, array
-        if not whole:
-            row = next(i for i, x in enumerate(texts) if not x.strip("- ").isdecimal())
+        if not all(whole):
+            row = whole.index(False)
             raise place.error(row, f"is {describe(texts[row])}", "an integer is needed")
         return "step", gathered([*map(int, texts)]).cast(pa.int64())
 

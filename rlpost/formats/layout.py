@@ -16,7 +16,7 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.base import CANONICAL, LENGTH
-from rlpost.formats.records import describe
+from rlpost.formats.records import as_float, describe
 from rlpost.formats.rows import is_flat, packed, shown, values_of
 from rlpost.io.arrow import dtype_of, fill_nulls, is_tokens, is_true, list_values, to_arrow
 from rlpost.io.memory_limit import memory_limit
@@ -286,8 +286,11 @@ def ragged(array: pa.Array, location: CellLocation, *, mask: bool = False) -> To
         return TokenLists(np.zeros(len(array) + 1, np.int64), np.zeros(0), valid)
     if not is_tokens(array.type):
         cells = values_of(array)
-        row = next(row for row, x in enumerate(cells) if x is not None and not is_flat(x))
-        raise location.error(row, f"is {shown(cells[row])}", "a flat list of numbers is needed")
+        for row, cell in enumerate(cells):
+            if not (cell is None or is_flat(cell)):
+                raise location.error(row, f"is {shown(cell)}", "a flat list of numbers is needed")
+        floats = ([None if x is None else as_float(x) for x in cell or ()] for cell in cells)
+        array = pa.array([*floats], pa.list_(pa.float64()))  # of bools too, or of long integers
     if array.null_count:
         array = array.filter(array.is_valid())
     given, values = list_values(array, location)

@@ -84,6 +84,10 @@ def test_vectors_keep_their_type():
         ([{"values": 1.0}], "row 0: `values` is 1.0"),
         ([{"response_token_ids": [1.5]}], "row 0: `response_token_ids` has 1.5 at token 0"),
         ([{"response_token_ids": [2**40]}], "row 0: `response_token_ids` has 1099511627776"),
+        (
+            [{"response_token_ids": [2**64]}],
+            "row 0: `response_token_ids` has 1.8446744073709552e+19",
+        ),
         ([{"step": 1}, {"step": "x"}], 'row 1: `step` is "x"; int64 is needed'),
         ([{"reward": {"a": 1}}], "row 0: `reward` is an object with the fields a; double"),
         ([{"response": "a"}, {"response": "\ud83d"}], "row 1: `response` is"),
@@ -99,6 +103,12 @@ def test_rows_without_tokens_have_empty_lists_and_no_nulls():
     table = table_of([{"response_mask": []}, {"response_mask": [1], "values": [0.5]}, {}])
     assert table["values"].to_pylist() == [[], [0.5], []]
     assert table["response_mask"].null_count == 0
+
+
+def test_bools_among_numbers_are_numbers():
+    table = table_of([{"response_mask": [True, 0], "values": [0.5, True]}, {"response_mask": None}])
+    assert table["response_mask"].to_pylist() == [[1, 0], []]
+    assert table["values"].to_pylist() == [[0.5, 1.0], []]
 
 
 def test_null_among_numbers_is_nan():
