@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import tempfile
 from contextlib import chdir
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
-from rich.console import Console
 
 import rlpost
 from rlpost.analysis.browse.app import Browser
 from rlpost.analysis.responses.index import build_index
-from rlpost.render import summary as render
 
 ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
     """Make every picture."""
-    summary()
     asyncio.run(browser())
     report_page()
 
@@ -60,19 +56,6 @@ async def browser() -> None:
             await pilot.pause()
             picture = app.export_screenshot(title=f"rlpost browse {out.name}")
     (ROOT / ".github" / "browse.svg").write_text(picture, encoding="utf-8")
-
-
-def summary() -> None:
-    """Run README's main job and draw its summary."""
-    recipe = rlpost.Recipe(estimator="grpo", drop_truncated=True, drop_equal_rewards=True)
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.parquet"
-        found = rlpost.advantages(ROOT / "sample_data" / "arithmetic.parquet", out, recipe)
-    found["inputs"], found["outputs"] = ["sample_data/arithmetic.parquet"], ["out.parquet"]
-    picture = Console(width=80, record=True, file=sys.stderr, force_terminal=True, highlight=False)
-    render.show_summary(found, picture)
-    title = "rlpost advantages … --drop-truncated --drop-equal-rewards"
-    picture.save_svg(str(ROOT / ".github" / "summary.svg"), title=title)
 
 
 if __name__ == "__main__":

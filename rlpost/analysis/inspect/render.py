@@ -23,7 +23,7 @@ from rlpost.display.controls import printable_line
 from rlpost.display.page import Page, show_page
 from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import aligned, counted, mean_beside, number, percent, share
-from rlpost.render.picture import of_lengths, of_profiles, of_steps
+from rlpost.render.picture import of_lengths, of_profiles, of_signs, of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,6 +72,7 @@ def _answer(facts: Facts) -> str:
 
 def _picture(facts: Facts) -> Iterator[PictureLine]:
     yield from of_profiles(facts.profiles)
+    yield from of_signs(facts.facts)
     yield from of_lengths(facts.profiles, facts.facts)
     yield from of_steps(facts.facts)
 

@@ -20,7 +20,7 @@ from rlpost.analysis.report.examples import (
 )
 from rlpost.analysis.report.page import html_of
 from rlpost.analysis.report.recorded import recorded, section
-from rlpost.analysis.report.topics import overview, signal, topics
+from rlpost.analysis.report.topics import overview, topics
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
 from rlpost.display.page import Notice, Page
@@ -99,7 +99,7 @@ def build(
         raise DataError(f"{source.name}: the input has no rows")
     index, names = builder.finish(), shown(facts)
     index = index if made_of is None else replace(index, made_of=made_of)
-    parts = [signal(names), overview(names), *topics(names), section(compared, names)]
+    parts = [overview(names), *topics(names), section(compared, names)]
     return names, html_of(
         [part for part in parts if part is not None],
         _data(facts, names, index, count=examples, seed=seed),

@@ -15,10 +15,7 @@ from rlpost.analysis.report.charts import (
     line,
 )
 from rlpost.analysis.report.page import Section
-from rlpost.display.charts import bar
-from rlpost.display.page import Page
-from rlpost.display.tables import TextTable
-from rlpost.display.text import number, percent
+from rlpost.display.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,30 +23,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts, PromptGroup
     from rlpost.analysis.report.charts import Chart
 
-_BAR = 32  # characters
 _TITLES = {"mismatch": "Rollout engine against trainer", "storage": "Files"}
-
-
-def signal(facts: Facts) -> Section | None:
-    """Return what trains anything: tokens by the sign of their advantage, groups with signal.
-
-    None without advantages and groups.
-    """
-    rows, lines = [], []
-    if count := facts.whole("advantage")["count"]:
-        kinds = {"A > 0": "positive", "A < 0": "negative", "A = 0": "zero"}
-        shares = {name: facts.whole(f"advantage_{kind}")["mean"] for name, kind in kinds.items()}
-        rows = [(name, percent(share), bar(share, 1.0, _BAR)) for name, share in shares.items()]
-        of = facts.facts["advantage"]["of"]
-        lines.append(f"of {count:,} {of}; those of exactly 0 train nothing")
-    equal = facts.whole("equal_rewards")
-    if equal["count"]:
-        share = equal["mean"]
-        rows.append(("groups with equal rewards", percent(share), bar(share, 1.0, _BAR)))
-        lines.append(f"{equal['total']:,} of {equal['count']:,} groups have equal rewards: a group "
-                     "baseline makes their advantages 0")  # fmt: skip
-    table = TextTable(("", "share", ""), rows, lines=lines, text=(0, 2))
-    return Section("signal", Page("Signal", parts=[table])) if rows else None
 
 
 def overview(facts: Facts) -> Section:

@@ -56,27 +56,26 @@ def test_the_sections_are_the_pages_of_inspect(made):
     pages = {name: topic.run(facts) for name, topic in TOPICS.items() if name != "components"}
     sections = dict(re.findall(r'<section id="([^"]*)">(.*?)</section></section>', text, re.DOTALL))
     assert {name for name, about in pages.items() if about.parts} == {*sections} - {
-        *("signal", "overview", "replay")
+        *("overview", "replay")
     }
     for name, about in pages.items():
         assert all(part.html() in sections[name] for part in about.parts if name in sections)
     for name in ("steps", "rewards", "lengths", "advantages", "groups"):
         assert "<svg " in sections[name]
     assert all(part.html() in sections["overview"] for part in overview(facts).parts)
-    assert list(sections)[:2] == ["signal", "overview"]
+    assert next(iter(sections)) == "overview"
 
 
-def test_the_signal_is_that_of_inspect(made):
+def test_exact_zeros_have_a_bar_of_their_own_and_the_picture_has_the_signs(made):
     facts = made[2]
-    names = ("advantage_positive", "advantage_negative", "advantage_zero", "equal_rewards")
-    shares = [facts.whole(name)["mean"] for name in names]
-    (table,) = topics.signal(facts).page.parts
-    assert [row[1] for row in table.rows] == [*map(percent, shares)]
+    zero = facts.whole("advantage_zero")["mean"]
+    labels = [line.label for line in overview(facts).picture]
+    assert ("tokens" in labels) == (zero is not None)
     (chart,) = topics.CHARTS["advantages"](facts)
     bars = [x for x in chart.spec.get("layer", [chart.spec]) if x["mark"]["type"] == "bar"]
     counts = [row["n"] for part in bars for row in part["data"]["values"]]
     assert sum(counts) == facts.whole("advantage")["count"]
-    assert f"0: {percent(shares[2])}" in drawn(chart.spec) or not shares[2]
+    assert f"0: {percent(zero)}" in drawn(chart.spec) or not zero
 
 
 def test_chosen_rows_fit_their_reasons(made):
