@@ -167,7 +167,7 @@ class Canonical:
         if not all(whole):
             row = whole.index(False)
             raise place.error(row, f"is {describe(texts[row])}", "an integer is needed")
-        return "step", gathered([*map(int, texts)]).cast(pa.int64())
+        return "step", column_values("step", gathered([*map(int, texts)]), place)
 
     def close(self) -> None:
         """End the dump.

@@ -135,7 +135,7 @@ def container_of(path: AnyPath) -> Container | None:
         try:
             stat = path.stat()
             found = _by_content(path, stat.st_size, stat.st_mtime_ns)
-        except (OSError, zipfile.BadZipFile):
+        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):  # damaged
             found = None
         if found is not None:
             return found
