@@ -1,14 +1,14 @@
 """The measures of policy losses: what each batch adds to the totals, and what totals become.
 
-A new number of `rlpost loss` is a `LossMeasure`. What all losses of a sweep have in common (log
-ratios, masks, positions) is computed once. Sums run over stretches of a response, and the sums of
-stretches add up exactly, so that results do not depend on chunks and workers.
+A new number of `rlpost loss` is a `Measure` in OF_INPUT or OF_LOSS. What all losses of a sweep have
+in common (log ratios, masks, positions) is computed once. Sums run over stretches of a response,
+and the sums of stretches add up exactly, so that results do not depend on chunks and workers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable  # noqa: TC003 - of the fields of a NamedTuple
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,16 +34,16 @@ from rlpost.kernels.segments import (
 from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
 from rlpost.losses.config import behaviour_of
 from rlpost.losses.kl import KlLoss
-from rlpost.pipeline.measures import MOST_NATS, Numbers
+from rlpost.pipeline.measures import MOST_NATS, Measure, Numbers, facts_of
 from rlpost.pipeline.stages.loss import blocks, tokens_of
 from rlpost.pipeline.stages.loss_weights import SIGNED, rounded, signs_of, step_gradient
-from rlpost.pipeline.totals import Counted, Totals, TotalsBy, sliced
+from rlpost.pipeline.totals import Counted, Sets, TotalsBy
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.loss import behaviour_role
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from rlpost.losses.config import LossConfig
     from rlpost.losses.tokens import Tokens
     from rlpost.pipeline.data import Batch
-    from rlpost.pipeline.totals import Label, Sets
+    from rlpost.pipeline.totals import Label, Totals
     from rlpost.pipeline.variants import Variant
 
 
@@ -67,9 +67,6 @@ BY_CELL, BY_POSITION, BY_BATCH = "cell", "position", "batch"
 """
 SHARES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
 FIRST = "gradient of the first setting"
-TOKENS = "policy tokens in the loss"
-RESPONSES = {"responses": "rows", "responses with a token in the loss": "valid"}
-"""Populations of responses, with the sums that count them."""
 
 
 class LossSetting(NamedTuple):
@@ -84,71 +81,47 @@ def policy_tokens(totals: Totals) -> int:
     return int(totals.counts["kinds"][0, :OUTSIDE].sum())
 
 
-def _numbers(totals: Totals, key: str, count: int, *, less: int = 0) -> Json:
-    """Return the mean of numbers, each of which lacks `less` in the sums, and known extremes."""
-    entry: Json = {"mean": totals.mean(f"{key}.total", count, less * count)}
-    if key in totals.lows:
-        ends = (totals.lows[key] + 0.0, totals.highs[key] + 0.0) if count else (None, None)
-        entry |= zip(("min", "max"), ends, strict=True)
-    return entry
-
-
-def _share_of_others(totals: Totals, key: str, count: int) -> Json:
-    total = count - totals.count(key)
-    return {"total": total, "mean": total / count if count else None}
-
-
-def _ess(totals: Totals, key: str, count: int, *, less: int = 0) -> Json:
-    """Return the effective sample size of weights, each of which lacks `less` in the sums."""
-    total, squares = (totals.total(f"{key}.{x}") + less * count for x in ("total", "squares"))
-    return {"value": effective_sample_size(count, total, squares)}
-
-
-_OWN = "{at}.{name}"
-_ratios, _ess_of_ratios = partial(_numbers, less=1), partial(_ess, less=1)
-
-
-class LossMeasure(NamedTuple):
-    """A number of each token or response, or of a set of tokens."""
-
-    name: str
-    about: str
-    """One sentence."""
-    add: Callable[..., None] | None = None
-    """Adds the numbers of a block of responses, under a loss if the measure is of one, and those of
-    the measures that follow without one."""
-    statistics: Callable[[Totals, str, int], Json] = _numbers
-    """Returns what is known of the numbers from totals, the key of their sums and their count."""
-    key: str = "{name}"
-    """Of the sums: `at` is the index of the loss, `kl` the name of its KL, `clamp` its clamp."""
-    of: str = TOKENS
-    """The population."""
-    kinds: tuple[Any, ...] = ()
-    """Of a share of kinds of tokens: signs, gradients and clip states."""
-    among: Any = ALL
-    """The signs of the population of kinds."""
-
-    def entry(self, totals: Totals, setting: LossSetting) -> Json | None:
-        """Return the statistics of a set of tokens; None if its totals lack the measure."""
-        if self.kinds:
-            parts = totals.counts["kinds"][setting.at, :OUTSIDE]
-            part, whole = (int(parts[kinds].sum()) for kinds in (self.kinds, self.among))
-            return {"count": whole, "total": part, "mean": part / whole if whole else None}
-        config = setting.config
-        key = self.key.format(name=self.name, at=setting.at, kl=config.kl_name, clamp=config.clamp)
-        if key not in totals.sums and f"{key}.total" not in totals.sums:
-            return None
-        tokens = self.of not in RESPONSES
-        count = policy_tokens(totals) if tokens else totals.count(RESPONSES[self.of])
-        return {"count": count, **self.statistics(totals, key, count)}
-
-
 def loss_facts(
-    measures: Sequence[LossMeasure], slices: Mapping[str, Sets], setting: LossSetting
-) -> Json:
-    """Return the entry of each measure that the whole input has; see `sliced`."""
-    facts = {x.name: sliced(x.of, slices, partial(x.entry, setting=setting)) for x in measures}
-    return {name: entry for name, entry in facts.items() if "all" in entry}
+    measures: Sequence[Measure], slices: Mapping[str, Sets], setting: LossSetting
+) -> dict[str, Json]:
+    """Return the facts of a loss, as `facts_of`."""
+    slices = {
+        by: Sets(labels, [_of_setting(x, setting) for x in totals])
+        for by, (labels, totals) in slices.items()
+    }
+    return facts_of(measures, slices)
+
+
+def _of_setting(totals: Totals, setting: LossSetting) -> Totals:
+    """Return the totals of a set of tokens under the names of measures.
+
+    Sums of ratios lack 1 of each token; kinds of tokens become counts; what is without a token or a
+    gradient is what the others leave.
+    """
+    at, config = setting
+    begin, count = f"{at}.", policy_tokens(totals)
+    kinds: NDArray[Any] = totals.counts["kinds"][at, :OUTSIDE]
+
+    def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
+        own = {name: x for name, x in numbers.items() if name.startswith(begin)}
+        return {**numbers, **{name.removeprefix(begin): x for name, x in own.items()}}
+
+    sums, lows, highs = (named(x) for x in (totals.sums, totals.lows, totals.highs))
+    counts = {"tokens": count, "advantage.count": count}
+    for end, _, sign in OF_SIGNS:
+        counts[f"tokens{end}"] = int(kinds[sign].sum())
+        counts |= {f"{x}{end}": int(kinds[sign, :, y].sum()) for x, (y, _) in STATES.items()}
+    counts |= {f"no_gradient{end}": int(kinds[sign, 1, y].sum()) for end, _, sign, y in STILL}
+    sums |= {name: number << totals.scale for name, number in counts.items()}
+    for name in ("ratio.total", "ratio.squares", "loss_ratio.total"):
+        sums |= {name: sums[name] + sums["tokens"]} if name in sums else {}
+    for name, key in (("ratio_clamped", f"{config.clamp}"), ("kl_clamped", config.kl_name)):
+        sums |= {name: sums[key]} if key in sums else {}
+    pairs = ("without_tokens", "rows", "valid"), ("no_gradient_responses", "valid", "live")
+    sums |= {x: sums[whole] - sums[part] for x, whole, part in pairs if part in sums}
+    for ends in (lows, highs):
+        ends["ratio"] = math.exp(_finite(ends["log_ratio"]))
+    return replace(totals, sums=sums, lows=lows, highs=highs)
 
 
 def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool) -> Counted:
@@ -221,7 +194,7 @@ def _check_finite(
     configs = [configs[index] for index in variant.indices]
     for index, config in enumerate(configs):
         by = f"{variant.prefix}{BY_CELL} "
-        wrong = ~np.isfinite(numbers[f"{by}sum {index}.token_loss.total"])
+        wrong = ~np.isfinite(numbers[f"{by}sum {index}.token_loss"])
         if bool(wrong.any()):
             row = int(np.flatnonzero(wrong)[0])
             most = max(abs(float(numbers[f"{by}{end} log_ratio"][row])) for end in ("low", "high"))
@@ -464,25 +437,23 @@ def _finite(log_ratio: float) -> float:
     return min(max(log_ratio, -MOST_NATS), MOST_NATS)
 
 
-def _ratio(totals: Totals, key: str, count: int) -> Json:
-    """Return the statistics of the ratio; of the input with quantiles.
+def ratio_quantiles(totals: Totals) -> Json | None:
+    """Return quantiles of the ratio of the input; None without tokens.
 
     The log ratio of a quantile is within 1/64 of itself, and within the extremes.
     """
+    count = policy_tokens(totals)
+    if totals.tallies is None or not count:
+        return None
     low, high = (_finite(ends["log_ratio"]) for ends in (totals.lows, totals.highs))
-    ends = (math.exp(low), math.exp(high)) if count else (None, None)
-    entry = _ratios(totals, key, count) | dict(zip(("min", "max"), ends, strict=True))
-    if totals.tallies is None:
-        return entry
-    pairs = zip(SHARES, quantiles(totals.tallies[0], count, SHARES), strict=True) if count else ()
-    shares = {f"{x:g}": math.exp(min(max(y, low), high)) for x, y in pairs}
-    return entry | {"quantiles": shares or None}
+    pairs = zip(SHARES, quantiles(totals.tallies[0], count, SHARES), strict=True)
+    return {f"{x:g}": math.exp(min(max(y, low), high)) for x, y in pairs}
 
 
 def _add_kl(block: TokenBlock) -> None:
     terms = kl_terms(block.log_ratio, block.excess)
     block.add("log_ratio.total", -terms["k1"])
-    block.add("policy_k3.total", terms["k3"])
+    block.add("policy_k3", terms["k3"])
 
 
 def _add_engine_kl(block: TokenBlock) -> None:
@@ -491,32 +462,31 @@ def _add_engine_kl(block: TokenBlock) -> None:
     distance = block.tokens.inside(block.tokens.old - block.tokens.infer)
     distance = distance.clip(-MOST_NATS, MOST_NATS)
     for name, term in kl_terms(distance, block.xp.expm1(distance)).items():
-        block.add(f"engine_{name}.total", term)
+        block.add(f"engine_{name}", term)
+
+
+def _ess(totals: Totals, _: str, name: str = "gradient") -> float | None:
+    """Return the effective sample size of weights."""
+    sums = (totals.total(f"{name}.{part}") for part in ("total", "squares"))
+    return effective_sample_size(totals.count("tokens"), *sums)
 
 
 OF_INPUT = (
-    LossMeasure(
-        "without_tokens",
-        "Without a token in the loss: masked, dropped or empty.",
-        _add_sizes,
-        _share_of_others,
-        "valid",
-        of="responses",
-    ),
-    LossMeasure("advantage", "Advantage.", _add_advantage, Totals.numbers),
-    LossMeasure(
-        "ratio",
-        "Ratio r, of the policy in training to that of `behaviour`. Of the whole input there are "
-        "`quantiles`, whose logarithms are exact to 1/64 of themselves.",
-        _add_ratio,
-        _ratio,
-    ),
-    LossMeasure("log_ratio", "log r; the mean is of numbers within ±300.", _add_kl),
-    LossMeasure("policy_k3", "Estimate k3 of KL(behaviour ‖ current), nats; k1 is -log r."),
-    LossMeasure("engine_k1", "Estimate k1 of KL(rollout engine ‖ old), nats.", _add_engine_kl),
-    LossMeasure("engine_k3", "Estimate k3 of KL(rollout engine ‖ old), nats."),
-    LossMeasure("ratio_ess", "Effective sample size, (Σr)²/(nΣr²).", None, _ess_of_ratios, "ratio"),
-)
+    Measure("without_tokens", "all", "Without a token in the loss: masked, dropped or empty.",
+            "share", _add_sizes),
+    Measure("advantage", "loss", "Advantage.", add=_add_advantage),
+    Measure("ratio", "loss", "Ratio r, of the policy in training to that of `behaviour`. Of the "
+            "whole input there are `quantiles`, whose logarithms are exact to 1/64 of themselves.",
+            "span", _add_ratio),
+    Measure("log_ratio", "loss", "log r; the mean is of numbers within ±300.", "span", _add_kl),
+    Measure("policy_k3", "loss", "Estimate k3 of KL(behaviour ‖ current), nats; k1 is -log r.",
+            "mean"),
+    Measure("engine_k1", "loss", "Estimate k1 of KL(rollout engine ‖ old), nats.", "mean",
+            _add_engine_kl),
+    Measure("engine_k3", "loss", "Estimate k3 of KL(rollout engine ‖ old), nats.", "mean"),
+    Measure("ratio_ess", "loss", "Effective sample size, (Σr)²/(nΣr²).", "value",
+            value=partial(_ess, name="ratio"), needs="ratio.squares"),
+)  # fmt: skip
 
 
 # ---- of a loss ----
@@ -532,7 +502,7 @@ def _add_own_ratio(block: TokenBlock, setting: LossSetting, surrogate: Surrogate
 def _add_loss(block: TokenBlock, setting: LossSetting, surrogate: Surrogate) -> None:
     """Add the loss of each token, what it adds to that of its batch, and the kinds of tokens."""
     at, config = setting
-    total = block.add(f"{at}.token_loss.total", surrogate.values)
+    total = block.add(f"{at}.token_loss", surrogate.values)
     block.add_numerator(f"{at}.policy", surrogate.values, total, config.aggregation)
     moves, signs = surrogate.gradient != 0, block.signs
     block.add_rows(f"{at}.live", segment_any(moves, block.tokens.offsets), BY_CELL)
@@ -580,62 +550,52 @@ def _add_gradient(block: TokenBlock, setting: LossSetting, surrogate: Surrogate)
         block.add_rows(name, segment_sum(values, tokens.offsets), BY_CELL)
 
 
-def _norm(totals: Totals, key: str, _: int) -> Json:
-    return {"value": math.sqrt(totals.total(f"{key}.squares"))}
+def _norm(totals: Totals, _: str) -> float:
+    return math.sqrt(totals.total("gradient.squares"))
 
 
-def _cosine(totals: Totals, key: str, _: int) -> Json:
-    product, *squares = map(totals.total, (f"{key}.product", f"{key}.squares", FIRST))
+def _cosine(totals: Totals, _: str) -> float | None:
+    product, *squares = map(totals.total, ("gradient.product", "gradient.squares", FIRST))
     if not all(squares):
-        return {"value": None}
+        return None
     cosine = float(product) / math.sqrt(squares[0]) / math.sqrt(squares[1])
-    return {"value": 1.0 if [product] * 2 == squares else max(-1.0, min(1.0, cosine))}
+    return 1.0 if [product] * 2 == squares else max(-1.0, min(1.0, cosine))
 
 
-STATES = {
+STATES: dict[str, tuple[Any, str]] = {
     "clipped_low": (LOW, "Clipped or masked below a bound."),
     "clipped_high": (HIGH, "Clipped or masked above a bound."),
     "clipped_dual": (DUAL, "Above the dual clip, or a cap of the weight."),
     "selected": (SELECTED, "Selected, by a loss that selects tokens."),
     "clipped": (CLIPPED, "Any of these."),
 }
-OF_SIGNS = (
-    ("", TOKENS, ALL),
-    ("_positive", f"{TOKENS}, A > 0", POSITIVE),
-    ("_negative", f"{TOKENS}, A < 0", NEGATIVE),
+OF_SIGNS: tuple[tuple[str, str, Any], ...] = (
+    ("", "loss", ALL),
+    ("_positive", "loss_positive", POSITIVE),
+    ("_negative", "loss_negative", NEGATIVE),
 )
-STILL = (
+STILL: tuple[tuple[str, str, Any, Any], ...] = (
     ("", "Without a gradient.", ALL, ALL),
     ("_zero_advantage", "Without a gradient: the advantage is 0.", ZERO, ALL),
     ("_clipped", "Without a gradient: clipped, masked or selected.", OF_SIGN, CLIPPED),
     ("_other", "Without a gradient for another reason.", OF_SIGN, 0),
 )
 OF_LOSS = (
-    LossMeasure("loss_ratio", "Ratio of the loss, if it is not r.", _add_own_ratio, _ratios, _OWN),
-    LossMeasure("token_loss", "Loss, without weights.", _add_loss, key=_OWN),
-    *(
-        LossMeasure(f"{name}{end}", about, of=of, kinds=(sign, ALL, state), among=sign)
-        for end, of, sign in OF_SIGNS
-        for name, (state, about) in STATES.items()
-    ),
-    *(
-        LossMeasure(f"no_gradient{end}", about, kinds=(sign, 1, state))
-        for end, about, sign, state in STILL
-    ),
-    LossMeasure(
-        "no_gradient_responses",
-        "Without a gradient.",
-        None,
-        _share_of_others,
-        "{at}.live",
-        of="responses with a token in the loss",
-    ),
-    LossMeasure("ratio_clamped", "log r is clamped.", _add_beyond, Totals.yes, "{clamp}"),
-    LossMeasure("kl_clamped", "The KL loss is clamped.", _add_kl_loss, Totals.yes, "{kl}"),
-    LossMeasure("gradient_norm", "√Σg² of gradients.", _add_gradient, _norm, "{at}.gradient"),
-    LossMeasure("gradient_ess", "(Σ|g|)²/(nΣg²) of gradients.", None, _ess, "{at}.gradient"),
-    LossMeasure("gradient_cosine", "To that of the first setting.", None, _cosine, "{at}.gradient"),
-)
+    Measure("loss_ratio", "loss", "Ratio of the loss, if it is not r.", "span", _add_own_ratio),
+    Measure("token_loss", "loss", "Loss, without weights.", "mean", _add_loss),
+    *(Measure(f"{name}{end}", of, about, "share")
+      for end, of, _ in OF_SIGNS for name, (_, about) in STATES.items()),
+    *(Measure(f"no_gradient{end}", "loss", about, "share") for end, about, _, _ in STILL),
+    Measure("no_gradient_responses", "loss rows", "Without a gradient.", "share"),
+    Measure("ratio_clamped", "loss", "log r is clamped.", "share", _add_beyond),
+    Measure("kl_clamped", "loss", "The KL loss is clamped.", "share", _add_kl_loss),
+    Measure("gradient_norm", "loss", "√Σg² of gradients.", "value", _add_gradient, _norm,
+            "gradient.squares"),
+    Measure("gradient_ess", "loss", "(Σ|g|)²/(nΣg²) of gradients.", "value", value=_ess,
+            needs="gradient.squares"),
+    Measure("gradient_cosine", "loss", "To that of the first setting.", "value", value=_cosine,
+            needs="gradient.squares"),
+)  # fmt: skip
 
 
 # ---- of batches ----

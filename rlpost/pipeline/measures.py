@@ -1,12 +1,12 @@
 """The measures of a run: each number of a summary, declared once, with its population.
 
-A new number is a `Measure` in `MEASURES`. Each batch adds sums of its responses to the totals of
-their cells, exactly, so that a summary does not depend on chunks, files and machines.
+A new number is a `Measure` in `MEASURES`; those of losses are in `pipeline.loss_measures`. Each
+batch adds sums of its responses to the totals of their cells, exactly, so that a summary does not
+depend on chunks, files and machines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -42,6 +42,8 @@ from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals, sliced
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, LOG_PROBS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import Sets, Totals
@@ -148,8 +150,7 @@ class Numbers:
         self.add_spread(name, count, total, square_sums(count, total, 0.0), (value, value))
 
 
-Add = Callable[[Numbers, "Batch", "ResolvedRecipe"], None]
-Kind = Literal["numbers", "share", "mean", "value"]
+Kind = Literal["numbers", "span", "share", "mean", "value"]
 COMPONENT, CORRELATION, WITH_REWARD = "component:", "correlation:", "reward_correlation:"
 SHARE, EQUAL = "advantage_share:", "equal_component:"
 LEFT, DROPPED, NEWLY, REJECTED = "left_out:", "dropped:", "newly_dropped:", "rejected:"
@@ -172,7 +173,7 @@ POPULATIONS = {
     "units": Population("{unit}s that count", "voting"),
     "kept": Population("kept responses", "kept"),
     "ends": Population("kept {unit}s with a policy token", "ends"),
-    "tokens": Population("policy tokens of kept responses", "advantage.count"),
+    "tokens": Population("{tokens}", "advantage.count"),
     "recorded": Population("recorded advantages of kept tokens", "recorded_compared"),
     "recorded rows": Population("responses of these", "recorded_difference.count"),
     "trained": Population("kept responses with a policy token", "trained"),
@@ -185,6 +186,10 @@ POPULATIONS = {
     "compared rows": Population("responses that masks keep, with a policy token", "is.responses"),
     "groups": Population("prompt groups", "groups"),
     "several": Population("prompt groups of several {unit}s", "several"),
+    "loss": Population("policy tokens in the loss", "tokens"),
+    "loss_positive": Population("policy tokens in the loss, A > 0", "tokens_positive"),
+    "loss_negative": Population("policy tokens in the loss, A < 0", "tokens_negative"),
+    "loss rows": Population("responses with a token in the loss", "valid"),
 }
 
 
@@ -198,11 +203,11 @@ class Measure(NamedTuple):
     about: str
     """One sentence."""
     kind: Kind = "numbers"
-    """Several numbers have a spread; a share is how many of the population are so; a mean has no
-    spread; a value is of the whole set."""
-    add: Add | None = None
+    """Several numbers have a spread, or a span alone; a share is how many of the population are so;
+    a mean has no spread; a value is of the whole set."""
+    add: Callable[..., None] | None = None
     """Adds the numbers of a batch to which all stages were applied, if the recipe has it, and those
-    of the measures that follow without one."""
+    of the measures that follow without one: see `count_advantages`, and `TokenBlock` of losses."""
     value: Callable[[Totals, str], float | None] | None = None
     """Returns a value from the totals and the rest of its name."""
     needs: str = ""
@@ -210,25 +215,29 @@ class Measure(NamedTuple):
 
     def names(self, totals: Totals) -> list[str]:
         """Return its names in totals; none if no batch added it."""
-        suffix = ".count" if self.kind == "numbers" else self.needs
+        suffix = {"numbers": ".count", "span": ".total"}.get(self.kind, self.needs)
         if not self.name.endswith(":"):
             needed = suffix if self.kind == "value" else f"{self.name}{suffix}"
             return [self.name] if needed in totals.sums else []
         sums = (x for x in totals.sums if x.startswith(self.name) and x.endswith(suffix))
         return [name.removesuffix(suffix) for name in sums]
 
-    def entry(self, name: str, totals: Totals) -> Json:
-        """Return the numbers of a set of responses.
+    def entry(self, name: str, totals: Totals) -> Json | None:
+        """Return the numbers of a set of responses; None if no batch added them.
 
         Args:
             name: that of one component, mask or filter.
             totals: of the set.
         """
+        if name not in self.names(totals):
+            return None
         count = totals.count(POPULATIONS[self.of].size)
         if self.value is not None:
             return {"count": count, "value": self.value(totals, name.partition(":")[2])}
         if self.kind == "numbers":
             return totals.numbers(name, totals.count(f"{name}.count"))
+        if self.kind == "span":
+            return totals.span(name, count)
         return totals.yes(name, count) if self.kind == "share" else totals.average(name, count)
 
 
@@ -239,22 +248,32 @@ def whole(facts: Mapping[str, Json], name: str) -> Json:
     return entry
 
 
-def facts_of(slices: Mapping[str, Sets], resolved: ResolvedRecipe) -> dict[str, Json]:
+def facts_of(
+    measures: Sequence[Measure], slices: Mapping[str, Sets], **words: str
+) -> dict[str, Json]:
     """Return the entry of each measure: its population, and its numbers by each key.
 
     Args:
+        measures: in order.
         slices: by the name of the key; `all` is the whole input.
-        resolved: the recipe.
+        words: what populations say in place of names in braces.
     """
-    unit, facts = "rollout" if resolved.unit == "rollout" else "response", dict[str, Json]()
-    known = resolved.lengths != "unknown"
-    for measure in MEASURES:
-        words = POPULATIONS[measure.of].words.format(unit=unit)
-        words = "kept responses" if measure.of == "tokens" and not known else words
-        for name in measure.names(slices["all"].totals[0]):
-            if known or not name.startswith(("length_", "policy_tokens")):
-                facts[name] = sliced(words, slices, partial(measure.entry, name))
-    return facts
+    return {
+        name: sliced(
+            POPULATIONS[measure.of].words.format(**words), slices, partial(measure.entry, name)
+        )
+        for measure in measures
+        for name in measure.names(slices["all"].totals[0])
+    }
+
+
+def advantage_facts(slices: Mapping[str, Sets], resolved: ResolvedRecipe) -> dict[str, Json]:
+    """Return the facts of a run that computes advantages, as `facts_of`."""
+    unit = "rollout" if resolved.unit == "rollout" else "response"
+    if resolved.lengths != "unknown":
+        return facts_of(MEASURES, slices, unit=unit, tokens="policy tokens of kept responses")
+    known = [x for x in MEASURES if not x.name.startswith(("length_", "policy_tokens"))]
+    return facts_of(known, slices, unit=unit, tokens="kept responses")
 
 
 def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> Counted:

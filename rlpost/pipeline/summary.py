@@ -23,7 +23,7 @@ from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import failure_counts
 from rlpost.pipeline.findings import ALL_REJECTED, ResponseFacts, RunFacts, all_are, findings_of
 from rlpost.pipeline.groups import NO_KEYS, group_counts, key_counts
-from rlpost.pipeline.measures import facts_of, whole
+from rlpost.pipeline.measures import advantage_facts, whole
 from rlpost.pipeline.profiles import profiles
 from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.rollout_order import SAME_TURN
@@ -205,7 +205,7 @@ def summary_of(plan: Plan, part: SummaryPart, by: Sequence[Slice] = SLICES) -> J
         for key, rows in labels.items()
         if rows
     }
-    measured, (sums,) = facts_of(slices, resolved), slices["all"].totals
+    measured, (sums,) = advantage_facts(slices, resolved), slices["all"].totals
     known = resolved.lengths != "unknown"
     keys = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     summary: Json = {

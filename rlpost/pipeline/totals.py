@@ -75,12 +75,14 @@ class Totals:
         if count > 1:
             below = count * (count - 1) << 2 * self.scale
             squared = max(self.deviations(name, count), 0) / below
-        return {
-            **self.average(f"{name}.total", count),
-            "std": squared**0.5,
-            "min": self.lows[name] + 0.0,  # -0 becomes 0, since their order is chance
-            "max": self.highs[name] + 0.0,
-        }
+        span = self.span(name, count)
+        return {"count": count, "mean": span["mean"], "std": squared**0.5} | span
+
+    def span(self, name: str, count: int) -> Json:
+        """Return count, mean, min and max; None without numbers."""
+        ends = [self.lows[name] + 0.0, self.highs[name] + 0.0]  # -0 becomes 0: order is chance
+        low, high = ends if count else (None, None)
+        return {**self.average(f"{name}.total", count), "min": low, "max": high}
 
     def average(self, name: str, count: int) -> Json:
         """Return count and mean."""

@@ -321,7 +321,7 @@ def logged_metrics() -> str:
 
 
 def loss_measures() -> str:
-    measures = [(x.name, x.of, x.about) for x in (*OF_INPUT, *OF_LOSS)]
+    measures = [(x.name, POPULATIONS[x.of].words, x.about) for x in (*OF_INPUT, *OF_LOSS)]
     batches = "batches with a token in the loss"
     measures += [(name, batches, about) for name, about in OF_BATCHES.items()]
     rows = [(code(name), of, about) for name, of, about in measures]
@@ -403,11 +403,12 @@ def measures() -> str:
     )
     of_filter = dict.fromkeys(("rejected", "rejected_responses"), "FILTER")
     ends = {"correlation": "A,B", **of_component, **of_filter}
+    kept = "policy tokens of kept responses"
     rows = []
     for measure in MEASURES:
         name, colon, _ = measure.name.partition(":")
         named = f"{name}:{ends.get(name, 'MASK')}" if colon else name
-        words = POPULATIONS[measure.of].words.format(unit="response")
+        words = POPULATIONS[measure.of].words.format(unit="response", tokens=kept)
         rows.append((f"`{named}`", measure.kind, words, measure.about))
     return table(("measure", "kind", "of", ""), rows)
 

@@ -27,6 +27,7 @@ from rlpost.pipeline.loss_measures import (
     batch_facts,
     loss_facts,
     policy_tokens,
+    ratio_quantiles,
 )
 from rlpost.pipeline.stages.units import unit_table
 from rlpost.pipeline.summary import nonfinite, roles_of
@@ -72,6 +73,7 @@ def summarise_losses(
     whole = totals[f"{variants[0].prefix}{BY_CELL}"].total()
     slices = {"all": Sets(None, [whole]), **(_parts(responses, totals) if single else {})}
     facts = loss_facts(OF_INPUT, slices, LossSetting(0, configs[0]))
+    facts["ratio"]["all"]["quantiles"] = ratio_quantiles(whole)
     settings = _settings(plan, responses, totals, configs, slices)
     unused = (name for name in ("advantages", DUMPED) if name in plan.source.columns)
     head = {
