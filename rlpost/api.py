@@ -81,7 +81,7 @@ def check_steps(
         options: a state file has what earlier steps pass on.
         condition: which steps, as typed.
     """
-    from rlpost.pipeline.coupling import coupling_of  # noqa: PLC0415 - torch
+    from rlpost.pipeline.needs import coupling_of  # noqa: PLC0415 - torch
 
     coupling = coupling_of(plan(inputs, recipe).resolved)
     if coupling.scope == "run" and not (coupling.carried and options.state is not None):

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import string_array
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
-from rlpost.pipeline.coupling import coupling_of
+from rlpost.pipeline.needs import coupling_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from rlpost.errors import ErrorPart, UsageError
 from rlpost.estimators.base import fields_read
 from rlpost.estimators.groups import raw
-from rlpost.pipeline.coupling import coupling_of
+from rlpost.pipeline.needs import coupling_of
 from rlpost.pipeline.resolved import resolve_recipe, scans
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of

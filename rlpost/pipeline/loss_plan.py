@@ -19,6 +19,7 @@ from rlpost.pipeline.columns import (
     mask_is_result,
 )
 from rlpost.pipeline.loss_measures import count_losses
+from rlpost.pipeline.needs import reasons
 from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
@@ -211,7 +212,7 @@ def _check_loss_roles(
     needed = {"log_probs": "the policy being trained, whose loss is computed"}
     if behaviour_of(configs) == "old":
         needed["old_log_probs"] = "the policy before its update, which the ratio divides by"
-    if resolved.reward_reasons and not resolved.rewarded:
+    if reasons(resolved, "reward") and not resolved.rewarded:
         needed["advantages"] = (
             "the loss multiplies by them, and there is no reward to compute them from"
         )

@@ -12,18 +12,13 @@ from rlpost.estimators import ESTIMATORS
 from rlpost.io.finish_reasons import is_readable
 from rlpost.io.tokenizer import load_tokenizer
 from rlpost.pipeline.columns import IDS, LENGTH, ROW_ROLES, TEXT, absent, check_log_probs, lacks_of
-from rlpost.pipeline.coupling import group_reasons
-from rlpost.pipeline.data import NEXT_VALUE, TRUNCATED
+from rlpost.pipeline.data import TRUNCATED
 from rlpost.pipeline.measures import COUNTED, count_advantages, observed
+from rlpost.pipeline.needs import needed_roles, reasons
 from rlpost.pipeline.reading import ADVANTAGES
-from rlpost.pipeline.resolved import outcome_roles
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import RATIO_ROLES, Stage, stages_of, token_roles
-from rlpost.pipeline.stages.ages import VERSION
-from rlpost.pipeline.stages.off_policy import roles as corrected_roles
-from rlpost.pipeline.stages.tokens import weight_roles
-from rlpost.pipeline.stages.top_entropy import ENTROPY
+from rlpost.pipeline.stages import Stage, stages_of, token_roles
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN, TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS
@@ -193,7 +188,8 @@ def plan_of(
     Raises:
         DataError: roles that the recipe needs have no columns (with the nearest names).
     """
-    needs = {role: why for role, why in _needed_roles(resolved).items() if role not in columns}
+    needed = needed_roles(resolved)
+    needs = {role: why for role, why in needed.items() if role not in columns}
     length_role = next(
         (
             role
@@ -213,9 +209,12 @@ def plan_of(
     if needs:
         raise absent(source, columns, needs, lacks_of(source))
     check_log_probs(source, columns, token_roles(resolved))
-    rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(resolved)))
+    of_rows = (role for role in needed if role not in {*_TOKEN_ROLES} | token_roles(resolved))
+    rows = dict.fromkeys((*ROW_ROLES, *of_rows, *_optional_rows(resolved)))
     present = tuple(
-        role for role in rows if role in columns and _is_read(source, columns, role, resolved)
+        role
+        for role in rows
+        if role in columns and (role in needed or _is_read(source, columns, role, resolved))
     )
     return Plan(
         source,
@@ -234,12 +233,9 @@ def _is_read(
     source: Source | TableSource, columns: ColumnMap, role: str, resolved: ResolvedRecipe
 ) -> bool:
     """Return whether a role is read: finish reasons of any type, if they are for a warning."""
-    recipe = resolved.recipe
     if role == "turn" and resolved.unit == "rollout" and not columns.is_mapped(role):
         return TURN in columns
-    needed = recipe.drop_truncated or recipe.truncation_penalty is not None
-    needed |= recipe.bootstrap is not None
-    if role != TRUNCATED or needed or columns.how[role] == "map":
+    if role != TRUNCATED or columns.how[role] == "map":
         return True
     name = columns.column(role)
     schemas = (schema for schema in source.schemas if name in schema.names)
@@ -248,11 +244,11 @@ def _is_read(
 
 def _needs_without_tokens(resolved: ResolvedRecipe, needs: Mapping[str, str]) -> dict[str, str]:
     """Return the roles that a recipe needs, besides others, of an input without tokens."""
-    if (reasons := resolved.token_reasons) and needs.keys().isdisjoint(_TOKEN_ROLES):
-        return {"mask": f"{' and '.join(reasons)}, and the input has no tokens"}
-    if resolved.lengths == "unknown" and (reasons := resolved.length_reasons):
-        why = "the input has no tokens; --tokenizer counts those of its texts"
-        return {LENGTH: f"{' and '.join(reasons)}, and {why}"}
+    if (why := reasons(resolved, "tokens")) and needs.keys().isdisjoint(_TOKEN_ROLES):
+        return {"mask": f"{' and '.join(why)}, and the input has no tokens"}
+    if resolved.lengths == "unknown" and (why := reasons(resolved, "lengths")):
+        tip = "the input has no tokens; --tokenizer counts those of its texts"
+        return {LENGTH: f"{' and '.join(why)}, and {tip}"}
     return {}
 
 
@@ -264,10 +260,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
     return [
         *([LENGTH] if resolved.lengths == "column" else []),
         *([TEXT] if resolved.lengths == "texts" else []),
-        *(["difficulty"] if recipe.difficulty_weight else []),
-        *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
-        *([TRUNCATED] if recipe.bootstrap or warns_of_ends(resolved) else []),
-        *([NEXT_VALUE] if recipe.bootstrap == "column" else []),
+        *([TRUNCATED] if warns_of_ends(resolved) else []),
         *(["turn"] if recipe.group_length_penalty is not None else []),
         *(["rollout", *PLACE] if resolved.orders_rows else []),
         *(["rollout"] if resolved.attempts else []),
@@ -278,11 +271,6 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
     ]
-
-
-def _caps_weights(resolved: ResolvedRecipe) -> bool:
-    """Return whether weights of optimal_token_baseline need the engine's log-probs."""
-    return "infer_log_probs" in weight_roles(resolved.recipe, resolved.estimator)
 
 
 def _is_column(role: str) -> bool:
@@ -298,52 +286,9 @@ def warns_of_ends(resolved: ResolvedRecipe) -> bool:
 
 def counts_rows(resolved: ResolvedRecipe) -> bool:
     """Return whether a recipe compares the rows of groups without regard to rollouts."""
-    return bool(group_reasons(resolved)) and not resolved.has_rollouts
+    return bool(reasons(resolved, "group")) and not resolved.has_rollouts
 
 
 def scans_row_units(resolved: ResolvedRecipe) -> bool:
     """Return whether a scan ends with each row, and it is not known which rows are of a rollout."""
     return resolved.scans_rows and not resolved.has_rollouts
-
-
-def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
-    """Return the roles that a recipe needs, each with the reason."""
-    recipe, estimator = resolved.recipe, resolved.estimator
-    needed = {
-        role: f"estimator {estimator.name}"
-        for role in estimator.roles
-        if role in ROLES and role in estimator.needs and role not in ("group", "reward")
-    }
-    if (reasons := resolved.reward_reasons) and not recipe.reward_components:
-        needed["reward"] = " and ".join(reasons)
-    if reasons := group_reasons(resolved):
-        needed["group"] = " and ".join(reasons)
-    policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"
-    penalty, correction = (
-        f"--kl-coef {recipe.kl_coef}; 0 subtracts no KL",
-        "the off-policy correction",
-    )
-    charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "none"
-    charged &= "kl" not in resolved.recorded and not resolved.rewards_recorded
-    asked = (
-        (policy, "--teacher", bool(recipe.teachers)),
-        (policy, penalty, charged),
-        ("ref_log_probs", penalty, charged),
-        *((role, correction, True) for role in sorted(corrected_roles(recipe))),
-        (VERSION, "--age-decay", recipe.age_decay is not None),
-        ("batch", "the age of a token is its step minus its version", recipe.reads_versions),
-        (ENTROPY, "--top-entropy-quantile", recipe.top_entropy_quantile is not None),
-        *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in RATIO_ROLES),
-        ("turn", f"estimator {estimator.name}", "turn" in estimator.roles),
-        ("turn", "--scan rollout", resolved.joins),
-        ("rollout", "--scan rollout", resolved.joins),
-        ("rollout", "--unit rollout", resolved.unit == "rollout" and not resolved.joins),
-        ("difficulty", "--difficulty-weight", recipe.difficulty_weight),
-        ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
-        ("truncated", "--drop-truncated", recipe.drop_truncated),
-        ("truncated", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap is not None),
-        ("values", "--bootstrap last", recipe.bootstrap == "last"),
-        (NEXT_VALUE, "--bootstrap column", recipe.bootstrap == "column"),
-        ("infer_log_probs", "--option ratio_cap", _caps_weights(resolved)),
-    )
-    return needed | {role: why for role, why, needs in asked if needs} | outcome_roles(recipe)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 ProcessRewards = Literal["response", "token"]
 Lengths = Literal["tokens", "column", "texts", "unknown"]
-_REWARD_COLUMNS = {"response_level_rewards", "token_level_rewards"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class ResolvedRecipe:
     """The input has log-probs of both policies, whether KL is asked for or not."""
     lengths: Lengths = "tokens"
     """What sets the lengths of responses. Without tokens, unknown lengths are 1 throughout, and
-    `length_reasons` are errors."""
+    what needs `lengths` is an error."""
     grouped: bool = True
     """The input has prompt groups."""
     rewarded: bool = True
@@ -128,50 +127,6 @@ class ResolvedRecipe:
     def has_rewards(self) -> bool:
         """Responses have rewards: those of the input, or those that the estimator makes."""
         return self.rewarded or self.estimator.makes_rewards
-
-    @property
-    def reward_reasons(self) -> list[str]:
-        """The parts of the recipe that read the reward of the input."""
-        recipe, estimator = self.recipe, self.estimator
-        columns = {*GROUP_COLUMNS} - {"group_size"}
-        columns |= set() if estimator.makes_rewards else _REWARD_COLUMNS
-        emitted = [name for name in recipe.emit or () if name in columns]
-        reasons = {
-            f"estimator {estimator.name}": "reward" in estimator.roles,
-            "--drop-difficulty": recipe.drop_difficulty is not None,
-            "--drop-equal-rewards": recipe.drop_equal_rewards,
-            "--drop-long-errors": recipe.drop_long_errors is not None,
-            "--unit rollout": self.unit == "rollout",
-            f"--emit {','.join(emitted)}": bool(emitted),
-        }
-        return [why for why, needs in reasons.items() if needs]
-
-    @property
-    def token_reasons(self) -> list[str]:
-        """The parts of the recipe that compute on tokens, besides those that read a token role."""
-        recipe, name = self.recipe, self.estimator.name
-        reasons = {
-            "--whiten-rewards": recipe.whiten_rewards,
-            "the age of tokens": recipe.reads_versions,
-            f"estimator {name} computes one advantage per token": not self.constant
-            and not recipe.whiten_rewards,
-        }
-        return [why for why, needs in reasons.items() if needs]
-
-    @property
-    def length_reasons(self) -> list[str]:
-        """The parts of the recipe that read the lengths of responses."""
-        recipe, estimator = self.recipe, self.estimator
-        reasons = {
-            "--drop-longer": recipe.drop_longer is not None,
-            "--drop-long-errors": recipe.drop_long_errors is not None,
-            "--overlong-penalty": recipe.overlong_penalty is not None,
-            "--group-length-penalty": recipe.group_length_penalty is not None,
-            "--length-weight": recipe.length_weight,
-            "whitening over tokens": self.whiten,
-            f"estimator {estimator.name}": not {"tokens", "length"}.isdisjoint(estimator.needs),
-        }
-        return [why for why, needs in reasons.items() if needs]
 
     @property
     def has_rollouts(self) -> bool:
@@ -354,11 +309,6 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         turn_rewards="turn_reward" in columns,
         recorded=recorded,
     )
-
-
-def outcome_roles(recipe: Recipe) -> dict[str, str]:
-    """Return the roles that a recipe needs to treat failures, with the reason."""
-    return {"failure": "--failures zero"} if recipe.failures == "zero" else {}
 
 
 def estimator_of(recipe: Recipe) -> Estimator:

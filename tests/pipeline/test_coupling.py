@@ -11,7 +11,7 @@ import rlpost
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline import run
-from rlpost.pipeline.coupling import coupling_of
+from rlpost.pipeline.needs import coupling_of
 
 SCOPES = ("response", "group", "batch", "run")
 NUMBERS = ("advantages", "returns", "response_level_rewards", "sample_mask", "sample_weight")

@@ -46,7 +46,7 @@ from rlpost.io.paths import PathText, location_of
 from rlpost.kernels.histogram import histogram
 from rlpost.pipeline.columns import LENGTH, absent, lacks_of, masked_rows, without_effect
 from rlpost.pipeline.recorded import verdict
-from rlpost.pipeline.resolved import outcome_roles, resolve_recipe
+from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.recipe.input_columns import recorded_advantages, resolve_input
 from rlpost.recipe.recipe import Recipe
 
@@ -151,8 +151,8 @@ def inspect_source(
         reward_components=tuple(reward_components) or None,
         component_weights=tuple(reward_components.values()) or None,
     )
-    if lacking := {role: why for role, why in outcome_roles(recipe).items() if role not in columns}:
-        raise absent(source, columns, lacking, lacks_of(source))
+    if failures == "zero" and "failure" not in columns:
+        raise absent(source, columns, {"failure": "--failures zero"}, lacks_of(source))
     selection = select_columns(
         source, columns, with_tokens=tokens, unit=recipe.unit or "row",
         components=reward_components, details=details,

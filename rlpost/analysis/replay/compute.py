@@ -28,9 +28,9 @@ from rlpost.io.parquet.source import TableSource
 from rlpost.kernels.codes import keyed_extremes
 from rlpost.pipeline import run
 from rlpost.pipeline.columns import LENGTH, columns_of
-from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.effects import fields_behind, leads_to
+from rlpost.pipeline.needs import coupling_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rlpost.analysis.replay.compute import TOLERANCE, Replayer
 from rlpost.errors import DataError, UsageError
-from rlpost.pipeline.coupling import coupling_of
+from rlpost.pipeline.needs import coupling_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

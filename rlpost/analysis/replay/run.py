@@ -25,7 +25,7 @@ from rlpost.estimators import completed, estimator_named
 from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.columns import TEXT
-from rlpost.pipeline.coupling import coupling_of
+from rlpost.pipeline.needs import coupling_of
 from rlpost.recipe.estimators import installed
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES, columns_here

@@ -10,7 +10,7 @@ from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.rollouts import RolloutReader, Rollouts
 from rlpost.analysis.replay.sample import sampled
 from rlpost.io.parquet.source import TableSource
-from rlpost.pipeline.coupling import coupling_of
+from rlpost.pipeline.needs import coupling_of
 
 TOKENS = 500
 RECIPES = (
