@@ -97,7 +97,8 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
     of_tokens = credit and estimator.level == "token"
     of_lists = of_tokens and not resolved.rows_only
     grouped = "offsets" in estimator.parameters and "single" not in estimator.keywords
-    positions = (estimator.token_positions, estimator.position_baselines)
+    of_positions = (estimator.token_positions, estimator.position_baselines)
+    positions = sorted(name for function in of_positions for name in fields_read(function))
     options = {*estimator.fields}
     if "norm_std" in estimator.keywords and recipe.norm_std == "none":
         options -= {"numerics.norm_eps", "numerics.norm_ddof", "numerics.norm_floor"}
@@ -158,7 +159,7 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
         ("token rewards", whitens, placed and used and recipe.whiten_rewards),
         ("estimator", "teachers", credit),
         ("estimator", estimate, credit and resolved.distilled),
-        ("estimator", f"{counted} numerics.single {' '.join(_all_read(positions))}",
+        ("estimator", f"{counted} numerics.single {' '.join(positions)}",
          credit and estimator.token_weights),
         ("estimator", f"estimator {' '.join(sorted(options))}", credit),
         ("estimator", "numerics.empty" if estimator.function is raw else counted,
@@ -189,10 +190,6 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
         ("is_weight", "numerics.is_missing numerics.is_observations", recipe.is_weight is not None),
     )  # fmt: skip
     return [(part, name) for part, names, reads in table if reads for name in names.split()]
-
-
-def _all_read(functions: Collection[Any]) -> list[str]:
-    return sorted(name for function in functions for name in fields_read(function))
 
 
 def fields_of(resolved: ResolvedRecipe) -> frozenset[str]:
@@ -241,14 +238,12 @@ def check_effects(recipe: Recipe, fields: Collection[str], *, any_estimator: boo
     """
     if not fields:
         return
-    read = _fields_of_all(recipe) if any_estimator else fields_with_effect(recipe)
+    read: Collection[str] = fields_with_effect(recipe)
+    if any_estimator:
+        read = {name for other in NAMES for name in _with(recipe, estimator=other)}
     unread = next((name for name in fields if name not in read), None)
     if unread is not None:
         raise UsageError(_without_effect(recipe, unread))
-
-
-def _fields_of_all(recipe: Recipe) -> frozenset[str]:
-    return frozenset().union(*(_with(recipe, estimator=other) for other in NAMES))
 
 
 def _with(recipe: Recipe, **values: Any) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,25 +29,23 @@ from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_component, is_nullable, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
     from rlpost.errors import DataError
     from rlpost.io.finish_reasons import Truncations
-    from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import RowChunk
     from rlpost.pipeline.data import Column
     from rlpost.pipeline.device import Device
-    from rlpost.recipe.roles import ColumnMap
+    from rlpost.pipeline.plan import Plan
 
 
 _LONGEST = 1 << 40  # tokens of a response
 ADVANTAGES = role_of("advantages")
 """Recorded ones, which are compared alone: a number that is missing is no error."""
 ENGINE = "infer_log_probs"
-COUNT_ROWS = "--unit row counts rows, and reads no ids of rollouts"
-"""The columns of Responses with the length of a prompt, and the halves of the hash of its ids."""
+_COUNT_ROWS = "--unit row counts rows, and reads no ids of rollouts"
 
 
 def _all_policy(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -56,41 +54,22 @@ def _all_policy(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
     return offsets, np.ones(offsets[-1], dtype=np.bool_)
 
 
-@dataclass(frozen=True)
 class Decoder:
     """Converts the columns of roles to arrays, and checks every number.
 
     Args:
-        files: the input's files, for errors.
-        columns: which column serves each role.
-        length_role: the role whose lists set the length of each response; None without tokens.
-        nonfinite: `error` raises for NaN and infinities at policy tokens; `mask` keeps them for
-            the stage that leaves such responses out.
+        plan: of the run.
         device: that computes with the tokens.
     """
 
-    files: Sequence[InputFile]
-    columns: ColumnMap
-    length_role: str | None
-    nonfinite: str
-    device: Device
-    missing_components: str = "error"
-    """`skip` keeps NaN and null in components of the reward."""
-    null_rewards: bool = False
-    """A null reward is 0, and `no_reward` of its row: only the last turn of a rollout needs one.
-    So are components that are all null."""
-    excuses_failed: bool = False
-    """A number that is not finite is 0 in a row that failed, in place of an error."""
-    tokenizer: str | None = None
-    """Counts the tokens of the role `response`, of an input without tokens."""
-    stands_in: str | None = None
-    """The role whose numbers stand in for log-probs of the rollout engine that are NaN or null."""
-    tips: Mapping[str, str] = field(default_factory=dict)
-    """By role, what to do about a key that is null or of another type."""
+    def __init__(self, plan: Plan, device: Device) -> None:
+        self.plan, self.device = plan, device
+        self.recipe, self.columns = plan.resolved.recipe, plan.columns
+        self.length_role = plan.length_role
 
     def location_of(self, chunk: RowChunk, column: str) -> CellLocation:
         """Return the location of a column of a chunk, for errors."""
-        path = str(self.files[chunk.file].path)
+        path = str(self.plan.source.files[chunk.file].path)
         tip = f"rlpost inspect {path}  # lists all problems"
         return CellLocation(path, chunk.first_row, column, tip)
 
@@ -117,11 +96,12 @@ class Decoder:
         full = lengths is not None or bool(mask.all())
         lists = {role: self._lists(chunks, role, offsets) for role in sorted(roles)}
         staged = self.device.stage(offsets, mask, lists, full=full)
-        stands_in = self.stands_in if {self.stands_in, ENGINE} <= lists.keys() else None
+        stands_in = self.recipe.corrected_role
+        fills = self.recipe.numerics.is_missing == "one" and {stands_in, ENGINE} <= lists.keys()
         for role, values in lists.items():
-            lacking = role == ENGINE and stands_in is not None
+            lacking = role == ENGINE and fills
             self._fill(staged.tokens[role], values, chunks, role, offsets, mask, lacking=lacking)
-        if stands_in is not None:
+        if fills:
             engine = staged.tokens[ENGINE]
             engine[...] = np.where(np.isnan(engine) & mask, staged.tokens[stands_in], engine)
         return Batch(*staged.send(), full=full)
@@ -158,7 +138,7 @@ class Decoder:
     def _text_lengths(self, chunk: RowChunk) -> NDArray[np.int64]:
         column = self.columns.column(TEXT)
         location = self.location_of(chunk, column)
-        return token_counts(str(self.tokenizer), chunk.table.column(column), location)
+        return token_counts(str(self.recipe.tokenizer), chunk.table.column(column), location)
 
     def structure(self, chunks: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the offsets [n+1] of the responses, and the mask of their policy tokens [T]."""
@@ -238,7 +218,7 @@ class Decoder:
         """Raise for numbers at policy tokens that are not finite, or keep them; others become 0."""
         finite = np.isfinite(into)
         bad = np.flatnonzero(~finite & needed)
-        if len(bad) and self.nonfinite == "error":
+        if len(bad) and self.recipe.nonfinite == "error":
             column, row = (
                 self.columns.column(role),
                 int(np.searchsorted(offsets, bad[0], "right")) - 1,
@@ -280,7 +260,7 @@ class Decoder:
             for role in sorted(roles)
             if role not in (LENGTH, TEXT, TRUNCATED)
         }
-        if self.null_rewards and rewards:
+        if rewards and self.plan.resolved.unit == "rollout":
             flags = [self._no_reward(chunk, rewards) for chunk in chunks]
             columns[NO_REWARD] = np.concatenate(flags)
         if TRUNCATED in roles:
@@ -306,16 +286,18 @@ class Decoder:
         if role in _OWN_TYPES:
             return _OWN_TYPES[role](array, location)
         if kind == "key":
-            return ragged.key(array, replace(location, tip=self.tips.get(role, location.tip)))
+            if role == "rollout" and self.plan.resolved.can_count_rows:
+                location = replace(location, tip=_COUNT_ROWS)
+            return ragged.key(array, location)
         if kind == "flag":  # of a column that an estimator reads by its name
             return ragged.flags(array, location).copy()
         if is_read_by_name(role):
             ragged.check_exact(array, location)
         numbers = ragged.numbers(array, location).copy()
         self._fill_needless(numbers, chunk, role, rewards)
-        skip = self.missing_components == "skip" and is_component(role)
+        skip = self.recipe.numerics.missing_components == "skip" and is_component(role)
         bad = np.isinf(numbers) if is_nullable(role) else ~np.isfinite(numbers)
-        if self.nonfinite == "error" and not skip and bad.any():
+        if self.recipe.nonfinite == "error" and not skip and bad.any():
             row = int(np.flatnonzero(bad)[0])
             value = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
             advice = "a finite number is needed; `--nonfinite mask` leaves such responses out"
@@ -329,8 +311,11 @@ class Decoder:
     def _fill_needless(
         self, numbers: Column, chunk: RowChunk, role: str, rewards: Sequence[str]
     ) -> None:
-        """Set numbers to 0 that their row does not need."""
-        if role in rewards and self.null_rewards:
+        """Set numbers to 0 that their row does not need.
+
+        Only the last turn of a rollout needs a reward, or a component that is not null.
+        """
+        if role in rewards and self.plan.resolved.unit == "rollout":
             numbers[self._no_reward(chunk, rewards)] = 0.0
         self._excused(numbers, chunk)
         if role == NEXT_VALUE:  # a response that ended has none
@@ -338,7 +323,7 @@ class Decoder:
 
     def _excused(self, numbers: Column, chunk: RowChunk) -> Column:
         """Set numbers that are not finite to 0 in rows that failed, and return all."""
-        if self.excuses_failed and not np.isfinite(numbers).all():
+        if self.plan.resolved.excuses_failed and not np.isfinite(numbers).all():
             numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
         return numbers
 

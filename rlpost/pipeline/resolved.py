@@ -277,6 +277,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         and one_end
         and recipe.scan == "row"
     )
+    usual = estimator.whiten_advantages or _whitens_batch(recipe, estimator)
     whiten = recipe.whiten_advantages
     own = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "token"
     plain = estimator.level == "response" or plain_return
@@ -294,7 +295,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         varying=varying,
         plain=plain,
         charged=charged,
-        whiten=_usually_whitened(recipe, estimator) if whiten is None else whiten,
+        whiten=usual if whiten is None else whiten,
         process=process,
         input_mask=columns.columns.get("sample_mask"),
         stale_mask=recipe.replace and "sample_mask" in columns.ignored.get("sample_mask", ()),
@@ -352,10 +353,6 @@ def process_rewards(recipe: Recipe, estimator: Estimator) -> ProcessRewards | No
         return "response"
     own = not _TOKEN_BASELINES.isdisjoint(estimator.columns)
     return "token" if own or _norm(recipe, estimator) == ("none", "none") else "response"
-
-
-def _usually_whitened(recipe: Recipe, estimator: Estimator) -> bool:
-    return estimator.whiten_advantages or _whitens_batch(recipe, estimator)
 
 
 def _whitens_batch(recipe: Recipe, estimator: Estimator) -> bool:

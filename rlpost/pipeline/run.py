@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +32,7 @@ from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_
 from rlpost.pipeline.output.files import check_writable
 from rlpost.pipeline.output.metadata import FileMetadata
 from rlpost.pipeline.plan import Plan, plan_of
-from rlpost.pipeline.reading import COUNT_ROWS, Decoder
+from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.recorded import compared_column
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
@@ -217,24 +219,11 @@ def engine_for(plan: Plan, options: Options, clock: Clock | None = None) -> Engi
         UsageError: the options name no device.
         UnavailableError: this machine does not have the device.
     """
-    recipe, clock = plan.resolved.recipe, clock or Clock(options.started, options.cpu_started)
+    clock = clock or Clock(options.started, options.cpu_started)
     keep_freed_memory()
-    decoder = Decoder(
-        plan.source.files,
-        plan.columns,
-        plan.length_role,
-        recipe.nonfinite,
-        device_for(options.device, plan.token_bytes, clock),
-        recipe.numerics.missing_components,
-        plan.resolved.unit == "rollout",
-        plan.resolved.excuses_failed,
-        recipe.tokenizer,
-        recipe.corrected_role if recipe.numerics.is_missing == "one" else None,
-        {"rollout": COUNT_ROWS} if plan.resolved.can_count_rows else {},
-    )
     return Engine(
         plan,
-        decoder,
+        Decoder(plan, device_for(options.device, plan.token_bytes, clock)),
         chunk_tokens=options.chunk_tokens or CHUNK_TOKENS,
         workers=options.workers or min(cores(), MOST_WORKERS),
         reporter=options.reporter,
@@ -412,6 +401,7 @@ def sink_of(
 ) -> Sink:
     """Return the sink of one input file: its kept columns and the new ones go to the target."""
     recipe = plan.resolved.recipe
+    same = plan.resolved.same_returns and {"advantages", "returns"} <= {*names}
     return open_sink(
         plan.source.files[index].path,
         target,
@@ -419,13 +409,8 @@ def sink_of(
         drop=names if recipe.replace else (),
         keep=_keys(plan) if recipe.emit_only else None,
         constant=constant_per_response(plan.resolved),
-        aliases=_aliases(plan, names),
+        aliases={"returns": "advantages"} if same else {},
     )
-
-
-def _aliases(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:
-    same = plan.resolved.same_returns and {"advantages", "returns"} <= {*names}
-    return {"returns": "advantages"} if same else {}
 
 
 def _keys(plan: Plan) -> list[str]:
@@ -441,13 +426,19 @@ def _keys(plan: Plan) -> list[str]:
 def run_metadata(plan: Plan, options: Options) -> FileMetadata:
     """Return the metadata that all files of a run share."""
     resolved, source, state = plan.resolved, plan.source, plan.state
+    text = json.dumps([[str(file.relative) for file in source.files], [*source.first_rows]])
     used = RunState(
         state.running if "running" in resolved.norm else {},
         state.kl_coef if resolved.recipe.kl_target is not None else None,
     )
-    mask = mask_metadata(resolved, emitted(resolved))
-    return FileMetadata.of_run(
-        resolved.recipe, source.files, source.first_rows, used, options.asked, mask
+    return FileMetadata(
+        resolved.recipe,
+        sha256(text.encode()).hexdigest()[:32],
+        len(source.files),
+        source.rows,
+        asked=dict(options.asked),
+        mask=mask_metadata(resolved, emitted(resolved)),
+        **used.to_json(),
     )
 
 

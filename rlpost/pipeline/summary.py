@@ -206,7 +206,7 @@ def summary_of(plan: Plan, part: SummaryPart, by: Sequence[Slice] = SLICES) -> J
         if rows
     }
     measured, (sums,) = advantage_facts(slices, resolved), slices["all"].totals
-    known = resolved.lengths != "unknown"
+    known, (tallied, *_) = resolved.lengths != "unknown", totals.tallies or (np.zeros(0, np.int64),)
     keys = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
@@ -225,7 +225,7 @@ def summary_of(plan: Plan, part: SummaryPart, by: Sequence[Slice] = SLICES) -> J
         **({} if TRUNCATED not in measured else {"truncation": _truncation(plan, facts)}),
         **facts.failures.entries(plan.resolved, plan.columns),
         "facts": measured,
-        "profiles": {"advantage": _histogram(totals), **_profiles(resolved, totals)},
+        "profiles": {"advantage": histogram(tallied)._asdict(), **_profiles(resolved, totals)},
     }
     if "recorded_differs" in measured:
         summary["recorded"] = recorded.verdict(plan.source, plan.columns, measured)
@@ -246,12 +246,6 @@ def _penalty(resolved: ResolvedRecipe, coefficients: list[Json] | None) -> Json:
     if coefficients is None or recipe.kl_target is None:
         return entry
     return entry | {"coefficients": coefficients, "target": recipe.kl_target.value}
-
-
-def _histogram(totals: ExactTotals) -> Json:
-    """Return the histogram of advantages other than 0."""
-    tallied = totals.tallies or (np.zeros(0, np.int64),)
-    return histogram(tallied[0])._asdict()
 
 
 def _profiles(resolved: ResolvedRecipe, totals: ExactTotals) -> Json:

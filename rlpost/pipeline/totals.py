@@ -62,10 +62,9 @@ class Totals:
         """Return a sum; 0 if nothing was added."""
         return Fraction(self.sums.get(name, 0), 1 << self.scale)
 
-    def mean(self, name: str, count: int, more: int = 0) -> float | None:
-        """Return (a sum + `more`) / count, rounded once; None if the count is 0."""
-        total = self.sums.get(name, 0) + (more << self.scale)
-        return total / (count << self.scale) if count else None
+    def mean(self, name: str, count: int) -> float | None:
+        """Return a sum / count, rounded once; None if the count is 0."""
+        return self.sums.get(name, 0) / (count << self.scale) if count else None
 
     def numbers(self, name: str, count: int) -> Json:
         """Return count, mean, Bessel standard deviation, min and max; None without numbers."""

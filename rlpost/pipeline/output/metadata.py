@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost._version import __version__
@@ -68,37 +67,6 @@ class FileMetadata:
     """The version of rlpost that wrote the file."""
     semantics: int = SEMANTICS
     """The semantics of its numbers; see `rlpost.recipe.semantics`."""
-
-    @classmethod
-    def of_run(
-        cls,
-        recipe: Recipe,
-        files: Sequence[InputFile],
-        first_rows: Sequence[int],
-        state: RunState,
-        asked: Mapping[str, str],
-        mask: Mapping[str, str],
-    ) -> Self:
-        """Return the metadata that all files of a run share.
-
-        Args:
-            recipe: of the run.
-            files: the inputs.
-            first_rows: the row number of each file's first row, and the number of all rows.
-            state: before the first batch, as far as the recipe uses it.
-            asked: the preset and the estimator that the user requested, if a preset was.
-            mask: the metadata entry of the column `sample_mask`, if the run writes it.
-        """
-        text = json.dumps([[str(file.relative) for file in files], [*first_rows]])
-        return cls(
-            recipe,
-            sha256(text.encode()).hexdigest()[:32],
-            len(files),
-            first_rows[-1],
-            asked=dict(asked),
-            mask=dict(mask),
-            **state.to_json(),
-        )
 
     def of_file(self, number: int, path: AnyPath, summary: Json) -> Self:
         """Return the metadata of one file of the run, from its number, input and summary."""

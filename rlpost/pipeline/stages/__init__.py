@@ -124,20 +124,15 @@ def _credit_stages(resolved: ResolvedRecipe) -> list[Stage]:
     If the filters come first, they get a mask without the tokens that filters reject.
     """
     recipe = resolved.recipe
-    stages = _advantage_parts(resolved)
-    if recipe.numerics.correction == "first":
-        accepted = [_of_accepted(stage) for stage in stages] if recipe.is_filter else stages
-        return [*_filter_stages(recipe), *accepted]
-    return stages
-
-
-def _advantage_parts(resolved: ResolvedRecipe) -> list[Stage]:
-    """Return the stages from rewards of responses to advantages."""
-    return [
+    stages = [
         *_token_reward_stages(resolved),
         *_estimator_stages(resolved),
         *_advantage_stages(resolved),
     ]
+    if recipe.numerics.correction == "first":
+        accepted = [_of_accepted(stage) for stage in stages] if recipe.is_filter else stages
+        return [*_filter_stages(recipe), *accepted]
+    return stages
 
 
 def _of_accepted(stage: Stage) -> Stage:
@@ -181,23 +176,19 @@ def unit_stages(resolved: ResolvedRecipe) -> list[Stage]:
         in_first_pass=True,
         reduce=on_responses.leave_out_nonfinite,
     )
+    order = partial(add_order, grouped=resolved.grouped)
     attempts = partial(on_responses.treat_attempts, recipe=recipe)
     failures = partial(on_responses.treat_failures, recipe=recipe)
     batches = partial(on_units.check_rows, resolved=resolved)
     rollouts = partial(on_units.rollouts, resolved=resolved)
     return [
-        *_order_stages(resolved),
+        *([Stage("order of rollouts", reduce=order)] if resolved.orders_rows else []),
         *([finite] if recipe.nonfinite == "mask" and not resolved.rows_only else []),
         *([Stage("attempts", reduce=attempts)] if resolved.attempts else []),
         *([Stage("failures", reduce=failures)] if resolved.failures else []),
         *([Stage("batches of rollouts", reduce=batches)] if resolved.has_rollouts else []),
         *([Stage("rollouts", reduce=rollouts)] if resolved.unit == "rollout" else []),
     ]
-
-
-def _order_stages(resolved: ResolvedRecipe) -> list[Stage]:
-    order = partial(add_order, grouped=resolved.grouped)
-    return [Stage("order of rollouts", reduce=order)] if resolved.orders_rows else []
 
 
 def _stages_to_rewards(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:

@@ -215,7 +215,7 @@ def per_group(
     columns: dict[str, Column],
     function: Callable[[dict[str, Column], Integers], Floats],
     *,
-    rows: Mask | None = None,
+    rows: Mask,
 ) -> Floats:
     """Call a function once for all groups, and return its numbers in the order of the responses.
 
@@ -224,12 +224,12 @@ def per_group(
         columns: [N] float64 each; the first is the reward.
         function: its arguments are the columns sorted by group, [M], and group offsets [G+1]; it
             returns [M] or [M, k].
-        rows: [N] bool, the responses that count; the others get 0. None: all.
+        rows: [N] bool, the responses that count; the others get 0.
 
     Returns:
         [N] or [N, k] float64.
     """
-    chosen = np.arange(len(responses)) if rows is None else np.flatnonzero(rows)
+    chosen = np.flatnonzero(rows)
     codes = responses["group"][chosen]
     values = {name: column[chosen] for name, column in columns.items()}
     order = canonical_order(codes, *values.values())
@@ -242,31 +242,25 @@ def per_group(
     return out
 
 
-def group_statistics(
-    responses: Responses, values: Floats, *, rows: Mask | None = None
-) -> tuple[Moments, Mask]:
+def group_statistics(responses: Responses, values: Floats, *, rows: Mask) -> tuple[Moments, Mask]:
     """Return the moments of each response's group, and whether its values are equal, [N].
 
     They are if they differ by rounding alone; a deviation is 0 only if they are identical.
     """
-    own = _from_zero(responses["group"])
+    own = responses["group"]
+    low = int(own.min()) if len(own) else 0  # in one file of thousands they may not begin at 0
+    own = own - low if low else own
     groups, equal = _by_group(own, values, rows)
     moments = groups.at(own)
-    if rows is None or bool(rows.all()):
+    if rows.all():
         return moments, equal[own]
     return Moments(*(np.where(rows, part, 0.0) for part in moments)), equal[own] & rows
 
 
-def _from_zero(codes: Integers) -> Integers:
-    """Return the codes minus the smallest: in one file of thousands they may not begin at 0."""
-    low = int(codes.min()) if len(codes) else 0
-    return codes - low if low else codes
-
-
-def _by_group(codes: Integers, values: Floats, rows: Mask | None) -> tuple[Moments, Mask]:
+def _by_group(codes: Integers, values: Floats, rows: Mask) -> tuple[Moments, Mask]:
     """Return the moments of each group, and whether its values are equal to rounding, [G]."""
     count, taken = int(codes.max()) + 1 if len(codes) else 0, values
-    if rows is not None and not bool(rows.all()):
+    if not rows.all():
         codes, taken = codes[rows], values[rows]
     offsets = group_offsets(codes, count)
     ascending = taken[canonical_order(codes, taken)]
