@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.parquet.source import TableSource
     from rlpost.io.paths import AnyPath, PathText
     from rlpost.io.stores import ObjectInfo
     from rlpost.pipeline.options import Options
@@ -123,7 +124,7 @@ def advantages(
     targets = dict(zip(inputs, targets_of(inputs, paths, output, overwrite=True), strict=True))
     files = _sorted(targets, recipe, options)
     plans = _check(files, recipe)
-    parts: list[SummaryPart] = []
+    written: list[tuple[Source | TableSource, SummaryPart]] = []
     results: list[Json] = []
     clock = Clock(options.started, options.cpu_started)
     for file, entry in [*files.chosen.items()]:
@@ -138,14 +139,15 @@ def advantages(
                         tip="run the command again: it skips what is up to date",
                     )
                 metadata = {SOURCE_KEY.decode(): json.dumps(entry)}
-                summary, part = run.write(plans.pop(file), outputs, options, metadata, clock)
+                plan = plans.pop(file)
+                summary, part = run.write(plan, outputs, options, metadata, clock)
         except DataError as error:
             files.fail(file, error)
         else:
-            parts.append(part)
+            written.append((plan.source, part))
             results.append(summary)
     files.failed = {file: files.failed[file] for file in targets if file in files.failed}
-    summary = _summary(files, recipe, parts, results)
+    summary = _summary(files, recipe, written, results)
     if files.failed:
         raise _failure(files, summary)
     return summary
@@ -300,7 +302,10 @@ def _other_roles(file: InputFile, roles: Json, usual: Json, plan: Plan) -> DataE
 
 
 def _summary(
-    files: SortedFiles, recipe: Recipe, parts: Sequence[SummaryPart], results: Sequence[Json]
+    files: SortedFiles,
+    recipe: Recipe,
+    written: Sequence[tuple[Source | TableSource, SummaryPart]],
+    results: Sequence[Json],
 ) -> Json:
     """Return the summary of the written files, with the names of the others."""
     names = {
@@ -313,7 +318,8 @@ def _summary(
     if not results:
         empty: Json = {"responses": 0, "facts": {}, "findings": []}
         return {**empty, **lists, "recipe": recipe.model_dump(mode="json"), **skipped}
-    joint = joint_summary(run.bind(Source([*files.chosen]), recipe), parts)
+    source = Source.joined([source for source, _ in written])
+    joint = joint_summary(run.bind(source, recipe), [part for _, part in written])
     return {**results[-1], **joint, **lists, **skipped}
 
 

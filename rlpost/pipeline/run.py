@@ -10,7 +10,6 @@ from contextvars import copy_context
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -450,7 +449,7 @@ def enriched_metadata(
     *,
     run: FileMetadata,
     first: int = 0,
-    entries: Mapping[str, str] = MappingProxyType({}),
+    entries: Mapping[str, str],
 ) -> dict[str, str]:
     """Return the metadata of an enriched file; the same bytes for the same input and recipe.
 

@@ -121,6 +121,14 @@ class Source:
         self._opened: dict[int, ObjectInfo] = {}
         """Fingerprints of remote files when `check_same` first had a reader of them."""
 
+    @classmethod
+    def joined(cls, sources: Sequence[Source | TableSource]) -> Source:
+        """Return the files of several sources as one, without opening them again."""
+        source = cls([])
+        for name in ("files", "fingerprints", "footers", "schemas"):
+            setattr(source, name, [x for part in sources for x in getattr(part, name)])
+        return source
+
     @cached_property
     def name(self) -> str:
         """The input's name in errors."""
