@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.pipeline.needs import coupling_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.pipeline.plan import Plan
@@ -25,60 +24,27 @@ OF_BATCH = {"all": (), "step": ("batch",), "step_domain": ("batch", "domain")}
 _SEPARATOR = "\x1f"
 
 
-class Keys:
-    """Reads the batches and the prompt groups of files, as labels of coupled responses.
+def _columns(plan: Plan, *more: str) -> list[str]:
+    """Return the columns that name a batch, and those of more roles; none if all is one batch."""
+    roles = (*OF_BATCH[plan.resolved.recipe.numerics.batch], *more)
+    return [plan.columns.column(role) for role in roles if role in plan.columns]
 
-    Args:
-        plan: of the run; the files have its columns.
-    """
 
-    def __init__(self, plan: Plan) -> None:
-        self.columns = plan.columns
-        self.scope = plan.resolved.recipe.numerics.batch
-
-    @cached_property
-    def batch(self) -> list[str]:
-        """The columns that name a batch; none if the whole input is one."""
-        own = (role for role in OF_BATCH[self.scope] if role in self.columns)
-        return [self.columns.column(role) for role in own]
-
-    @cached_property
-    def group(self) -> list[str]:
-        """The columns that name a prompt group."""
-        return [*self.batch, *([self.columns.column("group")] if "group" in self.columns else [])]
-
-    def batches(self, source: Source, index: int) -> set[str]:
-        """Return the labels of the batches of one file."""
-        if len(self.batch) == 1 and (only := _only_value(source, index, self.batch[0])) is not None:
-            return {only}
-        return self._labels(source, index, self.batch)
-
-    def groups(self, source: Source, index: int) -> set[str]:
-        """Return the labels of the prompt groups of one file."""
-        return self._labels(source, index, self.group)
-
-    def _labels(self, source: Source, index: int, columns: Sequence[str]) -> set[str]:
-        """Return the distinct labels of the rows; none if the file lacks a column."""
-        partitions = dict(source.files[index].partitions)
-        if not {*columns} <= {*source.schemas[index].names, *partitions}:
-            return set()
-        labels: set[str] = set()
-        for chunk in source.read_file(index, columns, CHUNK_TOKENS, columns[0]):
-            texts = [key_text(chunk.table.column(name)) for name in columns]
-            joined = (
-                texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _SEPARATOR)
-            )
-            labels.update(pc.unique(joined).to_pylist())
+def _labels(source: Source, columns: Sequence[str]) -> set[str]:
+    """Return the distinct labels of the rows of a file; none if it lacks a column."""
+    if len(columns) == 1 and (only := _only_value(source, columns[0])) is not None:
+        return {only}
+    labels: set[str] = set()
+    if not {*columns} <= {*source.columns}:
         return labels
+    for chunk in source.read_file(0, columns, CHUNK_TOKENS, columns[0]):
+        texts = [_key_text(chunk.table.column(name)) for name in columns]
+        joined = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _SEPARATOR)
+        labels.update(pc.unique(joined).to_pylist())
+    return labels
 
-    def name_of(self, label: str) -> str:
-        """Return a label of a group or batch in words."""
-        values = label.split(_SEPARATOR)
-        columns = self.group if len(values) == len(self.group) > len(self.batch) else self.batch
-        return " of ".join(f"{c} {v}" for c, v in reversed([*zip(columns, values, strict=True)]))
 
-
-def key_text(column: pa.Array) -> pa.Array:
+def _key_text(column: pa.Array) -> pa.Array:
     """Return keys, such as prompt ids, as texts; a null is an empty one."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -89,52 +55,56 @@ def key_text(column: pa.Array) -> pa.Array:
     return pc.fill_null(column, string_array([""])[0]) if column.null_count else column
 
 
-def _only_value(source: Source, index: int, column: str) -> str | None:
+def _only_value(source: Source, column: str) -> str | None:
     """Return the only value of an integer column of a file, by the statistics in its footer."""
-    footer = source.footers[index]
-    names = source.schemas[index].names
-    if column not in names or not pa.types.is_integer(source.schemas[index].field(column).type):
+    (footer,), (schema,) = source.footers, source.schemas
+    if column not in schema.names or not pa.types.is_integer(schema.field(column).type):
         return None
-    found = set()
-    for group in range(footer.num_row_groups):
-        own = footer.row_group(group)
-        at = next(i for i in range(own.num_columns) if own.column(i).path_in_schema == column)
-        statistics = own.column(at).statistics
+    values = set()
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        chunks = map(group.column, range(group.num_columns))
+        statistics = next(x for x in chunks if x.path_in_schema == column).statistics
         if statistics is None or not statistics.has_min_max or statistics.null_count:
             return None
-        found |= {statistics.min, statistics.max}
-    return str(found.pop()) if len(found) == 1 else None
+        values |= {statistics.min, statistics.max}
+    return str(values.pop()) if len(values) == 1 else None
 
 
-def check_separate(plan: Plan, files: Mapping[InputFile, bool]) -> dict[InputFile, DataError]:
+def check_separate(
+    plans: Mapping[InputFile, Plan], written: Iterable[InputFile]
+) -> dict[InputFile, DataError]:
     """Check that no coupled group or batch spans files; return those whose keys are damaged.
 
     Args:
-        plan: of the recipe on one of the files.
-        files: whether each is to be written; the others were.
+        plans: of the files to write, at least one.
+        written: the others, which were written.
 
     Raises:
         UsageError: a group or batch spans files, or the recipe couples all responses.
         DataError: the keys of a file that was written are damaged.
     """
-    coupling, keys = coupling_of(plan.resolved), Keys(plan)
     failed: dict[InputFile, DataError] = {}
-    if coupling.scope == "run" or (coupling.scope == "batch" and not keys.batch):
-        steps = coupling.scope == "batch" and keys.scope != "all"
+    plan = next(iter(plans.values()))
+    coupling, columns = coupling_of(plan.resolved), _columns(plan)
+    if coupling.scope == "run" or (coupling.scope == "batch" and not columns):
+        steps = coupling.scope == "batch" and plan.resolved.recipe.numerics.batch != "all"
         text = f"--skip-existing writes each file by itself, and {coupling.why} couples all"
         or_steps = "; if a column has the steps, --map batch=COLUMN names it" if steps else ""
         raise UsageError(text, tip=f"leave --skip-existing out: one run writes all{or_steps}")
     if coupling.scope == "response" or (coupling.scope == "group" and "group" not in plan.columns):
         return failed
-    shared = _shared(files, files, keys.batches, failed) if keys.batch else {"": [*files]}
+    files = [*written, *plans]
+    shared = _shared(files, plans, columns, failed) if columns else {"": files}
     if coupling.scope == "group":
-        near = {file for own in shared.values() for file in own}
-        shared = _shared([file for file in files if file in near], files, keys.groups, failed)
+        near, columns = {file for some in shared.values() for file in some}, _columns(plan, "group")
+        shared = _shared([file for file in files if file in near], plans, columns, failed)
     for label, (first, second, *_) in sorted(shared.items(), key=lambda item: item[0]):
         unit = "prompt group" if coupling.scope == "group" else "batch"
+        values = [*zip(columns, label.split(_SEPARATOR), strict=False)]
+        name = " of ".join(f"{column} {value}" for column, value in reversed(values))
         raise UsageError(
-            f"{first.path} and {second.path}: share the {unit} {keys.name_of(label)}, and "
-            f"{coupling.why} couples its responses, but --skip-existing writes each file by itself",
+            f"{first.path} and {second.path}: share the {unit} {name}, and {coupling.why} couples "
+            "its responses, but --skip-existing writes each file by itself",
             tip="leave --skip-existing out, or write the rows of a group or batch to one file",
         )
     return failed
@@ -142,24 +112,24 @@ def check_separate(plan: Plan, files: Mapping[InputFile, bool]) -> dict[InputFil
 
 def _shared(
     some: Iterable[InputFile],
-    files: Mapping[InputFile, bool],
-    read: Callable[[Source, int], set[str]],
+    plans: Mapping[InputFile, Plan],
+    columns: Sequence[str],
     failed: dict[InputFile, DataError],
 ) -> dict[str, list[InputFile]]:
     """Return the files of each label that several of some files have, one of them to be written."""
     owners: dict[str, list[InputFile]] = {}
     for file in some:
         try:
-            labels = read(Source([file]), 0)
+            labels = _labels(Source([file]), columns)
         except DataError as error:
-            if not files[file]:
+            if file not in plans:
                 raise
             failed[file] = error
             continue
         for label in labels:
             owners.setdefault(label, []).append(file)
     return {
-        label: own
-        for label, own in owners.items()
-        if len(own) > 1 and any(files[file] for file in own)
+        label: files
+        for label, files in owners.items()
+        if len(files) > 1 and not plans.keys().isdisjoint(files)
     }

@@ -283,10 +283,9 @@ def _check(files: SortedFiles, recipe: Recipe) -> dict[InputFile, Plan]:
         roles = files.chosen[file][ROLES]
         files.fail(file, _other_roles(file, roles, json.loads(usual[0][0]), plans[file]))
     if files.chosen:
-        together = dict.fromkeys(files.current, False) | dict.fromkeys(files.chosen, True)
-        damaged = check_separate(plans[next(iter(files.chosen))], together)
-        for file in damaged:
-            files.fail(file, damaged[file])
+        chosen = {file: plans[file] for file in files.chosen}
+        for file, damaged in check_separate(chosen, files.current).items():
+            files.fail(file, damaged)
     return plans
 
 
