@@ -61,11 +61,3 @@ def huber(error: Array, delta: float) -> Array:
         return 0.5 * error**2
     size = abs(error)
     return namespace(error).where(size < delta, 0.5 * error**2, delta * (size - 0.5 * delta))
-
-
-def explained_variance(errors: float, returns: float) -> float | None:
-    """Return 1 - Var(R - V) / Var(R); None if returns do not vary.
-
-    1: the values are the returns but for a constant. 0: no better than a constant. Below 0: worse.
-    """
-    return 1 - errors / returns if returns > 0 else None

@@ -141,16 +141,14 @@ def columns_by_name(
                 tip = ""
             text = f"{where}: no column {column!r}"
             raise DataError(text, candidates=candidates, tip=tip)
-        kinds = {_type_of(source, schema, column) for schema in source.schemas}
+        kinds = {
+            schema.field(column).type
+            if column in schema.names
+            else partition_types(source.files)[column]
+            for schema in source.schemas
+        }
         found[f"{_kind_by_name(kinds, where, column)}:{parameter}"] = column
     return found
-
-
-def _type_of(source: Source | TableSource, schema: pa.Schema, column: str) -> pa.DataType:
-    """Return the type of a column of a file, which may be a hive partition."""
-    if column in schema.names:
-        return schema.field(column).type
-    return partition_types(source.files)[column]
 
 
 def _kind_by_name(kinds: Collection[pa.DataType], where: str, column: str) -> str:

@@ -154,8 +154,8 @@ class RowsDiffer(NamedTuple):
             names: of the rows: file and row number.
             columns: of the input, with that of rollout ids.
         """
-        rollout = columns.column("rollout")
-        if self.column == NO_REWARD:
+        rollout, kind = columns.column("rollout"), self.column
+        if kind == NO_REWARD:
             parts = [f"`{columns.column(role)}`" for role in columns.columns if is_component(role)]
             null = f"all of {', '.join(parts)} are" if parts else f"`{columns.column('reward')}` is"
             return DataError(
@@ -163,44 +163,32 @@ class RowsDiffer(NamedTuple):
                 "number is needed there",
                 tip="--nonfinite mask leaves such rollouts out",
             )
-        if self.column == "turn":
-            return self._repeated_turn(names, columns)
-        if self.column == "step":
-            step = columns.column("batch")
-            first, second = (
-                f"{name}, has `{step}` {value}"
-                for name, value in zip(names, self.values, strict=True)
-            )
+        of = {"step": "batch", "turn": "turn"}
+        known = {"reward": "a reward of", "process": "process rewards that sum to"}
+        known |= {kind: f"`{columns.column(of[kind])}`"} if kind in of else {}
+        what = known.get(kind, f"`{kind.removeprefix('component:')}` of")
+        first, second = (
+            f"{name}, has {what} {value}" for name, value in zip(names, self.values, strict=True)
+        )
+        if kind == "turn":
+            tip = "drop the copies"
+            if "branch" not in columns:
+                tip = f"--map branch=COLUMN separates the branches of a turn; else {tip}"
             return DataError(
-                f"{first}, but {second}; both rows are one rollout by `{rollout}`, and its rows "
-                f"need one training batch: if `{step}` counts the turns of a rollout, --map "
-                "batch=none joins all rows to one batch, and --map batch=COLUMN names the training "
-                f"step; otherwise write other `{rollout}` in each batch"
+                f"{first}, and {second}; both rows are one turn of a rollout by `{rollout}` and "
+                f"{what}, and a turn is one row",
+                tip=tip,
             )
-        kind = {"reward": "a reward", "process": "process rewards that sum to"}
-        what = kind.get(self.column, f"`{self.column.removeprefix('component:')}`")
-        first, second = (
-            f"{name}, has {what}{'' if self.column == 'process' else ' of'} {value}"
-            for name, value in zip(names, self.values, strict=True)
-        )
+        text = f"{first}, but {second}; both rows are one rollout by `{rollout}`, and"
+        if kind == "step":
+            return DataError(
+                f"{text} its rows need one training batch: if {what} counts the turns of a "
+                "rollout, --map batch=none joins all rows to one batch, and --map batch=COLUMN "
+                f"names the training step; otherwise write other `{rollout}` in each batch"
+            )
         return DataError(
-            f"{first}, but {second}; both rows are one rollout by `{rollout}`, and one reward "
-            "is needed: choose --rollout-reward last, sum or mean, or count rows with --unit row"
-        )
-
-    def _repeated_turn(self, names: Sequence[str], columns: ColumnMap) -> DataError:
-        """Return the error of two rows of one turn."""
-        first, second = (
-            f"{name}, has `{columns.column(self.column)}` {value:g}"
-            for name, value in zip(names, self.values, strict=True)
-        )
-        tip = "drop the copies"
-        if "branch" not in columns:
-            tip = "--map branch=COLUMN separates the branches of a turn; else drop the copies"
-        return DataError(
-            f"{first}, and {second}; both rows are one turn of a rollout by "
-            f"`{columns.column('rollout')}` and `{columns.column('turn')}`, and a turn is one row",
-            tip=tip,
+            f"{text} one reward is needed: choose --rollout-reward last, sum or mean, or count "
+            "rows with --unit row"
         )
 
 
@@ -219,7 +207,7 @@ def check_rows(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
         flags[pairs[1]] = True
         return responses.with_(**{SAME_TURN: flags})
     first, second = pairs[:, 0].tolist()
-    values = responses["turn"][[first, second]].tolist()
+    values = [f"{turn:g}" for turn in responses["turn"][[first, second]]]
     return responses.noting(rows_differ=RowsDiffer([first, second], values, "turn"))
 
 
