@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,41 +100,33 @@ def failed_units(failed: Flags, order: RolloutOrder, *places: NDArray[Any] | Non
     return np.bincount(order.rollout[failed], minlength=len(order.last))[order.rollout] > 0
 
 
-@dataclass(frozen=True)
-class FailureCounts:
-    """Counts of responses that failed, and of rows that a later attempt replaced; they add up."""
+def failure_entries(
+    counts: Counter[str], reasons: Counter[str], resolved: ResolvedRecipe, columns: ColumnMap
+) -> dict[str, Any]:
+    """Return the entries of the summary, of an input that has the roles.
 
-    reasons: Counter[str] = field(default_factory=Counter)
-    """Reason -> rollouts that failed for it and that nothing before left out; rows alone."""
-    failed: int = 0
-    """Responses that failed; of a rollout that failed, all rows."""
-    survived: int = 0
-    """Rows with a failure after which their rollout went on."""
-    superseded: int = 0
-    """Rows of whose step, or rollout, a later attempt has rows."""
-
-    def __add__(self, other: FailureCounts) -> FailureCounts:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return FailureCounts(*(a + b for a, b in pairs))
-
-    def entries(self, resolved: ResolvedRecipe, columns: ColumnMap) -> dict[str, Any]:
-        """Return the entries of the summary, of an input that has the roles."""
-        entries: dict[str, Any] = {}
-        if resolved.failures:
-            entries["failures"] = {
-                "column": columns.column(FAILURE),
-                "treatment": resolved.recipe.failures,
-                "responses": self.failed,
-                "survived": self.survived,
-                "reasons": most_frequent(self.reasons, _MOST_REASONS),
-            }
-        if resolved.attempts:
-            entries["attempts"] = {
-                "column": attempt_columns(columns),
-                "kept": resolved.recipe.attempts,
-                "superseded": self.superseded,
-            }
-        return entries
+    Args:
+        counts: of `failure_counts`.
+        reasons: of `reasons_of_failures`.
+        resolved: the recipe.
+        columns: of the input.
+    """
+    entries: dict[str, Any] = {}
+    if resolved.failures:
+        entries["failures"] = {
+            "column": columns.column(FAILURE),
+            "treatment": resolved.recipe.failures,
+            "responses": counts["failed"],
+            "survived": counts["survived"],
+            "reasons": most_frequent(reasons, _MOST_REASONS),
+        }
+    if resolved.attempts:
+        entries["attempts"] = {
+            "column": attempt_columns(columns),
+            "kept": resolved.recipe.attempts,
+            "superseded": counts["superseded"],
+        }
+    return entries
 
 
 def attempt_columns(columns: ColumnMap) -> str:
@@ -148,18 +139,20 @@ def named_failures(responses: Responses) -> Flags:
     return np.array([label != "" for label in responses.labels[FAILURE]])[responses[FAILURE]]
 
 
-def failure_counts(responses: Responses) -> FailureCounts:
-    """Return the counts of these responses."""
-    failed = survived = replaced = 0
-    if "failed" in responses:
-        flags = responses["failed"]
-        failed, survived = int(flags.sum()), int((named_failures(responses) & ~flags).sum())
-    if "superseded" in responses:
-        replaced = int(responses["superseded"].sum())
-    return FailureCounts(_reasons(responses), failed, survived, replaced)
+def failure_counts(responses: Responses) -> Counter[str]:
+    """Count the responses that failed, and rows that a later attempt replaced.
+
+    Of a rollout that failed all rows are `failed`; `survived` are rows with a failure after which
+    their rollout went on; `superseded` are those of whose step, or rollout, a later attempt has
+    rows.
+    """
+    flags = {x: responses[x] for x in ("failed", "superseded") if x in responses}
+    if "failed" in flags:
+        flags["survived"] = named_failures(responses) & ~flags["failed"]
+    return Counter({name: int(flag.sum()) for name, flag in flags.items()})
 
 
-def _reasons(responses: Responses) -> Counter[str]:
+def reasons_of_failures(responses: Responses) -> Counter[str]:
     """Return how many rollouts, or rows, failed for each reason, of those not left out before."""
     if "failure:end" not in responses:
         return Counter()

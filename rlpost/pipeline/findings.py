@@ -18,7 +18,7 @@ from rlpost.findings import Check, Level, Registry
 from rlpost.pipeline import recorded
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, other_sizes, token_id_columns
 from rlpost.pipeline.data import FAILURE, TRUNCATED
-from rlpost.pipeline.failures import FailureCounts, attempt_columns
+from rlpost.pipeline.failures import attempt_columns
 from rlpost.pipeline.groups import NO_KEYS, KeyCounts, joins_files, mixed_domains, mixed_files
 from rlpost.pipeline.measures import whole
 from rlpost.pipeline.plan import counts_rows, warns_of_ends
@@ -51,12 +51,11 @@ class ResponseFacts:
     """Evidence of rows that are turns, each of which counts as a response."""
     unknown_reasons: Counter[str] = field(default_factory=Counter)
     """Finish reasons that are not known -> responses."""
-    failures: FailureCounts = field(default_factory=FailureCounts)
-    """Responses that failed, and rows that a later attempt replaced."""
-    forked: int = 0
-    """Rollouts with rows of several branches that have one turn, if turns are joined."""
-    same_turn: int = 0
-    """Rows with the turn, branch and agent of another row of their rollout."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """Why responses failed -> rollouts that nothing before left out; rows alone."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Those of `failure_counts`; `forked` rollouts, with rows of several branches that have one
+    turn, if turns are joined; rows of `same_turn`, branch and agent as another of their rollout."""
     keys: KeyCounts = NO_KEYS
     """What speaks against the key of groups."""
 
@@ -66,8 +65,7 @@ class ResponseFacts:
             self.turns | other.turns,
             self.unknown_reasons + other.unknown_reasons,
             self.failures + other.failures,
-            self.forked + other.forked,
-            self.same_turn + other.same_turn,
+            self.counts + other.counts,
             self.keys | other.keys,
         )
 
@@ -459,14 +457,14 @@ def scanned_rows(run: RunFacts) -> Texts:
 @check()
 def forked_rollouts(run: RunFacts) -> Texts:
     """Branches are joined as if one followed the other."""
-    if not run.responses.forked:
+    if not (forked := run.responses.counts["forked"]):
         return
     how, advice = "--scan rollout", "--scan row keeps rows apart"
     if not run.resolved.joins:
         how = f"estimator {run.resolved.estimator.name}"
         advice = "choose an estimator of responses"
     yield (
-        f"{counted(run.responses.forked, 'rollout')} with rows of one turn in several branches (by "
+        f"{counted(forked, 'rollout')} with rows of one turn in several branches (by "
         f"`{run.plan.columns.column('branch')}`): {how} joins them by turn, then by branch, so "
         f"that the advantages of a branch contain rewards of its alternatives; {advice}"
     )
@@ -475,13 +473,13 @@ def forked_rollouts(run: RunFacts) -> Texts:
 @check()
 def same_turn(run: RunFacts) -> Texts:
     """Rows are copies, or branches without a name."""
-    if not run.responses.same_turn:
+    if not (same := run.responses.counts["same_turn"]):
         return
     columns = run.plan.columns
     place = [f"`{columns.column(role)}`" for role in PLACE if role in columns]
     branch = "" if "branch" in columns else "; --map branch=COLUMN is for branches"
     yield (
-        f"{counted(run.responses.same_turn, 'row')} with the {', '.join(place)} of another row of "
+        f"{counted(same, 'row')} with the {', '.join(place)} of another row of "
         f"their rollout: drop copies, which train twice{branch}"
     )
 
@@ -489,16 +487,17 @@ def same_turn(run: RunFacts) -> Texts:
 @check()
 def failures(run: RunFacts) -> Texts:
     """Responses count, though they failed or were replaced."""
-    counts, recipe = run.responses.failures, run.resolved.recipe
+    counts, recipe = run.responses.counts, run.resolved.recipe
     column = run.plan.columns.column
-    if counts.failed and recipe.failures == "keep":
+    if counts["failed"] and recipe.failures == "keep":
         yield (
-            f"{counted(counts.failed, 'failed response')} (`{column(FAILURE)}`: "
-            f"{value_list(counts.reasons)}) count as any other: --failures drop leaves them out"
+            f"{counted(counts['failed'], 'failed response')} (`{column(FAILURE)}`: "
+            f"{value_list(run.responses.failures)}) count as any other: --failures drop leaves "
+            "them out"
         )
-    if counts.superseded and recipe.attempts == "all":
+    if counts["superseded"] and recipe.attempts == "all":
         yield (
-            f"{counted(counts.superseded, 'row')} of older attempts (by "
+            f"{counted(counts['superseded'], 'row')} of older attempts (by "
             f"`{attempt_columns(run.plan.columns)}`) count too: --attempts newest leaves them out"
         )
 

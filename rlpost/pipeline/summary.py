@@ -5,6 +5,7 @@ It has the measures of the totals, facts about groups and KL coefficients, and w
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import reduce
 from itertools import chain
@@ -20,7 +21,7 @@ from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.histogram import histogram
 from rlpost.pipeline import recorded
 from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
-from rlpost.pipeline.failures import failure_counts
+from rlpost.pipeline.failures import failure_counts, failure_entries, reasons_of_failures
 from rlpost.pipeline.findings import ALL_REJECTED, ResponseFacts, RunFacts, all_are, findings_of
 from rlpost.pipeline.groups import NO_KEYS, group_counts, key_counts
 from rlpost.pipeline.measures import advantage_facts, whole
@@ -53,13 +54,14 @@ def nonfinite(responses: Responses) -> int:
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
     turns = responses.columns.get("turn_evidence", np.zeros(0, np.int8))
+    forked = _forked(plan.resolved, responses)
+    same = int((responses.columns.get(SAME_TURN, False) & responses["kept"]).sum())
     return ResponseFacts(
         coefficients=_coefficients(plan, responses),
         turns=TurnCounts.of(turns),
         unknown_reasons=responses.label_counts(UNKNOWN_REASON),
-        failures=failure_counts(responses),
-        forked=_forked(plan.resolved, responses),
-        same_turn=int((responses.columns.get(SAME_TURN, False) & responses["kept"]).sum()),
+        failures=reasons_of_failures(responses),
+        counts=failure_counts(responses) + Counter({"forked": forked, "same_turn": same}),
         keys=key_counts(responses, plan.source.first_rows) if plan.resolved.grouped else NO_KEYS,
     )
 
@@ -223,7 +225,7 @@ def summary_of(plan: Plan, part: SummaryPart, by: Sequence[Slice] = SLICES) -> J
         "process_rewards": resolved.process,
         "kl": _penalty(resolved, facts.coefficients) if resolved.kl else None,
         **({} if TRUNCATED not in measured else {"truncation": _truncation(plan, facts)}),
-        **facts.failures.entries(plan.resolved, plan.columns),
+        **failure_entries(facts.counts, facts.failures, resolved, plan.columns),
         "facts": measured,
         "profiles": {"advantage": histogram(tallied)._asdict(), **_profiles(resolved, totals)},
     }

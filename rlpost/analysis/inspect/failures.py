@@ -11,7 +11,7 @@ import polars as pl
 from rlpost.analysis.inspect.model import Baselines, FailureFacts
 from rlpost.analysis.inspect.responses import group_table, table_of
 from rlpost.analysis.inspect.selection import LOG_PROBS
-from rlpost.pipeline.failures import failure_counts
+from rlpost.pipeline.failures import reasons_of_failures
 
 if TYPE_CHECKING:
     from rlpost.analysis.counted import CountedTable
@@ -65,7 +65,7 @@ def failure_facts(
     return FailureFacts(
         column=column,
         treatment=resolved.recipe.failures,
-        reasons=dict(failure_counts(table.rows).reasons.most_common()),
+        reasons=dict(reasons_of_failures(table.rows).most_common()),
         baselines=_baselines(*groups),
     )
 
