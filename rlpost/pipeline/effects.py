@@ -8,7 +8,7 @@ from rlpost.errors import ErrorPart, UsageError
 from rlpost.estimators.base import fields_read
 from rlpost.estimators.groups import raw
 from rlpost.pipeline.needs import coupling_of
-from rlpost.pipeline.resolved import resolve_recipe, scans
+from rlpost.pipeline.resolved import bootstraps, resolve_recipe, scans
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.recipe import EXTRA, GROUP_COLUMNS, MASKS, UNCLAMPED, WRITTEN, Recipe
@@ -116,9 +116,9 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
         ("input", "tokenizer", resolved.rows_only),
         ("input", "is_policy", finite and recipe.compares_engine),
         ("input", "kl_coef", finite and resolved.has_kl and measures),
-        ("input", "kl_estimator", finite and (resolved.has_kl or resolved.distilled)),
+        ("input", "kl_estimator", finite and (resolved.has_kl or recipe.teachers)),
         ("input", "nonfinite", True),
-        ("input", "numerics.kl_policy", finite and (resolved.kl or resolved.distilled)),
+        ("input", "numerics.kl_policy", finite and (resolved.kl or recipe.teachers)),
         ("input", "attempts", resolved.attempts),
         ("input", "failures", resolved.failures),
         ("input", "rollout_reward", resolved.unit == "rollout"),
@@ -158,7 +158,7 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
         ("token rewards", "whiten_rewards", placed and used and not resolved.rows_only),
         ("token rewards", whitens, placed and used and recipe.whiten_rewards),
         ("estimator", "teachers", credit),
-        ("estimator", estimate, credit and resolved.distilled),
+        ("estimator", estimate, credit and recipe.teachers),
         ("estimator", f"{counted} numerics.single {' '.join(positions)}",
          credit and estimator.token_weights),
         ("estimator", f"estimator {' '.join(sorted(options))}", credit),
@@ -172,7 +172,7 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
         ("estimator", "scan", credit and scans(estimator)),
         ("estimator", "numerics.terminal_reward",
          of_lists and "token_rewards" in estimator.columns),
-        ("estimator", "bootstrap", of_lists and resolved.bootstraps),
+        ("estimator", "bootstrap", of_lists and bootstraps(recipe, estimator)),
         ("estimator", "numerics.observations",
          of_lists and not {"offsets", "mask"}.isdisjoint(estimator.parameters)),
         ("estimator", f"{counted} options.batch_eps", credit and estimator.over_batch

@@ -493,7 +493,7 @@ def _add_clips(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None
     if recipe.top_entropy_quantile is not None:
         lower = kept_mask(batch) & ~batch[CHOSEN]
         numbers.sums["below_top_entropy"] = count_true(lower, batch.offsets)
-    if resolved.weighted:
+    if recipe.weighs_responses:
         table = batch.table
         numbers.add_numbers("sample_weight", table["sample_weight"], table["valid"])
 

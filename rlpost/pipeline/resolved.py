@@ -108,13 +108,13 @@ class ResolvedRecipe:
             return recipe.emit
         rewards = ["response_level_rewards"] if self.has_rewards else []
         if self.rows_only:
-            weight = ["sample_weight"] if self.weighted else []
+            weight = ["sample_weight"] if recipe.weighs_responses else []
             groups = [name for name in GROUP_COLUMNS if self.rewarded or name == "group_size"]
             columns = ["response_advantage", *rewards, "sample_mask", *weight]
             return (*columns, *(groups if self.grouped else ()))
         names = ["advantages", "returns", *rewards]
         names += ["sample_mask"] if self.masks else []
-        names += ["sample_weight"] if self.weighted else []
+        names += ["sample_weight"] if recipe.weighs_responses else []
         names += ["is_weight"] if recipe.is_weight else []
         return (*names, *(["final_response_mask"] if recipe.rejects_tokens else []))
 
@@ -184,11 +184,6 @@ class ResolvedRecipe:
         return _reads_rewards(self.estimator)
 
     @property
-    def bootstraps(self) -> bool:
-        """A value behind the end of a response can be a part of its returns."""
-        return _bootstraps(self.recipe, self.estimator)
-
-    @property
     def kl(self) -> bool:
         """KL is computed: it is asked for, and the input has log-probs of both policies."""
         return bool(self.kl_reads)
@@ -225,16 +220,6 @@ class ResolvedRecipe:
     def whitened_returns(self) -> bool:
         """Whitening changes returns as it changes advantages."""
         return self.estimator.returns == "whitened" or _whitens_batch(self.recipe, self.estimator)
-
-    @property
-    def weighted(self) -> bool:
-        """Responses get a `sample_weight`."""
-        return self.recipe.weighs_responses
-
-    @property
-    def distilled(self) -> bool:
-        """The recipe has teachers."""
-        return bool(self.recipe.teachers)
 
     @property
     def norm(self) -> tuple[Scope, Scope]:
@@ -336,7 +321,7 @@ def _reads_rewards(estimator: Estimator) -> bool:
     return not _REWARDS.isdisjoint(estimator.needs)
 
 
-def _bootstraps(recipe: Recipe, estimator: Estimator) -> bool:
+def bootstraps(recipe: Recipe, estimator: Estimator) -> bool:
     """Return whether the returns of an estimator are sums of rewards in units of values."""
     summed = "token_rewards" in estimator.columns and "gamma" in estimator.keywords
     unscaled = estimator.rewards is None and _norm(recipe, estimator) == ("none", "none")
@@ -376,7 +361,7 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
             f"--is-filter {by_advantage[0]}: needs advantages, and --numerics correction=first "
             "rejects tokens before there are any; add --numerics correction=last"
         )
-    if recipe.bootstrap is not None and not _bootstraps(recipe, estimator):
+    if recipe.bootstrap is not None and not bootstraps(recipe, estimator):
         raise UsageError(
             f"--bootstrap {recipe.bootstrap}: the advantages of estimator {estimator.name} are no "
             "sums of rewards in units of values; leave it out, or use gae, reinforce or a kin of it"

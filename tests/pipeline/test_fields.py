@@ -411,7 +411,7 @@ def bound(table, fields, *, everything):
     if "group" not in plan.columns:
         names = [name for name in names if name not in GROUP_COLUMNS]
     lacking = {
-        "sample_weight": not resolved.weighted,
+        "sample_weight": not resolved.recipe.weighs_responses,
         "is_weight": recipe.is_weight is None,
         "kl": not resolved.has_kl,
         "response_advantage": not resolved.constant,

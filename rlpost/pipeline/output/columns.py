@@ -81,7 +81,7 @@ def not_computed(resolved: ResolvedRecipe, names: Collection[str]) -> dict[str, 
     )
     missing = {
         "sample_weight": (
-            not resolved.weighted,
+            not recipe.weighs_responses,
             "--difficulty-weight, --length-weight or --age-decay",
         ),
         "is_weight": (recipe.is_weight is None, "--is-weight"),

@@ -307,11 +307,6 @@ def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     ]
 
 
-def _uses_token_rewards(resolved: ResolvedRecipe) -> bool:
-    """Return whether token rewards can change an advantage, or are written."""
-    return resolved.reads_rewards or "token_level_rewards" in resolved.written
-
-
 def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe = resolved.recipe
     if "raw_advantages" in resolved.recorded:
@@ -337,7 +332,7 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
 
 
 def _distillation(resolved: ResolvedRecipe) -> list[Stage]:
-    if not resolved.distilled:
+    if not resolved.recipe.teachers:
         return []
     return [
         Stage(
@@ -469,7 +464,7 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
 
 def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Return the roles that distillation reads: the teachers' columns and the student's."""
-    if not resolved.distilled:
+    if not resolved.recipe.teachers:
         return frozenset()
     current = resolved.recipe.numerics.kl_policy == "current"
     teachers = {f"teacher:{name}" for name in resolved.recipe.teachers}

@@ -85,8 +85,6 @@ def corrected(batch: Batch, recipe: Recipe) -> Array:
 
 def filter_parts(recipe: Recipe) -> dict[str, Any]:
     """Return the parts of the stage of filters; it maps and reduces only if the recipe needs it."""
-    if not recipe.is_filter:
-        return {}
     reduces = recipe.rejects_responses or recipe.numerics.correction == "first"
     return {
         "reads": roles(recipe),
