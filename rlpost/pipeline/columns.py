@@ -169,32 +169,6 @@ def _kind_by_name(kinds: Collection[pa.DataType], where: str, column: str) -> st
     )
 
 
-def without_tokens(source: Source | TableSource, columns: ColumnMap) -> bool:
-    """Return whether an input has no list of numbers, in any file, and no role of tokens is mapped.
-
-    Such an input has one number per response at most: a dump of texts and rewards. Of a dump whose
-    format has no tokens, lists are what a reward function returned.
-    """
-    if _maps_tokens(columns):
-        return False
-    if "mask" in lacks_of(source) and not _has_token_roles(source, columns):
-        return True
-    return not any(is_tokens(field.type) for schema in source.schemas for field in schema)
-
-
-def _maps_tokens(columns: ColumnMap) -> bool:
-    """Return whether the user chose a role of tokens; recorded advantages may be of responses."""
-    roles = (role for role in columns.columns if kind_of(role) == "tokens")
-    return any(columns.is_mapped(role) for role in roles if role != "advantages")
-
-
-def _has_token_roles(source: Source | TableSource, columns: ColumnMap) -> bool:
-    """Return whether a role of tokens has a column of lists."""
-    first = source.schemas[0]
-    own = {columns.column(role) for role in columns.columns if kind_of(role) == "tokens"}
-    return any(is_tokens(first.field(name).type) for name in own & {*first.names})
-
-
 def lacks_of(source: Source | TableSource) -> dict[str, str]:
     """Return why a converted dump lacks roles, from the metadata that `rlpost convert` wrote."""
     return stored_object(source.metadata, MISSING_ROLES)
@@ -212,8 +186,12 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
     """
     tokens = {role for role in columns.columns if kind_of(role) == "tokens"}
     rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
-    rows_only = not _has_token_roles(source, columns) and not _maps_tokens(columns)
-    rows_only = rows_only and (rows_alone or without_tokens(source, columns))
+    # Recorded advantages may be of responses; lists of a dump that has no tokens are of rewards.
+    chosen = any(columns.is_mapped(role) for role in tokens if role != "advantages")
+    lists = {field.name for field in source.schemas[0] if is_tokens(field.type)}
+    without = rows_alone or "mask" in lacks_of(source)
+    without = without or not any(is_tokens(x.type) for schema in source.schemas for x in schema)
+    rows_only = without and not chosen and lists.isdisjoint(map(columns.column, tokens))
     if rows_only and not rows_alone:
         _check_lists(source, columns)
     if recipe.tokenizer is None and columns.how.get(TEXT) == "metadata":
