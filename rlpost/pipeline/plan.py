@@ -15,10 +15,10 @@ from rlpost.pipeline.columns import IDS, LENGTH, ROW_ROLES, TEXT, absent, check_
 from rlpost.pipeline.data import TRUNCATED
 from rlpost.pipeline.measures import COUNTED, count_advantages, observed
 from rlpost.pipeline.needs import needed_roles, reasons
-from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
+from rlpost.pipeline.stages.recorded import ADVANTAGES
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN, TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS

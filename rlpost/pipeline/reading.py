@@ -24,7 +24,7 @@ from rlpost.pipeline.data import (
     Batch,
 )
 from rlpost.pipeline.failures import attempts, failure_reasons
-from rlpost.pipeline.stages.recorded import role_of
+from rlpost.pipeline.stages.recorded import ADVANTAGES
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_component, is_nullable, is_read_by_name, kind_of
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 1 << 40  # tokens of a response
-ADVANTAGES = role_of("advantages")
-"""Recorded ones, which are compared alone: a number that is missing is no error."""
 ENGINE = "infer_log_probs"
 _COUNT_ROWS = "--unit row counts rows, and reads no ids of rollouts"
 

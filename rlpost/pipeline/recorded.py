@@ -11,9 +11,9 @@ from rlpost.kernels.arrays import is_tensor, namespace
 from rlpost.kernels.segments import count_true, segment_max
 from rlpost.pipeline.columns import content_of
 from rlpost.pipeline.output.columns import token_column
-from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import stages_of, unit_stages
+from rlpost.pipeline.stages.recorded import ADVANTAGES
 from rlpost.pipeline.stages.tokens import inside, partial_mask
 from rlpost.recipe.candidates import MOST_CANDIDATES
 from rlpost.recipe.input_columns import recorded_advantages

@@ -26,8 +26,8 @@ from rlpost.pipeline.findings import ALL_REJECTED, ResponseFacts, RunFacts, all_
 from rlpost.pipeline.groups import NO_KEYS, group_counts, key_counts
 from rlpost.pipeline.measures import advantage_facts, whole
 from rlpost.pipeline.profiles import profiles
-from rlpost.pipeline.reading import ADVANTAGES
 from rlpost.pipeline.rollout_order import SAME_TURN
+from rlpost.pipeline.stages.recorded import ADVANTAGES
 from rlpost.pipeline.stages.units import unit_table
 from rlpost.pipeline.totals import ExactTotals, Sets, SummaryCells
 from rlpost.pipeline.turns import TurnCounts

@@ -20,6 +20,10 @@ def role_of(name: str) -> str:
     return f"{RECORDED}{name}"
 
 
+ADVANTAGES = role_of("advantages")
+"""Recorded ones, which are compared alone: a number that is missing is no error."""
+
+
 def use_sample_mask(responses: Responses) -> Responses:
     """Set `kept` and `sample_mask` by the recorded mask.
 
