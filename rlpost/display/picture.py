@@ -23,6 +23,8 @@ LABEL = 14
 """Columns of the labels."""
 MOST_BLOCKS = 24
 """Of a line of blocks."""
+_BESIDE = 8
+"""Blocks that a note must leave."""
 WITH, WITHOUT = "█", "░"
 
 
@@ -133,17 +135,20 @@ def blocks(name: str, parts: Sequence[Blocks], note: str = "") -> PictureLine:
 
     def draw(width: int) -> Text:
         fixed = sum(len(x.before) + len(x.after) + 2 for x in parts) + 3 * (len(parts) - 1)
-        drawn = [x for x in parts if x.values]
-        room = (width - fixed - len(note)) // max(len(drawn), 1)
-        most = max(4, min(room, MOST_BLOCKS if width < 100 else 2 * MOST_BLOCKS))  # noqa: PLR2004
+        drawn = max(sum(bool(x.values) for x in parts), 1)
+        longest = max((len(x.values) for x in parts), default=0)
+        limit = MOST_BLOCKS if width < 100 else 2 * MOST_BLOCKS  # noqa: PLR2004
+        most, said = max(4, min((width - fixed) // drawn, limit)), ""
+        beside = f"   {longest:,} {note} in {{}} blocks"
+        room = (width - fixed - len(beside)) // drawn
+        if note and longest > most and room >= _BESIDE:
+            most, said = min(room, limit), beside
         text = Text()
         for i, part in enumerate(parts):
             line = _blocks(part, most)
             words = [x for x in (part.before, line, part.after) if x]
             text.append(f"{'   ' * bool(i)}{' '.join(words)}")
-        longest = max((len(x.values) for x in parts), default=0)
-        said = f"{longest:,} {note} in {most} blocks" if note and longest > most else ""
-        text.append(f"   {said}" * bool(said), "dim")
+        text.append(said.format(most), "dim")
         text.highlight_regex("[▁▂▃▄▅▆▇█]+", "blue")
         text.truncate(width)
         return text
