@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import count, pairwise, takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -182,7 +183,15 @@ def _paths(paths: Sequence[str]) -> str:
     """Return the name of one file, or the number of several and their directory."""
     if len(paths) < _SEVERAL:
         return "".join(paths)
-    return f"{counted(len(paths), 'file')} of {PurePath(paths[0]).parent}"
+    return f"{counted(len(paths), 'file')} of {_folder(paths)}"
+
+
+def _folder(paths: Sequence[str]) -> str:
+    """Return the directory of several files, or the one that has all of their directories."""
+    slash = "/" if "://" in paths[0] else os.sep
+    levels = zip(*(path.split(slash)[:-1] for path in paths), strict=False)
+    shared = [names[0] for names in takewhile(lambda names: len({*names}) == 1, levels)]
+    return slash.join(shared) or (slash if shared else os.curdir)
 
 
 def _whole(summary: Json, name: str) -> Json:
@@ -575,7 +584,7 @@ def _next_steps(summary: Json) -> list[str]:
     outputs = summary.get("outputs")
     if not outputs:
         return []
-    out = outputs[0] if len(outputs) < _SEVERAL else str(PurePath(outputs[0]).parent)
+    out = outputs[0] if len(outputs) < _SEVERAL else _folder(outputs)
     options = [*_counted_rows(summary)]
     path = " ".join([shlex.quote(out), *options])
     page = shlex.quote(_free_name(out))

@@ -48,6 +48,24 @@ def test_the_next_commands_count_the_rows_of_a_rollout_as_the_run(tmp_path):
     assert commands == [f"browse {out} {options}", f"report {out} {options} -o {page}"]
 
 
+@pytest.mark.parametrize(
+    ("outputs", "folder"),
+    [
+        (("out/a.parquet", "out/b.parquet"), "out"),
+        (("out/step=1/a.parquet", "out/step=2/a.parquet"), "out"),
+        (("s3://lab/out/a.parquet", "s3://lab/out/b.parquet"), "s3://lab/out"),
+        (("/1/a.parquet", "/2/a.parquet"), "/"),
+        (("1/a.parquet", "2/a.parquet"), "."),
+    ],
+)
+def test_several_files_are_named_by_the_folder_that_has_them_all(tmp_path, outputs, folder):
+    summary = ran(tmp_path) | {"inputs": [*outputs], "outputs": [*outputs]}
+    lines = lines_of(summary_page(summary), 200)
+    assert lines[0].startswith(f"2 files of {folder} · ")
+    assert f"2 files of {folder} written" in lines[-2]
+    assert f"rlpost browse {folder} " in lines[-1]
+
+
 def test_masks_are_a_funnel_that_adds_up(tmp_path):
     one = "sequence:ratio:0.9:1.1"
     masks = {"drop_truncated": True, "drop_equal_rewards": True, "is_filter": (one,)}
