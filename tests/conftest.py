@@ -123,12 +123,14 @@ def enriched(tmp_path):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(monkeypatch, tmp_path):
     """Run `rlpost advantages` without its work, and return what `api.advantages` got."""
-    from runs import run  # noqa: PLC0415 - the whole program
+    from runs import rollout, run, save  # noqa: PLC0415 - the whole program
 
     from rlpost import api  # noqa: PLC0415
 
+    save(rollout(), tmp_path / "in.parquet")
+    monkeypatch.chdir(tmp_path)
     calls = []
 
     def spy(inputs, output, recipe, options):

@@ -23,8 +23,7 @@ LABEL = 14
 """Columns of the labels."""
 MOST_BLOCKS = 24
 """Of a line of blocks."""
-_BESIDE = 8
-"""Blocks that a note must leave."""
+_WIDE = 100
 WITH, WITHOUT = "█", "░"
 
 
@@ -130,25 +129,27 @@ def shares(name: str, parts: Sequence[Share], note: str = "") -> PictureLine:
     return PictureLine(name, draw)
 
 
-def blocks(name: str, parts: Sequence[Blocks], note: str = "") -> PictureLine:
-    """Return a line of lines of blocks with their texts; more values than fit are means of bins."""
+def blocks(name: str, parts: Sequence[Blocks], *, counted: bool = False) -> PictureLine:
+    """Return a line of lines of blocks; values beyond them are means of bins, which it says."""
+    longest = max((len(x.values) for x in parts), default=0)
+    fixed = sum(len(x.before) + len(x.after) + 2 for x in parts) + 3 * (len(parts) - 1)
+    drawn = max(sum(bool(x.values) for x in parts), 1)
+
+    def most_of(width: int) -> int:
+        """Return the blocks of each part."""
+        allowed = MOST_BLOCKS if width < _WIDE else 2 * MOST_BLOCKS
+        return max(4, min((width - fixed) // drawn, allowed))
 
     def draw(width: int) -> Text:
-        fixed = sum(len(x.before) + len(x.after) + 2 for x in parts) + 3 * (len(parts) - 1)
-        drawn = max(sum(bool(x.values) for x in parts), 1)
-        longest = max((len(x.values) for x in parts), default=0)
-        limit = MOST_BLOCKS if width < 100 else 2 * MOST_BLOCKS  # noqa: PLR2004
-        most, said = max(4, min((width - fixed) // drawn, limit)), ""
-        beside = f"   {longest:,} {note} in {{}} blocks"
-        room = (width - fixed - len(beside)) // drawn
-        if note and longest > most and room >= _BESIDE:
-            most, said = min(room, limit), beside
+        most, said = most_of(width), ""
+        if counted and longest > most:
+            most = most_of(width - len(f"  {longest:,} in {most} bins"))
+            said = f"  {longest:,} in {most} bins"
         text = Text()
         for i, part in enumerate(parts):
-            line = _blocks(part, most)
-            words = [x for x in (part.before, line, part.after) if x]
+            words = [x for x in (part.before, _blocks(part, most), part.after) if x]
             text.append(f"{'   ' * bool(i)}{' '.join(words)}")
-        text.append(said.format(most), "dim")
+        text.append(said, "dim")
         text.highlight_regex("[▁▂▃▄▅▆▇█]+", "blue")
         text.truncate(width)
         return text

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rlpost.display.charts import spark
+from rlpost.display.picture import MOST_BLOCKS, means_of
 from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-WIDTH = 24  # characters of a line of blocks
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,8 @@ class Trend:
         numbers = [value for value in self.values if value is not None]
         ends = [self.values[0], min(numbers), max(numbers), self.values[-1]]
         texts = [*map(percent, ends)] if self.share else aligned(ends)
-        return self.name, trend_blocks(_means(self.values), share=self.share), *texts
+        blocks = trend_blocks(means_of(self.values, MOST_BLOCKS), share=self.share)
+        return self.name, blocks, *texts
 
 
 def trend_blocks(values: Sequence[float | None], *, share: bool) -> str:
@@ -60,11 +58,3 @@ def trend_table(name: str, labels: Sequence[object], trends: Sequence[Trend]) ->
     rows = [trend.row for trend in trends if any(value is not None for value in trend.values)]
     heading = f"by {name}, {labels[0]} to {labels[-1]}"
     return TextTable((heading, "", "first", "min", "max", "last"), rows, text=(0, 1))
-
-
-def _means(values: Sequence[float | None]) -> list[float | None]:
-    """Return at most 24 means of neighbouring values; None of steps without a number."""
-    count = min(len(values), WIDTH)
-    bounds = [len(values) * i // count for i in range(count + 1)]
-    parts = [[x for x in values[low:high] if x is not None] for low, high in pairwise(bounds)]
-    return [sum(part) / len(part) if part else None for part in parts]

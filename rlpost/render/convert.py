@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlpost.display.console import console
-from rlpost.display.page import Notice, Page, show_page
-from rlpost.display.tables import TextTable, show_json
+from rlpost.display.page import Notice, Page
+from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, first_two
 from rlpost.recipe.roles import ROLES
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-
 Json = dict[str, Any]
-
-
-def show_conversion(summary: Json, how: str, *, quiet: bool) -> None:
-    """Print a conversion: as a page on stderr, or on stdout as `json` or `markdown`."""
-    if how == "json":
-        show_json(summary)
-    elif how == "markdown":
-        show_page(page(summary), how)
-    elif not quiet:
-        show_converted(summary)
-
-
-def show_converted(summary: Json, out: Console | None = None) -> None:
-    """Print the page of a conversion on stderr or another console."""
-    show_page(page(summary), "table", out or console(sys.stderr))
 
 
 def page(summary: Json) -> Page:

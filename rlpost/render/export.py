@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from rlpost.display.console import console
 from rlpost.display.controls import printable_line
-from rlpost.display.page import Notice, Page, show_page
-from rlpost.display.tables import TextTable, show_json
+from rlpost.display.page import Notice, Page
+from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, first_two
 from rlpost.formats.targets.base import lost_text
 
 Json = dict[str, Any]
-
-
-def show_export(summary: Json, how: str, *, quiet: bool) -> None:
-    """Print an export: as a page on stderr, or on stdout as `json` or `markdown`."""
-    if how == "json":
-        show_json(summary)
-    elif how == "markdown":
-        show_page(page(summary), how)
-    elif not quiet:
-        show_exported(summary)
-
-
-def show_exported(summary: Json) -> None:
-    """Print the page of an export on stderr."""
-    show_page(page(summary), "table", console(sys.stderr))
 
 
 def page(summary: Json) -> Page:

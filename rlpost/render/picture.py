@@ -88,7 +88,7 @@ def of_steps(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
         bounds = (0.0, 1.0) if share else (min(known), max(known))
         parts.append(Blocks(f"{name} {ends[0]}", values, ends[1], bounds))
     if parts:
-        yield picture.blocks("steps", parts, "steps")
+        yield picture.blocks("steps", parts, counted=True)
 
 
 def _share(share: float | None) -> str:

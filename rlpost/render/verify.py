@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
-from rlpost.display.page import Notice, Page, show_page
-from rlpost.display.tables import TextTable, show_json
+from rlpost.display.page import Notice, Page
+from rlpost.display.tables import TextTable
 from rlpost.display.text import counted
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 Json = dict[str, Any]
 OTHER_SEMANTICS = "other semantics"
 _WRONG = ("DIFFERS", "DAMAGED")
-
-
-def show(result: Json, how: str, out: Console | None = None) -> None:
-    """Print the verdicts on stdout: as a page (`table` or `markdown`), or as `json`."""
-    if how == "json":
-        show_json(result)
-    else:
-        show_page(page(result), how, out)
 
 
 def page(result: Json) -> Page:

@@ -48,18 +48,18 @@ def test_parts_of_a_whole_are_told_apart_by_signs():
 
 @pytest.mark.parametrize("count", [2, 24, 50, 1000])
 def test_steps_beyond_the_blocks_are_said(count):
-    line = blocks("steps", [Blocks("reward 0", [*map(float, range(count))], "9")], "steps")
+    line = blocks("steps", [Blocks("reward 0", [*map(float, range(count))], "9")], counted=True)
     text = line.text(80).plain
     assert len(text) <= 80
-    assert (f"{count:,} steps in 24 blocks" in text) == (count > 24)
+    assert (f"{count:,} in 24 bins" in text) == (count > 24)
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
-def test_a_note_beside_two_lines_of_blocks_is_whole_or_left_out(width):
+def test_a_note_beside_two_lines_of_blocks_is_whole(width):
     values = [*map(float, range(5000))]
     parts = [Blocks("reward -0.11", values, "-0.18"), Blocks("no signal 0 %", values, "0 %")]
-    said = blocks("steps", parts, "steps").text(width).plain.rpartition("0 %")[2].strip()
-    assert re.fullmatch(r"5,000 steps in \d+ blocks" if width > 80 else "", said)
+    said = blocks("steps", parts, counted=True).text(width).plain.rpartition("0 %")[2].strip()
+    assert re.fullmatch(r"5,000 in \d+ bins", said)
 
 
 def test_a_page_draws_its_picture_everywhere():

@@ -147,7 +147,7 @@ def test_the_screen_shows_roles_and_the_reasons_for_missing_roles(dump, tmp_path
 
 def test_the_screen_fits_80_columns(dump, tmp_path):
     out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-    render_convert.show_converted(convert(dump, tmp_path / "out.parquet"), out)
+    render_convert.page(convert(dump, tmp_path / "out.parquet")).show(out)
     lines = out.file.getvalue().splitlines()
     assert lines[0].startswith("rlpost convert · ")
     assert max(map(len, lines)) <= 80

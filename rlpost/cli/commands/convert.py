@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Literal
 
 import typer
@@ -109,5 +110,8 @@ def convert(
             progress=reporter,
         )
     write_json(summary, summary_json)
-    if summary_json != "-" or how == "table":
-        render_convert.show_conversion(summary, how, quiet=quiet)
+    if (summary_json != "-" or how == "table") and not (quiet and how == "table"):
+        from rlpost.display.console import console  # noqa: PLC0415
+        from rlpost.display.page import show_result  # noqa: PLC0415
+
+        show_result(summary, render_convert.page, how, console(sys.stderr))

@@ -37,9 +37,10 @@ def doctor(
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.doctor import examine  # noqa: PLC0415
     from rlpost.cli.render import doctor as render_doctor  # noqa: PLC0415
+    from rlpost.display.page import show_result  # noqa: PLC0415
 
     result = examine(device)
     result["problems"] = [with_variable(text, context) for text in result["problems"]]
-    render_doctor.show(result, how)
+    show_result(result, render_doctor.page, how)
     if not result["ok"]:
         raise typer.Exit(UnavailableError.exit_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -71,8 +72,11 @@ def export(
             progress=reporter,
         )
     write_json(summary, summary_json)
-    if summary_json != "-" or how == "table":
-        render_export.show_export(summary, how, quiet=quiet)
+    if (summary_json != "-" or how == "table") and not (quiet and how == "table"):
+        from rlpost.display.console import console  # noqa: PLC0415
+        from rlpost.display.page import show_result  # noqa: PLC0415
+
+        show_result(summary, render_export.page, how, console(sys.stderr))
 
 
 def _check_given(paths: list[str], target: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads annotations
 from typing import Annotated, Any
 
@@ -98,13 +99,9 @@ def replay(
 
 def _show(result: Json, how: str, *, verbose: bool) -> None:
     from rlpost.analysis.replay.render import page  # noqa: PLC0415 - slow to import
-    from rlpost.display.page import show_page  # noqa: PLC0415
-    from rlpost.display.tables import show_json  # noqa: PLC0415
+    from rlpost.display.page import show_result  # noqa: PLC0415
 
-    if how == "json":
-        show_json(result)
-    else:
-        show_page(page(result, verbose=verbose), how)
+    show_result(result, partial(page, verbose=verbose), how)
 
 
 def _replayed(paths: list[str], request: Json, *, bars: bool) -> Json:

@@ -44,6 +44,7 @@ def verify(
     Exit code 0: all columns are equal; 1: something differs.
     """
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
+    from rlpost.display.page import show_result  # noqa: PLC0415
     from rlpost.interface import functions  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
     from rlpost.render import verify as render_verify  # noqa: PLC0415
@@ -53,6 +54,6 @@ def verify(
         result = functions.verify(
             paths, options, estimator=estimator, tokenizer=tokenizer, progress=reporter
         )
-    render_verify.show(result, how)
+    show_result(result, render_verify.page, how)
     if not result["ok"]:
         raise typer.Exit(DIFFERENT)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.display.page import Notice, Page, show_page
-from rlpost.display.tables import TextTable, show_json
+from rlpost.display.page import Notice, Page
+from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, size
 
 if TYPE_CHECKING:
@@ -14,14 +14,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 NONE = "–"
-
-
-def show(report: Json, how: str) -> None:
-    """Print a report on stdout: as a page (`table` or `markdown`), or as `json`."""
-    if how == "json":
-        show_json(report)
-    else:
-        show_page(page(report), how)
 
 
 def page(report: Json) -> Page:
