@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from rlpost.display.page import Severity
+
 
 Json = dict[str, Any]
 EQUAL_RANKS = 1 - 1e-12
@@ -52,8 +54,15 @@ def page(comparison: Json) -> Page:
         [*answers, *_why(comparison), *_how(comparison)],
         parts,
         [Notice(finding["level"], finding["text"]) for finding in comparison["findings"]],
-        Notice(comparison["verdict"]["level"], comparison["verdict"]["text"]),
+        Notice(_severity(comparison), comparison["verdict"]["text"]),
     )
+
+
+def _severity(comparison: Json) -> Severity:
+    """Return that of the verdict: recipes that differ are expected to have other numbers."""
+    expected = comparison["recipe_differences"] and not comparison["findings"]
+    level: Severity = "ok" if expected else comparison["verdict"]["level"]
+    return level
 
 
 def _measure(comparison: Json, name: str, pair: Json) -> Json:

@@ -263,7 +263,7 @@ def test_three_sides_are_a_matrix_and_each_table_names_its_pair(capsys):
         assert matrix[j][i] == str(opposite["total"])
     for left, right in (("grpo", "rloo"), ("grpo", "dr_grpo")):
         assert [line for line in lines if line.endswith(f", {left} - {right}")]
-    assert lines[-1].startswith("! 3 of 3 ")
+    assert lines[-1].startswith("✓ 3 of 3 ")
 
 
 def test_the_command_line():
@@ -273,7 +273,7 @@ def test_the_command_line():
     assert lines[0] == f"rlpost compare · {ARITHMETIC}: grpo, rloo"
     assert "344 of 512" in lines[1]
     assert lines[2] == "why: the estimator"
-    assert lines[-1].startswith("! 344 of 512")
+    assert lines[-1].startswith("✓ 344 of 512")
     alone = run("compare", ARITHMETIC)
     assert (alone.code, alone.out) == (2, "")
     assert "a comparison needs another input" in alone.err
