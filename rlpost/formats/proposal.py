@@ -371,7 +371,7 @@ def _fits(role: str, known: Sequence[Any], rows: int) -> bool:
     of_kind: dict[str, set[type]] = {
         "number": {int, float, bool},
         "flag": {bool, str},
-        "group": {int, str, list, dict},
+        "group": {int, float, str, list, dict},
         "batch": {int},
         "domain": {str},
     }

@@ -28,8 +28,8 @@ def of_profiles(profiles: Mapping[str, Json]) -> Iterator[PictureLine]:
         yield picture.bins(groups["by"], [Bin(*column) for column in columns], "group")
 
 
-def of_signs(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
-    """Yield policy tokens by the sign of their advantage, and their shares of Σ|A|."""
+def of_signs(facts: Mapping[str, Json], what: str = "tokens") -> Iterator[PictureLine]:
+    """Yield policy tokens, or responses, by the sign of their advantage, and shares of Σ|A|."""
     entries = {sign: whole(facts, f"advantage_{sign}") for sign in SIGNS}
     if not entries["zero"]["count"]:
         return
@@ -41,7 +41,7 @@ def of_signs(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
     ]
     above = whole(facts, "mass_positive")["value"]
     note = "" if above is None else f"of Σ|A| {_share(1 - above)} and {_share(above)}"
-    yield picture.shares("tokens", parts, note)
+    yield picture.shares(what, parts, note)
 
 
 def of_lengths(profiles: Mapping[str, Json], facts: Mapping[str, Json]) -> Iterator[PictureLine]:

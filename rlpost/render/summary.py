@@ -122,16 +122,18 @@ def _answer(summary: Json) -> str:
 
 
 def _trained(summary: Json) -> int:
-    """Return the responses whose mean advantage is not 0."""
-    return sum(_whole(summary, f"length_{sign}")["count"] for sign in ("positive", "negative"))
+    """Return the responses whose mean advantage is not 0; without lengths each is one token."""
+    name, key = ("advantage", "total") if summary["tokens"] is None else ("length", "count")
+    return sum(_whole(summary, f"{name}_{sign}")[key] or 0 for sign in ("positive", "negative"))
 
 
 def _picture(summary: Json) -> Iterator[PictureLine]:
     facts, profiles = summary["facts"], summary["profiles"]
     yield from of_profiles(profiles)
-    yield from of_signs(facts)
+    yield from of_signs(facts, "responses" if summary["tokens"] is None else "tokens")
     yield from of_lengths(profiles, facts)
-    yield words("flow", _flow(summary))
+    if len(stages := _flow(summary)) > 1:
+        yield words("flow", " → ".join(stages))
     yield from of_drift(facts)
     yield from of_steps(facts)
     yield words("recipe", _recipe(summary))
@@ -139,7 +141,7 @@ def _picture(summary: Json) -> Iterator[PictureLine]:
         yield words("critic", critic)
 
 
-def _flow(summary: Json) -> str:
+def _flow(summary: Json) -> list[str]:
     """Return responses, and how many are left at each stage, without those that change nothing."""
     left = sum(entry["all"]["total"] for name, entry in summary["facts"].items()
                if name.startswith(LEFT))  # fmt: skip
@@ -152,7 +154,7 @@ def _flow(summary: Json) -> str:
     if summary["tokens"] is not None:
         tokens = sum(_whole(summary, f"advantage_{x}")["total"] for x in ("positive", "negative"))
         texts.append(counted(tokens, "token"))
-    return " → ".join(texts)
+    return texts
 
 
 def _skipped(summary: Json) -> Iterator[Notice]:

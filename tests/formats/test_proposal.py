@@ -140,6 +140,14 @@ def test_values_decide_as_names_do(tmp_path):
     assert {role for role, path in found.map.items() if path == "none"} == {*misleading}
 
 
+@pytest.mark.parametrize(("uid", "says"), [(1e17, "1e+17"), (0.5, "0.5")])
+def test_a_key_that_a_double_cannot_hold_is_named_where_it_stands(tmp_path, uid, says):
+    made = lines(tmp_path / "a.jsonl", [{"uid": uid, "reward": float(i)} for i in range(4)])
+    ran = run("advantages", made, tmp_path / "out.parquet")
+    assert ran.code == 3
+    assert f"line 1: `uid` is {says}" in ran.err
+
+
 def test_what_is_proposed_is_read_and_stated(tmp_path):
     """The command gives the same columns, and the user's options come first."""
     source = whole(tmp_path / "a.json", {"n": 2, "samples": [

@@ -2,6 +2,7 @@
 
 import io
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from compared_files import ARITHMETIC as SAMPLE
@@ -46,6 +47,16 @@ def test_the_next_commands_count_the_rows_of_a_rollout_as_the_run(tmp_path):
     options = "--rollout-reward last"
     page = tmp_path / "out.html"
     assert commands == [f"browse {out} {options}", f"report {out} {options} -o {page}"]
+
+
+def test_responses_without_tokens_are_counted_by_their_signs():
+    table = pa.table({"prompt_id": [*"aabb"], "reward": [0.0, 1.0, 1.0, 1.0]})
+    text = "\n".join(lines_of(summary_page(rlpost.enrich(table, Recipe())[1]), 120))
+    assert "1 of 2 groups train" in text
+    assert "responses     A<0 25 % " in text
+    assert "flow          4 → 2 with signal\n" in text
+    same = rlpost.enrich(table.slice(0, 2), Recipe())[1]
+    assert "flow" not in "\n".join(lines_of(summary_page(same), 120))
 
 
 @pytest.mark.parametrize(
