@@ -22,6 +22,7 @@ from packaging.version import Version
 
 import rlpost
 from rlpost.errors import UnavailableError
+from rlpost.formats.targets import TARGETS
 from rlpost.optional import need
 
 ROOT = Path(__file__).parents[1]
@@ -147,6 +148,7 @@ def test_every_extra_in_an_error_exists():
         for path in (ROOT / "rlpost").rglob("*.py")
         for extra in re.findall(r"""need\(\s*f?"[^"]*",\s*"([\w-]+)""", path.read_text("utf-8"))
     }
+    asked |= {target.library for target in TARGETS.values() if target.library}
     assert {"ray", "verl"} <= asked <= {*EXTRAS}
 
 

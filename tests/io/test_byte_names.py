@@ -68,18 +68,14 @@ def test_every_command_reads_and_writes_such_names(folder):
     assert metadata[b"rlpost.input"] == rb"b\xff\xfe.parquet"
     for name in ("out", "s", "loss"):
         assert named(folder / name, b"b\xff\xfe.parquet").is_file()
-    (row, *_) = [
-        json.loads(line)
-        for line in run(
-            "export", folder / "parts", "-", "--to", "jsonl", "--lossy", "-q"
-        ).out.splitlines()
-    ]
-    assert row["step"] == r"\xff"
+    rows = folder / "rows.jsonl"
+    assert run("export", folder / "parts", rows, "--to", "jsonl", "--lossy", "-q").code == 0
+    assert json.loads(rows.read_text().splitlines()[0])["step"] == r"\xff"
 
 
 def test_such_names_are_printed_with_their_bytes(folder):
     one = named(folder / "in", b"b\xff\xfe.parquet")
-    for words in (("inspect", one), ("advantages", one, folder / "o.parquet")):
+    for words in (("inspect", one), ("advantages", one, named(folder, b"b\xff\xfe.parquet"))):
         ran = run(*words)
         assert r"b\xff\xfe.parquet" in ran.out + ran.err
     page = named(folder, b"r.html")

@@ -43,7 +43,7 @@ def test_the_summary_of_the_sample_has_24_lines_and_what_is_off_prints_nothing(t
 def test_the_next_commands_count_the_rows_of_a_rollout_as_the_run(tmp_path):
     out = tmp_path / "out.parquet"
     page = summary_page(rlpost.advantages(CALCULATOR, out, Recipe(rollout_reward="last")))
-    commands = [line.partition("rlpost ")[2] for line in lines_of(page, 200)[-2:]]
+    commands = [line.partition("rlpost ")[2] for line in lines_of(page, 500)[-2:]]
     options = "--rollout-reward last"
     page = tmp_path / "out.html"
     assert commands == [f"browse {out} {options}", f"report {out} {options} -o {page}"]
