@@ -124,7 +124,8 @@ class Canonical:
         for name, array in kept.items():
             if name in omitted:
                 what = f"without their `{name}`, since its role is mapped to none"
-                self.options.stats.counts["row", what] += len(array) - array.null_count
+                if array.null_count < len(array):
+                    self.options.stats.counts["row", what] += len(array) - array.null_count
                 continue
             if name not in self._names:
                 column = f"dumped_{name}" if name in CANONICAL else name

@@ -33,12 +33,15 @@ LARGE = 128  # rows of one prompt, at most
 _TRIED = 64  # rows whose lists of tokens are looked at
 _DEPTH = 3  # of objects in a record, and of lists in lists
 _LEAST = 4.0  # what the name of a field is worth that serves a role
+_WEAK = 6.0  # and that of a group whose keys may come again in another record
+_LIKELY = 0.05  # what rows are worth whose reward has a name of its own
 _SHOWN = 24  # characters of an example
 _AGGREGATE, _TURNS = 4.0, 6.0  # what a reward of a single record, and of other lists, is worth less
 _ROW_LISTS = {"samples", "results", "rollouts", "responses", "trials", "simulations", "completions",
               "generations", "episodes", "records", "rows", "data", "outputs", "answers", "runs",
               "candidates", "attempts", "trajectories", "examples", "evals", "items", "groups",
-              "rewards", "scores", "tasks", "prompts", "problems", "questions"}  # fmt: skip
+              "rewards", "scores", "score", "reward", "tasks", "prompts", "problems", "questions",
+              "datasets", "categories"}  # fmt: skip
 _OF_RESPONSES = {"response", "output", "completion", "result", "choices"}
 _NO_REWARDS = re.compile(
     r"(^|_|\.)(id|idx|index|epoch|trial|seed|attempt|count|time|timestamp|"
@@ -216,6 +219,7 @@ class Table:
             "group": {*path.split(".")[:-1]} & _OF_RESPONSES
             or any(x in ("", [], {}) for x in known),
             "failure": "." in path,
+            "response_length": path in self.outer,  # the sum of several responses
         }
         return 0.0 if unfit.get(role) else value - 0.25 * (path in self.outer)
 
@@ -225,12 +229,14 @@ class Table:
         if chosen is not None:
             return float(chosen in self.columns) - 0.01 * len((self.place or "").split("."))
         value, _ = next(iter(self.ranked("reward")), (0.0, ""))
+        likely = 0.0 if value or self._likely_reward() is None else _LIKELY
         if self.place is None:
-            return value - (_AGGREGATE if value and len(self.rows) == 1 else 0.0)
+            return value + likely - (_AGGREGATE if value and len(self.rows) == 1 else 0.0)
         names = self.place.split(".")
         others = sum(name not in _ROW_LISTS for name in names)
         if not value:  # where people look first
-            return 0.1 if self.records == 1 and not others and len(names) == 1 else 0.0
+            first = self.records == 1 and not others and len(names) == 1
+            return 0.1 if first else likely / (1 + len(names))
         return value - _TURNS * others - 0.1 * len(names)
 
     def proposal(self, options: ReadOptions) -> Proposal:
@@ -310,7 +316,7 @@ class Table:
         ranked = dict.fromkeys(("shared", "prompt", "alone", "one"), "")
         for path in names:
             sizes = self._sizes(path)
-            if any(x is None for x in self.columns[path]):
+            if any(x is None for x in self.columns[path]) or self._merges(path):
                 continue
             kind = "shared" if len(sizes) > 1 else "one"
             if max(sizes.values()) < 2:  # noqa: PLR2004
@@ -333,6 +339,15 @@ class Table:
         first: dict[bytes, bytes] = {}
         pairs = zip(self._keys(path), self._keys(other), strict=True)
         return any(first.setdefault(key, text) != text for key, text in pairs)
+
+    def _merges(self, path: str) -> bool:
+        """Return whether a field of a weak name puts the rows of several records in a group."""
+        if path not in self.outer or _is_prompt(path) or worth("group", path) > _WEAK:
+            return False
+        first: dict[bytes, int] = {}
+        pairs = zip(self._keys(path), self.rows, strict=True)
+        again = any(first.setdefault(key, id(row.outer)) != id(row.outer) for key, row in pairs)
+        return again and self._block() is not None
 
     def _block(self) -> int | None:
         """Return the number of rows in each record, if it is the same in all, and more than one."""
@@ -426,7 +441,7 @@ def _paths(fields: Mapping[str, Any], depth: int) -> Iterator[str]:
             yield name
             if depth:
                 yield from (f"{name}.{path}" for path in _paths(value[0], depth - 1))
-        elif isinstance(value, list) and len(value) > 1 and _is_column(name, value, fields):
+        elif isinstance(value, list) and value and _is_column(name, value, fields):
             yield name
 
 

@@ -249,3 +249,53 @@ def test_fields_of_dumps_are_mapped_wherever_columns_are(tmp_path):
     recipes = {"a": rlpost.Recipe(columns=mapped), "b": rlpost.Recipe(estimator="rloo")}
     compared = rlpost.compare(source, recipes, columns_map=mapped)
     assert compared["sides"] == ["a", "b"]
+
+
+def test_a_number_of_the_outer_record_is_no_length_of_its_responses(tmp_path):
+    path = whole(
+        tmp_path / "game.json",
+        [
+            {"idx": i, "samples": [{"reward": 0}, {"reward": i}], "usage": {"output_tokens": 90}}
+            for i in range(3)
+        ],
+    )
+    assert proposed(path).roles == {"reward": "reward", "group": "idx"}
+
+
+def test_rewards_of_an_unknown_name_within_lists_are_in_the_advice(tmp_path):
+    steps = [{"idx": i, "infos": [{"r": 0}, {"r": i}], "cost": 0.5} for i in range(3)]
+    found = proposed(whole(tmp_path / "game.json", steps))
+    assert found.doubt == "no field looks like a reward"
+    assert (found.rows, found.roles) == ("infos", {"reward": "r", "group": "idx"})
+
+
+def test_a_seed_of_several_records_does_not_join_their_groups(tmp_path):
+    scores = [[0.5, 0.2], [0.1, -0.3], [0.4, 0.4]]
+    records = [
+        {"seed": 7 + i // 2, "scores": x, "messages": [CHAT[0], CHAT[1]]}
+        for i, x in enumerate(scores)
+    ]
+    found = proposed(lines(tmp_path / "steps.jsonl", records))
+    assert (found.rows, found.group_size) == ("scores", 2)
+    assert "group" not in found.roles
+    alone = proposed(lines(tmp_path / "alone.jsonl", records[1:]))
+    assert (alone.roles["group"], alone.group_size) == ("seed", None)
+
+
+def test_lists_of_one_answer_are_rows(tmp_path):
+    records = [
+        {"idx": i, "question": f"{i}?", "code": ["so"], "pred": ["1"], "score": [i > 1]}
+        for i in range(4)
+    ]
+    found = proposed(lines(tmp_path / "math.jsonl", records))
+    assert (found.rows, found.roles["reward"], found.doubt) == ("score", "score", "")
+
+
+def test_categories_of_datasets_are_walked(tmp_path):
+    results = [
+        {"question": str(i), "completions": [{"score": 0.0}, {"score": 1.0}]} for i in (1, 2)
+    ]
+    whole(tmp_path / "a.json", {"categories": [{"datasets": [{"results": results}]}]})
+    found = proposed(tmp_path / "a.json")
+    assert found.rows == "categories.datasets.results.completions"
+    assert (found.roles["reward"], found.doubt) == ("score", "")
