@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import warnings
 import zipfile
 from unittest import mock
 
@@ -125,6 +126,16 @@ def test_a_wrong_table_of_frames_is_an_error(tmp_path, at):
     (tmp_path / "a.zst").write_bytes(data)
     with pytest.raises(DataError, match=r"a\.zst: damaged: its (table|zstd frames)"):
         compressed.frames_of(tmp_path / "a.zst")
+
+
+def test_each_member_of_an_archive_is_read_once_whatever_its_name(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as out, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zipfile's, of the same name twice
+        for reward in (0, 1, 2):
+            out.writestr("same.jsonl", json.dumps({"reward": reward}))
+    records = archives.zip_records(tmp_path / "a.zip")
+    assert [record.fields["reward"] for record in records] == [0, 1, 2]
+    assert archives.zip_fields(tmp_path / "a.zip") == {"reward": 0}
 
 
 def test_an_archive_of_too_many_members_is_an_error_before_they_are_listed(tmp_path):

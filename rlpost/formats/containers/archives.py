@@ -42,8 +42,9 @@ def zip_records(path: Path, pattern: str = "") -> Iterator[Record]:
         ReadWriteError: it cannot be read.
     """
     with _opened(path) as archive:
-        for name in members_of(archive, pattern):
-            with _member(archive, name) as member, BufferedReader(cast("Any", member)) as text:
+        for entry in members_of(archive, pattern):
+            name = entry.filename
+            with _member(archive, entry) as member, BufferedReader(cast("Any", member)) as text:
                 yield from records_of(text, path / name, f"{path}, member {name}")
 
 
@@ -51,32 +52,34 @@ def zip_fields(path: Path, pattern: str = "") -> Mapping[str, Any]:
     """Return the fields of the first record of an archive; empty without one. Never raises."""
     try:
         with _opened(path) as archive:
-            for name in members_of(archive, pattern):
-                with _member(archive, name) as member:
-                    return first_fields_of(member, path / name)
+            for entry in members_of(archive, pattern):
+                with _member(archive, entry) as member:
+                    return first_fields_of(member, path / entry.filename)
     except (DataError, NotEnoughMemoryError, ReadWriteError):
         pass
     return {}
 
 
-def members_of(archive: zipfile.ZipFile, pattern: str) -> Iterator[str]:
-    """Yield the names of members with JSON text that match a pattern; empty: all.
+def members_of(archive: zipfile.ZipFile, pattern: str) -> Iterator[zipfile.ZipInfo]:
+    """Yield the entries of members with JSON text that match a pattern; empty: all.
 
-    An archive with a folder `samples`, such as the log of an evaluation, has its records there.
+    Entries, since several members can have the same name. An archive with a folder `samples`, such
+    as the log of an evaluation, has its records there.
     """
-    names = archive.namelist()
-    samples = any(name.startswith("samples/") for name in names)
+    entries = archive.infolist()
+    samples = any(entry.filename.startswith("samples/") for entry in entries)
     pattern = pattern or ("samples/*" if samples else "")
-    for name in names:
+    for entry in entries:
+        name = entry.filename
         if fnmatch(name, pattern) if pattern else name.endswith(TEXTS):
-            yield name
+            yield entry
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
     """Open a member; Python 3.14 is the first that reads those that zstd compressed."""
-    entry, file = archive.getinfo(name), archive.fp
+    name, file = entry.filename, archive.fp
     if entry.compress_type != _ZSTD or file is None:
-        return archive.open(name)
+        return archive.open(entry)
     memory_limit().check(entry.compress_size + entry.file_size, f"{archive.filename}: {name}")
     file.seek(entry.header_offset + _LENGTHS)
     lengths = [int.from_bytes(file.read(2), "little") for _ in ("name", "extra")]
