@@ -214,6 +214,8 @@ def _expand(text: str, dump_format: Format | None) -> FoundDumps:
             files = sorted(file for file in path.rglob("*") if _visible(file, path))
             return _directory(text, files, dump_format, path)
         if path.exists():
+            if not path.is_file():  # to open a pipe would wait for its writer
+                raise ReadWriteError(f"{text}: cannot be read: not a regular file")
             return FoundDumps([_single(path, dump_format)])
     except OSError as error:
         raise ReadWriteError(f"{text}: cannot be read: {error.strerror}") from None

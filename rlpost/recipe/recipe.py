@@ -568,6 +568,8 @@ def without_loss(table: dict[str, Any]) -> dict[str, Any]:
 def load_toml(path: Path) -> dict[str, Any]:
     """Return the table of a TOML file, with underscores for the dashes of option names."""
     try:
+        if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+            raise ReadWriteError(f"{path}: cannot read the recipe: not a regular file")
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot read the recipe: {error.strerror}") from None

@@ -303,6 +303,12 @@ def test_a_pipe_is_neither_read_nor_replaced(refused):
     refused(4, "pipe.parquet out.parquet", text.format("read"))
     refused(4, "in.parquet pipe.parquet --overwrite", text.format("written"))
     assert Path("pipe.parquet").is_fifo()
+    os.mkfifo("pipe.jsonl")
+    refused(4, "in.parquet out.parquet --config pipe.jsonl", "the recipe: not a regular file")
+    for args in ("convert pipe.jsonl out.parquet", "loss in.parquet --log pipe.jsonl"):
+        ran = run(*args.split())
+        assert ran.code == 4
+        assert "not a regular file" in ran.err
 
 
 def test_a_summary_goes_to_a_file_whole_or_not_at_all(here):

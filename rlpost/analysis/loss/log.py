@@ -119,6 +119,8 @@ def read_log(
             raise UsageError(no_such(text, name, METRICS, known))
     needed = "JSON lines or CSV with a row for each training step is needed"
     try:
+        if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+            raise ReadWriteError(f"--log {path}: not a regular file; {needed}")
         memory_limit().check(_COPIES * path.stat().st_size, f"--log {path}")
         rows = _rows(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
