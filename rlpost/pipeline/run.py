@@ -409,6 +409,7 @@ def sink_of(
         keep=_keys(plan) if recipe.emit_only else None,
         constant=constant_per_response(plan.resolved),
         aliases={"returns": "advantages"} if same else {},
+        decoded=plan.source.take_decoded(),
     )
 
 

@@ -122,7 +122,7 @@ MOST_ROWS = 10_000
 def _splice(source: Path, target: Path) -> None:
     """Append constant columns: faster than computing them."""
     try:
-        footer = read_metadata(source)
+        footer = read_metadata(source)[0]
     except READ_ERRORS as error:
         raise DataError(str(error)) from None
     if footer.num_rows > MOST_ROWS:

@@ -18,6 +18,7 @@ from rlpost.io.parquet.footer import (
     MAGIC,
     ColumnMeta,
     DamagedError,
+    DecodedFooter,
     FileMeta,
     FooterError,
     RowGroup,
@@ -54,8 +55,8 @@ class _Leaf(NamedTuple):
     definition: int
 
 
-def read_metadata(path: AnyPath) -> pq.FileMetaData:
-    """Read and validate a Parquet file's footer; return pyarrow's object for it.
+def read_metadata(path: AnyPath) -> tuple[pq.FileMetaData, DecodedFooter]:
+    """Read and validate a Parquet file's footer; return pyarrow's object for it, and it decoded.
 
     Raises:
         pyarrow.ArrowException: the footer is damaged or encrypted, or this is no Parquet file.
@@ -72,7 +73,8 @@ def read_metadata(path: AnyPath) -> pq.FileMetaData:
     finally:
         close_file(file)
     file_without_data = MAGIC + data + len(data).to_bytes(4, "little") + MAGIC
-    return pq.read_metadata(pa.BufferReader(file_without_data))
+    metadata = pq.read_metadata(pa.BufferReader(file_without_data))
+    return metadata, DecodedFooter(data, footer)
 
 
 def check_utf8(table: pa.RecordBatch) -> None:

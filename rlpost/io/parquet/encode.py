@@ -20,6 +20,7 @@ from rlpost.io.parquet.footer import (
     ColumnMeta,
     FileMeta,
     RowGroup,
+    Spine,
     Struct,
     Wire,
     column_metas,
@@ -29,6 +30,9 @@ from rlpost.io.parquet.footer import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+
+_CHUNKS: Spine = {FileMeta.ROW_GROUPS: FOOTER[FileMeta.ROW_GROUPS]}
 
 
 class EncodedRows(NamedTuple):
@@ -98,7 +102,7 @@ class Encoder:
 
     def _rows(self, table: pa.Table) -> EncodedRows:
         data = self._file(table)
-        (group,) = _footer_of(data).structs(FileMeta.ROW_GROUPS)
+        (group,) = _footer_of(data, _CHUNKS).structs(FileMeta.ROW_GROUPS)
         metas: dict[str, list[Struct]] = {}
         for meta in column_metas(group):
             metas.setdefault(_path(meta)[0], []).append(meta)
@@ -113,10 +117,10 @@ class Encoder:
         return out.getvalue()
 
 
-def _footer_of(file: pa.Buffer) -> Struct:
+def _footer_of(file: pa.Buffer, spine: Spine = FOOTER) -> Struct:
     tail = file.slice(len(file) - TAIL).to_pybytes()
     length = int.from_bytes(tail[: -len(MAGIC)], "little")
-    return decode(file.slice(len(file) - TAIL - length, length).to_pybytes(), FOOTER)[0]
+    return decode(file.slice(len(file) - TAIL - length, length).to_pybytes(), spine)[0]
 
 
 def _path(meta: Struct) -> list[str]:

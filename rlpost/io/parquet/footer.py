@@ -81,7 +81,8 @@ FOOTER: Spine = {
     FileMeta.KEY_VALUES: {},
 }
 _VARINTS = (Wire.I64, Wire.I32, Wire.I16)
-_INTEGERS = (Wire.I32, Wire.I64)
+_BINARY = int(Wire.BINARY)
+_INTEGERS = frozenset((int(Wire.I32), int(Wire.I64)))
 _SIZES: dict[int, int] = {Wire.TRUE: 0, Wire.FALSE: 0, Wire.BYTE: 1, Wire.DOUBLE: 8}
 
 
@@ -165,24 +166,27 @@ class Struct(dict[int, tuple[int, Any]]):
         return value
 
 
-def decode(data: bytes, spine: Spine | None = None) -> tuple[Struct, int]:
+def decode(data: bytes, spine: Spine | None = None, last: int | None = None) -> tuple[Struct, int]:
     """Decode a struct at the beginning of some bytes; return it and its size, or FooterError.
 
     Args:
         data: the bytes.
         spine: the fields whose structs are decoded, too.
+        last: a field after which decoding ends.
     """
     try:
-        return _struct(data, 0, spine or {}, [MAX_STRUCTS])
+        return _struct(data, 0, spine or {}, [MAX_STRUCTS], last)
     except IndexError:
         raise FooterError("it ends in the middle of a value") from None
 
 
-def _struct(data: bytes, at: int, spine: Spine, room: list[int]) -> tuple[Struct, int]:
-    """Decode a struct; return it and its end. `room` has how many more may be decoded."""
+def _struct(
+    data: bytes, at: int, spine: Spine, room: list[int], last: int | None = None
+) -> tuple[Struct, int]:
+    """Decode a struct up to a field; return it and its end. `room`: how many may be decoded."""
     fields, field = Struct(), 0
     value: Any
-    while header := data[at]:
+    while field != last and (header := data[at]):
         kind, at = header & 15, at + 1
         if header > _LONG:
             field += header >> 4
@@ -226,22 +230,17 @@ _NESTED: dict[int, Any] = {Wire.STRUCT: _struct, Wire.LIST: _structs}
 
 def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
     """Return the end of a value."""
+    if kind == _BINARY:
+        size, at = _varint(data, at)
+        return at + size
     if kind in _VARINTS:
         while data[at] > _LOW:
             at += 1
         return at + 1
-    if kind == Wire.BINARY:
-        size, at = _varint(data, at)
-        return at + size
     if depth >= MAX_DEPTH:
         raise FooterError(f"structs are nested more than {MAX_DEPTH} levels deep")
     if kind == Wire.STRUCT:
-        while header := data[at]:
-            at += 1
-            if header <= _LONG:
-                at = _varint(data, at)[1]
-            at = _skip(data, at, header & 15, depth + 1)
-        return at + 1
+        return _skip_struct(data, at, depth)
     if kind == Wire.LIST:
         return _skip_list(data, at, depth)
     if kind not in _SIZES:
@@ -249,11 +248,33 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
     return at + _SIZES[kind]
 
 
+def _skip_struct(data: bytes, at: int, depth: int) -> int:
+    """Return the end of a struct."""
+    while header := data[at]:
+        at += 1
+        if header <= _LONG:
+            at = _varint(data, at)[1]
+        kind = header & 15
+        if kind in _INTEGERS:  # most fields
+            while data[at] > _LOW:
+                at += 1
+            at += 1
+        else:
+            at = _skip(data, at, kind, depth + 1)
+    return at + 1
+
+
 def _skip_list(data: bytes, at: int, depth: int) -> int:
     """Return the end of a list, in which a boolean is a byte."""
     count, kind, at = _list_header(data, at)
     if count > len(data) - at:
         raise FooterError(f"a list of {count} values does not fit")
+    if kind in _INTEGERS:  # most lists
+        for _ in range(count):
+            while data[at] > _LOW:
+                at += 1
+            at += 1
+        return at
     kind = Wire.BYTE if kind in (Wire.TRUE, Wire.FALSE) else kind
     for _ in range(count):
         at = _skip(data, at, kind, depth + 1)
@@ -391,18 +412,31 @@ def shift_chunk(meta: Struct, delta: int) -> None:
             meta.put(offset, Wire.I64, meta.integer(offset) + delta)
 
 
-def read_footer(file: OpenFile, size: int) -> tuple[Struct, int]:
+class DecodedFooter(NamedTuple):
+    """A decoded footer, and the bytes that it was."""
+
+    encoded: bytes
+    fields: Struct
+
+
+def read_footer(
+    file: OpenFile, size: int, decoded: DecodedFooter | None = None
+) -> tuple[Struct, int]:
     """Decode a file's footer; return it and its offset.
 
     Args:
         file: the open file.
         size: its bytes.
+        decoded: not decoded again if the file's footer still has these bytes.
 
     Raises:
         EncryptedError, FooterError: as `read_footer_bytes`.
     """
     data, start = read_footer_bytes(file, size)
-    footer = decode(data, FOOTER)[0]
+    if decoded is not None and decoded.encoded == data:
+        footer = decoded.fields
+    else:
+        footer = decode(data, FOOTER)[0]
     if FileMeta.ENCRYPTION in footer:
         raise EncryptedError("some of its columns are encrypted")
     return footer, start
@@ -411,7 +445,7 @@ def read_footer(file: OpenFile, size: int) -> tuple[Struct, int]:
 def read_schema_elements(file: OpenFile, size: int) -> list[Struct]:
     """Decode the flattened schema of a file; raises as `read_footer`."""
     data, _ = read_footer_bytes(file, size)
-    return decode(data, {FileMeta.SCHEMA: {}})[0].structs(FileMeta.SCHEMA)
+    return decode(data, {FileMeta.SCHEMA: {}}, FileMeta.SCHEMA)[0].structs(FileMeta.SCHEMA)
 
 
 def read_footer_bytes(file: OpenFile, size: int) -> tuple[bytes, int]:

@@ -66,7 +66,7 @@ class ParquetReader:
         self.opened = remote.info if remote is not None and remote.info.changed else None
         """The fingerprint of a remote file when it was opened; None if its store has none."""
         try:
-            self.file = self._open(read_metadata(path) if metadata is None else metadata)
+            self.file = self._open(read_metadata(path)[0] if metadata is None else metadata)
         except BaseException:
             self._close()
             raise

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
+    from rlpost.io.parquet.footer import DecodedFooter
     from rlpost.io.paths import AnyPath
 
 
@@ -257,6 +258,7 @@ def open_sink(
     keep: Collection[str] | None = None,
     constant: Collection[str] = (),
     aliases: Mapping[str, str] | None = None,
+    decoded: DecodedFooter | None = None,
 ) -> Sink:
     """Open a sink for one file.
 
@@ -270,6 +272,7 @@ def open_sink(
             tokens of a response; see `Encoder`.
         aliases: new column -> new column with the same values; encoded once, and `encode` needs
             only the latter.
+        decoded: the source's footer, if it was read already; changed in place.
 
     Raises:
         UsageError: a new column has the name of a kept one.
@@ -281,7 +284,7 @@ def open_sink(
     encoder = shared_encoder(fields, frozenset(constant), frozenset((aliases or {}).items()))
     try:
         with file_errors(source, "cannot be read"):
-            return _spliced(source, output, encoder, keep, drop)
+            return _spliced(source, output, encoder, keep, drop, decoded)
     except BaseException:
         output.discard()
         raise
@@ -293,6 +296,7 @@ def _spliced(
     encoder: Encoder,
     keep: Collection[str] | None,
     drop: Collection[str],
+    decoded: DecodedFooter | None,
 ) -> Sink:
     """Open a sink; rewrite the source if its columns cannot be copied as they are."""
     with ExitStack() as opened:
@@ -300,7 +304,7 @@ def _spliced(
         opened.callback(close_file, file)
         reason = None
         try:
-            footer, end = read_footer(file, size)
+            footer, end = read_footer(file, size, decoded)
             kept = splice(footer, end, encoder, keep, drop)
         except EncryptedError as error:
             raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None

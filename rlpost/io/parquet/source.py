@@ -29,7 +29,7 @@ from rlpost.io.parquet.inputs import (
     entry_origins,
     lacking_columns,
 )
-from rlpost.io.parquet.reader import ParquetReader, chunks_of
+from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.paths import RemotePath
 from rlpost.io.threads import map_ordered
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from rlpost.errors import RlpostError
+    from rlpost.io.parquet.footer import DecodedFooter
     from rlpost.io.stores import ObjectInfo
 
 
@@ -109,12 +110,18 @@ class Source:
     """Verify the checksums of pages that have them."""
     frugal = False
     """Decode in one thread, into memory of the C library (`ParquetReader`)."""
+    _decoded: DecodedFooter | None = None
+    """The decoded footer of the only file, until a splice takes it."""
 
     def __init__(self, files: Sequence[InputFile]) -> None:
         self.files = list(files)
         self.fingerprints = [local_fingerprint(file.path) for file in self.files]
         remote = any(isinstance(file.path, RemotePath) for file in self.files)
-        self.footers = [*map_ordered(_footer, iter(self.files), _FOOTERS if remote else 1)]
+        keep = len(self.files) == 1  # decoded, the footers of many files are large
+        self.footers = []
+        for footer, decoded in map_ordered(_footer, iter(self.files), _FOOTERS if remote else 1):
+            self.footers.append(footer)
+            self._decoded = decoded if keep else None
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
@@ -188,23 +195,31 @@ class Source:
         source._opened = {}  # noqa: SLF001 - it is of this class
         return source
 
+    def take_decoded(self) -> DecodedFooter | None:
+        """Return the decoded footer of the only file, once: a splice changes it."""
+        decoded, self._decoded = self._decoded, None
+        return decoded
+
+    @cached_property
+    def _sizes(self) -> tuple[Counter[str], Counter[str]]:
+        """The compressed bytes and the values of each top-level column in all files."""
+        compressed, values = Counter[str](), Counter[str]()
+        for footer in self.footers:
+            names = _leaf_columns(footer)
+            for group in map(footer.row_group, range(footer.num_row_groups)):
+                for place, name in enumerate(names):
+                    chunk = group.column(place)
+                    compressed[name] += chunk.total_compressed_size
+                    values[name] += chunk.num_values
+        return compressed, values
+
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Return the compressed bytes of some columns in all files."""
-        return sum(
-            chunk.total_compressed_size
-            for footer in self.footers
-            for group in map(footer.row_group, range(footer.num_row_groups))
-            for chunk in chunks_of(group, columns)
-        )
+        return sum(self._sizes[0][name] for name in {*columns})
 
     def values_of(self, column: str) -> int:
         """Return the number of values of a column in all files; an empty list counts as one."""
-        return sum(
-            group.column(place).num_values
-            for footer in self.footers
-            for place in _places(footer, column)
-            for group in map(footer.row_group, range(footer.num_row_groups))
-        )
+        return self._sizes[1][column]
 
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
         """Read columns in chunks, in file order.
@@ -279,14 +294,15 @@ class Source:
                 else nullcontext()
             ) as reader:
                 row = 0
+                sized = [i for i, name in enumerate(_leaf_columns(footer)) if name == sized_by]
                 for group in range(footer.num_row_groups):
+                    facts = footer.row_group(group)
                     if groups is not None and group not in groups:
-                        row += footer.row_group(group).num_rows
+                        row += facts.num_rows
                         continue
-                    per_row = _tokens_per_row(footer.row_group(group), sized_by)
-                    rows = max(1, int(chunk_tokens / per_row))
+                    rows = max(1, int(chunk_tokens / _tokens_per_row(facts, sized, sized_by)))
                     if reader is None:
-                        count = footer.row_group(group).num_rows
+                        count = facts.num_rows
                         rows = rows_that_fit(0, max(count, 1), rows, f"{file.path}: a row")
                         batches = _without_columns(rows, count)
                     else:
@@ -305,7 +321,7 @@ class Source:
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
-def _footer(file: InputFile) -> pq.FileMetaData:
+def _footer(file: InputFile) -> tuple[pq.FileMetaData, DecodedFooter]:
     try:
         return read_metadata(file.path)
     except _DAMAGE as error:
@@ -340,22 +356,22 @@ def _unreadable(file: InputFile, error: Exception) -> RlpostError:
     )
 
 
-def _places(footer: pq.FileMetaData, column: str) -> list[int]:
-    """Return the places of the chunks of a top-level column in each row group."""
-    paths = (footer.schema.column(place).path for place in range(footer.num_columns))
-    return [place for place, path in enumerate(paths) if path.partition(".")[0] == column]
+def _leaf_columns(footer: pq.FileMetaData) -> list[str]:
+    """Return the top-level column of each leaf: of each chunk of a row group."""
+    schema = footer.schema
+    return [schema.column(place).path.partition(".")[0] for place in range(footer.num_columns)]
 
 
-def _tokens_per_row(group: pq.RowGroupMetaData, sized_by: str) -> float:
+def _tokens_per_row(group: pq.RowGroupMetaData, places: list[int], sized_by: str) -> float:
     """Return the mean number of elements that a row of a list column has, at least 1.
 
-    A text has one for every four bytes.
+    Its chunks are at some places. A text has one for every four bytes.
     """
     values = [
         chunk.total_uncompressed_size / 4
         if chunk.path_in_schema == sized_by and chunk.physical_type == "BYTE_ARRAY"
         else chunk.num_values
-        for chunk in chunks_of(group, [sized_by])
+        for chunk in map(group.column, places)
     ]
     rows = max(group.num_rows, 1)
     return float(max(1.0, max(values, default=rows) / rows))
@@ -415,6 +431,9 @@ class TableSource:
         """Return the table: it is the only file."""
         assert index == 0
         return self
+
+    def take_decoded(self) -> None:
+        """Return nothing: a table has no footer."""
 
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Return the bytes in memory of some columns."""
