@@ -390,7 +390,7 @@ def _fits(role: str, known: Sequence[Any], rows: int) -> bool:
         "batch": {int},
         "domain": {str},
     }
-    if role == "domain" and len({*map(str, known)}) > max(8, rows // 4):
+    if role == "domain" and (len(known) < rows or len({*map(str, known)}) > max(8, rows // 4)):
         return False
     if role == "reward" and 2 * len(known) <= rows:
         return False

@@ -307,7 +307,7 @@ def served_roles(columns: Collection[str]) -> list[str]:
 
 def missing_roles(dump_format: Format, columns: Collection[str]) -> Mapping[str, str]:
     """Return role -> why a converted file with these columns lacks it."""
-    served = served_roles(columns)
-    return {
-        role: why for role, why in dump_format.missing_roles.items() if why and role not in served
-    }
+    served, reasons = served_roles(columns), {**dump_format.missing_roles}
+    if not {*TOKEN_COLUMNS} & {*columns}:  # a list of any other meaning has no tokens either
+        reasons.setdefault("mask", "no field has tokens; name one with --map mask=FIELD")
+    return {role: why for role, why in reasons.items() if why and role not in served}

@@ -299,3 +299,21 @@ def test_categories_of_datasets_are_walked(tmp_path):
     found = proposed(tmp_path / "a.json")
     assert found.rows == "categories.datasets.results.completions"
     assert (found.roles["reward"], found.doubt) == ("score", "")
+
+
+def test_a_list_that_is_not_of_tokens_leaves_responses_without_tokens(tmp_path):
+    votes = [{"idx": i // 2, "reward": i % 2, "votes": [7, 7, i]} for i in range(4)]
+    run("advantages", lines(tmp_path / "votes.jsonl", votes), tmp_path / "out.parquet")
+    got = pq.read_table(tmp_path / "out.parquet")
+    half = 0.5**0.5
+    assert got["response_advantage"].to_pylist() == pytest.approx([-half, half] * 2, abs=1e-5)
+    assert got["votes"].to_pylist() == [one["votes"] for one in votes]
+
+
+def test_a_text_that_some_rows_lack_is_no_domain(tmp_path):
+    calls = [{"idx": 0, "reward": i, **({"subject": "a"} if i else {})} for i in range(4)]
+    assert proposed(lines(tmp_path / "calls.jsonl", calls)).roles == {
+        "reward": "reward", "group": "idx",
+    }  # fmt: skip
+    full = [{**one, "subject": "a"} for one in calls]
+    assert proposed(lines(tmp_path / "full.jsonl", full)).roles["domain"] == "subject"
