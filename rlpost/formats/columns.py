@@ -74,7 +74,7 @@ class Canonical:
         Raises:
             DataError: a value has another type than its role; or lists do not fit each other.
         """
-        made: dict[str, pa.Array] = {}
+        arrays: dict[str, pa.Array] = {}
         lists = {}
         sources = {**{name: name for name in columns}, **roles}
         for role, name in sources.items():
@@ -90,24 +90,24 @@ class Canonical:
                 column, array = self._role(role, array, place)
                 _check_one_response(role, name, table, lists)
                 if column in _FLAGS:
-                    made = {x: value for x, value in made.items() if x not in _FLAGS}
+                    arrays = {x: value for x, value in arrays.items() if x not in _FLAGS}
             else:
                 array = column_values(column, array, place)
-            made[column] = array
+            arrays[column] = array
         omitted = self.options.omitted_columns
-        made = {name: array for name, array in made.items() if name not in omitted}
+        arrays = {name: array for name, array in arrays.items() if name not in omitted}
         lists = {name: array for name, array in lists.items() if name not in omitted}
         if self.options.group_size is not None:
-            made["prompt_id"] = pa.array([self._blocks.next() for _ in range(table.rows)])
+            arrays["prompt_id"] = pa.array([self._blocks.next() for _ in range(table.rows)])
         elif self.by_prompt and "prompt_id" not in omitted:
-            made["prompt_id"] = _text_keys(made["prompt"])
+            arrays["prompt_id"] = _text_keys(arrays["prompt"])
         if self.of_layout:
-            return made | checked_lists(lists, made, table.location, self.tokens)
-        return made | list_columns(lists, made, self.options, table.location, self.tokens)
+            return arrays | checked_lists(lists, arrays, table.location, self.tokens)
+        return arrays | list_columns(lists, arrays, self.options, table.location, self.tokens)
 
     def with_kept(
         self,
-        made: dict[str, pa.Array],
+        arrays: dict[str, pa.Array],
         kept: Mapping[str, pa.Array],
         table: Fields,
     ) -> pa.RecordBatch:
@@ -120,7 +120,7 @@ class Canonical:
             DataError: a number is not finite and must be.
         """
         omitted = self.options.omitted_columns
-        taken = {*CANONICAL, *made, *self._names.values()}
+        taken = {*CANONICAL, *arrays, *self._names.values()}
         for name, array in kept.items():
             if name in omitted:
                 what = f"without their `{name}`, since its role is mapped to none"
@@ -133,8 +133,8 @@ class Canonical:
                     column += "_"
                 self._names[name] = column
                 taken.add(column)
-            made[self._names[name]] = array
-        batch = pa.record_batch(made)
+            arrays[self._names[name]] = array
+        batch = pa.record_batch(arrays)
         if self.options.nonfinite == "error":
             check_finite(batch, table.location.where)
         return batch
@@ -378,19 +378,19 @@ def record_batches(
     canonical = Canonical(path, replace(options, layout=None, group_size=None), of_layout=True)
     for table in tables(_with_fields(rows, mapped, own), path):
         names = [name for name in table.columns if name in CANONICAL]
-        made = canonical.batch(table, {role: _MAPPED + x for role, x in mapped.items()}, names)
-        known = {*CANONICAL, *made, *omitted}
+        arrays = canonical.batch(table, {role: _MAPPED + x for role, x in mapped.items()}, names)
+        known = {*CANONICAL, *arrays, *omitted}
         for name, array in table.columns.items():
             if not (name.startswith((_MAPPED, _KEPT)) or name in known or is_null(array.type)):
-                made[name] = other_values(array, types.get(name), name, table)
-        made |= {name: pa.nulls(table.rows, kind) for name, kind in types.items()
-                 if name not in made and not pa.types.is_nested(kind)}  # fmt: skip
+                arrays[name] = other_values(array, types.get(name), name, table)
+        arrays |= {name: pa.nulls(table.rows, kind) for name, kind in types.items()
+                 if name not in arrays and not pa.types.is_nested(kind)}  # fmt: skip
         kept = {name.removeprefix(_KEPT): kept_values(array, integers=integers)
                 for name, array in table.columns.items() if name.startswith(_KEPT)}  # fmt: skip
         if stored is not None:
             kept = {name: as_stored(table.columns[_KEPT + name], stored.field(name).type)
                     for name in kept}  # fmt: skip
-        yield canonical.with_kept(made, kept, table)
+        yield canonical.with_kept(arrays, kept, table)
 
 
 _MAPPED, _KEPT = "map ", "kept "

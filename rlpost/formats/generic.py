@@ -171,10 +171,10 @@ def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     for table in parts:
         binding.add(table)
         canonical.by_prompt = binding.by_prompt
-        made = canonical.batch(table, binding.fields)
+        converted = canonical.batch(table, binding.fields)
         kept = {name: array if columnar else kept_values(array)
                 for name, array in table.columns.items() if binding.is_kept(name)}  # fmt: skip
-        yield canonical.with_kept(made, kept, table)
+        yield canonical.with_kept(converted, kept, table)
     binding.close()
     canonical.close()
 

@@ -107,8 +107,8 @@ def open_inputs(
             tables.paths, beside, overwrite=overwrite, note=reporter.note, where=where,
             declared=declared,
         ) as paths:  # fmt: skip
-            made = paths.made_of(tables)
-            fields = {x: getattr(made, x) for x in ("paths", "names", "rows", "bound")}
+            converted = paths.made_of(tables)
+            fields = {x: getattr(converted, x) for x in ("paths", "names", "rows", "bound")}
             yield replace(tables, **fields, where=where)
 
 

@@ -96,7 +96,7 @@ def _blank(block: re.Match[str]) -> str:
 @cache
 def sections() -> list[Passage]:
     """Return the sections of all pages; a page's text before its first heading is its own."""
-    found = []
+    explanations = []
     for topic in TOPICS:
         text = _COMMENT.sub("", page(topic))
         hidden = _FENCE.sub(_blank, text)
@@ -104,8 +104,10 @@ def sections() -> list[Passage]:
         for i, head in enumerate(heads):
             level = len(head[1])
             later = (x.start() for x in heads[i + 1 :] if len(x[1]) <= level or level == 1)
-            found.append(Passage(topic, head[2], text[head.start() : next(later, None)].strip()))
-    return found
+            explanations.append(
+                Passage(topic, head[2], text[head.start() : next(later, None)].strip())
+            )
+    return explanations
 
 
 @cache

@@ -64,25 +64,25 @@ def show_help(
         return
     from rlpost.manual import search  # noqa: PLC0415
 
-    found = search.answer(text)
-    if not found:
+    explained = search.answer(text)
+    if not explained:
         lists = "" if (near := search.nearest(text)) else "rlpost help  # lists the pages"
         raise UsageError(f"help: nothing about {text!r}", candidates=near, tip=lists)
-    _show_page("\n\n".join(_answered(found)) + "\n")
+    _show_page("\n\n".join(_answered(explained)) + "\n")
 
 
-def _answered(found: Explained) -> Iterator[str]:
+def _answered(explained: Explained) -> Iterator[str]:
     """Yield what the manual has about a word, as Markdown."""
-    for row in found.rows:
+    for row in explained.rows:
         _, *others = row.cells.items()
         yield f"{row.name}: {_place(row.section)}\n" + "".join(
             f"\n- {heading}: {cell}" for heading, cell in others if cell
         )
-    if found.rows or len(found.sections) == 1:
-        yield from (section.text for section in found.sections)
+    if explained.rows or len(explained.sections) == 1:
+        yield from (section.text for section in explained.sections)
     else:
-        yield "\n".join(f"- {_place(section)}" for section in found.sections)
-    first, *_ = [row.section for row in found.rows] or found.sections
+        yield "\n".join(f"- {_place(section)}" for section in explained.sections)
+    first, *_ = [row.section for row in explained.rows] or explained.sections
     yield f"next: rlpost help {first.topic}"
 
 
