@@ -18,13 +18,10 @@ from rlpost.pipeline.totals import SPREADS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from rlpost.kernels.moments import Floats, Integers, Mask
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.profiles import Tallies
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.totals import SummaryCells
     from rlpost.recipe.recipe import Recipe
 
 
@@ -156,8 +153,8 @@ def prompt_groups(
     members, offsets = members_of(responses["group"], rows)
     first, cell = members[offsets[:-1]], np.zeros(len(offsets) - 1, np.int64)
     if len(responses.cells.pairs) > 1:
-        order = _in_order(responses.cells)
-        rank = np.argsort(order)[responses["cell"][members]].astype(np.float64)
+        order, ranks = responses.cells.in_order
+        rank = ranks[responses["cell"][members]].astype(np.float64)
         cell = order[segment_min(rank, offsets).astype(np.int64)]
     equal, passing = (
         constant[first] & (np.diff(offsets) > 1),
@@ -254,9 +251,3 @@ def equal_components(responses: Responses, recipe: Recipe, rows: Mask) -> Counte
     """
     groups = component_groups(responses, recipe, rows)
     return Counter({name: int(of_component.equal.sum()) for name, of_component in groups.items()})
-
-
-def _in_order(cells: SummaryCells) -> NDArray[np.int64]:
-    """Return the cells in step order, and by the name of the domain."""
-    places = [(step, str(cells.domains[domain])) for step, domain in cells.pairs]
-    return np.array(sorted(range(len(places)), key=places.__getitem__), np.int64)

@@ -402,6 +402,13 @@ class SummaryCells:
     pairs: list[tuple[int, int]] = field(default_factory=list)
     """The place of the step, and that of the domain, of each cell; ascending."""
 
+    @cached_property
+    def in_order(self) -> tuple[Integers, Integers]:
+        """The cells in step order, by the name of the domain; and the place of each, [cells]."""
+        places = [(step, str(self.domains[domain])) for step, domain in self.pairs]
+        order = np.array(sorted(range(len(places)), key=places.__getitem__), np.int64)
+        return order, np.argsort(order)
+
     @classmethod
     def of(
         cls, step: Integers, steps: list[Label], domain: Integers, domains: list[Label]
