@@ -333,6 +333,7 @@ def key(array: pa.Array, location: CellLocation) -> pa.Array:
         DataError: another type, a null, or a float that is no exact whole number.
     """
     kind = array.type
+    array = nan_as_null(array)
     _check_no_nulls(array, location, "every row needs a value: fill or drop the row")
     if pa.types.is_floating(kind):
         if (wrong := is_inexact(array)).any():
@@ -347,9 +348,16 @@ def key(array: pa.Array, location: CellLocation) -> pa.Array:
     return plain_keys(array)
 
 
+def nan_as_null(array: pa.Array) -> pa.Array:
+    """Return floats with null for NaN, which pandas writes for a null among whole numbers."""
+    if not pa.types.is_floating(array.type):
+        return array
+    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+
+
 def plain_keys(array: pa.Array) -> pa.Array:
     """Return keys as int64 if they are integers that it has, otherwise as texts; nulls stay."""
-    array = without_dictionary(array)
+    array = nan_as_null(without_dictionary(array))
     kind = array.type
     if pa.types.is_nested(kind):
         values, codes = np.unique(fingerprints(array), return_inverse=True)

@@ -130,6 +130,8 @@ BAD_TABLES = {
         ["`prompt_id` is binary; a text or an integer"]),
     "fractional group": (with_column("prompt_id", [0.5] * 12), "",
         ["row 0: `prompt_id` is 0.5; a text or a whole number below 9,007,199,254,740,992"]),
+    "nan group": (with_column("prompt_id", [0.0, math.nan] * 6), "",
+        ["row 1: `prompt_id` is null; every row needs a value"]),
     "lists for finish reasons": (with_column("finish_reason", [[1]] * 12), "--drop-truncated",
         ["`finish_reason` is list<element: int64>; a bool or a finish reason"]),
     "no rows": (rollout().slice(0, 0), "", ["there are no rows"]),

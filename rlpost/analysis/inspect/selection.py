@@ -22,6 +22,7 @@ from rlpost.pipeline.columns import (
 )
 from rlpost.pipeline.data import ATTEMPTS, FAILURE
 from rlpost.pipeline.rollout_order import PLACE
+from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import TOKEN_IDS, fits, kind_of
 
@@ -255,7 +256,7 @@ def select_columns(
     ids = _token_ids(source, columns, rows) if with_tokens else None
     unusable = {
         role: (columns.column(role), str(kind))
-        for role in (*ROWS, *NO_ANSWERS, LENGTH, "mask", *TOKEN_ROLES)
+        for role in (*ROWS, *NO_ANSWERS, LENGTH, "mask", *TOKEN_ROLES, VERSION)
         if role in columns
         for kind in _types(source, columns.column(role))
         if not _usable(role, kind)
@@ -319,7 +320,7 @@ def _advantages(source: Source, columns: ColumnMap, recorded: str | None) -> str
 
 def _of_mismatch(source: Source, columns: ColumnMap) -> dict[str, Any]:
     """Return the columns that explain why rollout engine and trainer differ."""
-    version = columns.columns.get("policy_version")
+    version = columns.columns.get(VERSION)
     return {
         "machines": tuple(
             x for x in MACHINES if _fitting(source, x, _is_text, pa.types.is_integer)
@@ -371,5 +372,6 @@ def _usable(role: str, kind: pa.DataType) -> bool:
     if meaning == "flag":
         return is_readable(kind)
     if meaning == "number":
-        return is_number(kind) or _is_numbers(kind)
+        digits = role == VERSION and _is_text(kind)
+        return is_number(kind) or _is_numbers(kind) or digits
     return is_number(kind) or _is_text(kind) or (role == "group" and pa.types.is_nested(kind))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -353,6 +354,14 @@ CASES = {
         BASE | {"prompt_id": [row // SIZE + 0.5 for row in range(ROWS)]},
         BASE | {"prompt_id": [row // SIZE for row in range(ROWS)]},
     ),
+    "nan_for_null": (
+        BASE | {"prompt_id": [math.nan, *(float(row // SIZE) for row in range(1, ROWS))]},
+        BASE | {"prompt_id": [float(row // SIZE) for row in range(ROWS)]},
+    ),
+    "versions_of_spans": (
+        BASE | {"policy_version": [[{"start": 0, "version": 3}]] * ROWS},
+        BASE | {"policy_version": ["v3"] * ROWS},
+    ),
     "filled_log_probs": (
         BASE
         | {
@@ -423,6 +432,8 @@ FOUND_BY = {
     "lengths_of_0": ("empty_masks", "have no policy token: `response_length` is 0"),
     "lost_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses (100 %)"),
     "fractions_as_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses"),
+    "nan_for_null": ("unusable_keys", "no `prompt_id` in 1 of 192 responses"),
+    "versions_of_spans": ("column_types", "`policy_version` is list<element: struct<start: int64"),
     "filled_log_probs": ("not_log_probs", "`infer_log_probs` is exactly 0 in all policy tokens of"),
     "ids_of_another_length": ("unequal_lengths", "`response_token_ids` has"),
     "inverted_mask": ("mask_values", "192 of 192 responses (100 %) begin and end with observa"),
