@@ -337,8 +337,7 @@ def run_findings() -> str:
 
 
 def replay_findings() -> str:
-    phases = get_args(replay.Phase)
-    return _findings(sorted(replay.FINDINGS.values(), key=lambda one: phases.index(one.phase)))
+    return _findings([*replay.CAUSES.values(), replay.NOT_FINITE])
 
 
 def _findings(checks: Any) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 Tokens = list[np.ndarray]
 """Numbers per token, an array for each response."""
@@ -108,28 +108,6 @@ def column(table: pa.Table, name: str) -> list[Any]:
     return [np.array(row, np.float64) for row in rows] if is_list else rows
 
 
-def bfloat16(values: np.ndarray) -> np.ndarray:
-    """Return the values rounded to the nearest bfloat16, ties to even."""
-    bits = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
-
-
-def float16(values: np.ndarray) -> np.ndarray:
-    """Return the values rounded to the nearest float16."""
-    return values.astype(np.float16).astype(np.float64)
-
-
-def two_decimals(values: np.ndarray) -> np.ndarray:
-    """Return the values rounded to two decimals."""
-    return np.round(values, 2)
-
-
-def same(values: np.ndarray) -> np.ndarray:
-    """Return the values."""
-    return values
-
-
 def shifted(values: np.ndarray, by: int) -> np.ndarray:
     """Return the tokens' values moved to later tokens, or to earlier ones if `by` is negative."""
     out = np.zeros_like(values)
@@ -151,17 +129,15 @@ class Trainer:
     mask_shift: int = 0
     reads_mask: bool = True
     value_shift: int = 0
-    value_dtype: Callable[[np.ndarray], np.ndarray] = same
     ref_shift: int = 0
     old: str = "old_log_probs"
     ref: str = "ref_log_probs"
-    ref_dtype: Callable[[np.ndarray], np.ndarray] = same
 
     group_keys: tuple[str, ...] = ("step", "prompt_id")
     group_rows: int = 0
     """Groups are so many consecutive rows, whatever their prompts."""
     baseline: str = "none"
-    """Subtracted from rewards: mean, others, length_weighted, none."""
+    """Subtracted from rewards: mean, others, none."""
     std: bool = False
     ddof: int = 1
     eps: float = 1e-6
@@ -169,7 +145,7 @@ class Trainer:
     rounds_mean: bool = False
     """The mean of equal rewards is rounded to float32, which may differ from them."""
     single: str = "zero"
-    """Reward of a group of one: zero, raw, minus_one, or the formula's."""
+    """Reward of a group of one: zero, raw, or the formula's."""
     clip: float | None = None
     overlong: tuple[int, int, float] | None = None
     """Longest response, tokens before it that are penalised, and the penalty at its end."""
@@ -182,7 +158,7 @@ class Trainer:
     kl: str = "k1"
     kl_sign: int = 1
     place: str = "last_policy_token"
-    """Token of the reward: last_policy_token, before_last, last_token."""
+    """Token of the reward: last_policy_token, last_token."""
     sums_tokens: bool = False
     """The KL penalty of a response is on its last token, too."""
 
@@ -192,25 +168,16 @@ class Trainer:
     lam: float = 1.0
     states: bool = False
     """Observation tokens have their own step of γ."""
-    value_after: float = 0.0
-    """The value after the last token, as of padding."""
     value_times: int = 1
     """How often the value is added to the advantage in a return."""
-    returns_whitened: bool = False
-    """Returns are whitened advantages and values."""
 
     whiten: bool = False
     whiten_ddof: int = 1
     whiten_over: str = "policy"
     """Cells of the statistics: policy (tokens), padded (the rectangle of a step)."""
-    whiten_ranks: int = 1
-    """Consecutive shares of a step, each of which is whitened alone."""
 
     masks_advantages: bool = True
-    drops_last: bool = False
     advantage_shift: int = 0
-    reverses: bool = False
-    advantage_dtype: Callable[[np.ndarray], np.ndarray] = same
 
     def record(self, table: pa.Table) -> pa.Table:
         """Return the table with the recorded columns after its own."""
@@ -227,7 +194,7 @@ class Trainer:
         steps = column(table, "step")
         masks = [shifted(m, self.mask_shift) for m in column(table, "response_mask")]
         masks = masks if self.reads_mask else [np.ones_like(m) for m in masks]
-        values = [self.value_dtype(shifted(v, self.value_shift)) for v in column(table, "values")]
+        values = [shifted(v, self.value_shift) for v in column(table, "values")]
         rng = np.random.default_rng(table.num_rows)
         rewards = [r * (1 + self.noise * rng.normal()) for r in self.normalised(table, masks)]
         if self.clip is not None:
@@ -246,15 +213,14 @@ class Trainer:
         raw = [a * m if self.masks_advantages else a for a, m in zip(scans, masks, strict=True)]
         times = self.value_times if self.credit == "gae" else 0
         whitened = self.whitened(raw, masks, steps) if self.whiten else raw
-        parts = zip(whitened if self.returns_whitened else raw, values, masks, strict=True)
+        parts = zip(raw, values, masks, strict=True)
         returns = [(a + times * v) * m for a, v, m in parts]
-        rows = zip(whitened, masks, strict=True)
         return {
             "response_level_rewards": rewards,
             "kl": kl,
             "token_level_rewards": tokens,
             "raw_advantages": raw,
-            "advantages": [self.stored(*row) for row in rows],
+            "advantages": [shifted(a, self.advantage_shift) for a in whitened],
             "returns": returns,
         }
 
@@ -274,30 +240,26 @@ class Trainer:
         for rows in members.values():
             xs = np.array([rewards[i] for i in rows])
             if len(xs) == 1:
-                alone = {"zero": 0.0, "raw": xs[0], "minus_one": -1.0}.get(
-                    self.single, xs[0] - xs[0]
-                )
+                alone = {"zero": 0.0, "raw": xs[0]}.get(self.single, xs[0] - xs[0])
                 out[rows[0]] = xs[0] if self.baseline == "none" else alone
                 continue
             constant = xs.min() == xs.max() and not self.rounds_mean
             for i, x in zip(rows, xs, strict=True):
-                out[i] = 0.0 if constant and self.std else self.centred(x, xs, rows, masks)
+                out[i] = 0.0 if constant and self.std else self.centred(x, xs)
                 out[i] /= 1.0 if constant or not self.std else self.spread(xs)
         return out
 
-    def centred(self, x: float, xs: np.ndarray, rows: list[int], masks: Tokens) -> float:
+    def centred(self, x: float, xs: np.ndarray) -> float:
         if self.baseline == "none":
             return x
         if self.baseline == "others":
             return x - (xs.sum() - x) / (len(xs) - 1)
-        lengths = np.array([masks[i].sum() for i in rows])
-        weights = lengths if self.baseline == "length_weighted" else np.ones(len(xs))
         if xs.min() == xs.max():
             total = np.float32(0)
             for one in xs:
                 total = np.float32(total + np.float32(one))
             return float(x - total / np.float32(len(xs))) if self.rounds_mean else 0.0
-        return x - (weights * xs).sum() / weights.sum()
+        return x - xs.sum() / len(xs)
 
     def spread(self, xs: np.ndarray) -> float:
         var = ((xs - xs.mean()) ** 2).sum() / (len(xs) - self.ddof)
@@ -305,10 +267,8 @@ class Trainer:
 
     def divergence(self, table: pa.Table, masks: Tokens) -> Tokens:
         read = (shifted(x, self.ref_shift) for x in column(table, self.ref))
-        old, ref = column(table, self.old), map(self.ref_dtype, read)
-        gaps = [a - b for a, b in zip(old, ref, strict=True)]
-        kinds = {"k3": lambda d: np.expm1(-d) + d, "positive": lambda d: np.maximum(d, 0)}
-        kl = [kinds.get(self.kl, same)(d) for d in gaps]
+        gaps = [a - b for a, b in zip(column(table, self.old), read, strict=True)]
+        kl = [np.expm1(-d) + d if self.kl == "k3" else d for d in gaps]
         return [x * m for x, m in zip(kl, masks, strict=True)]
 
     def placed(self, reward: float, kl: np.ndarray, mask: np.ndarray, step: int) -> np.ndarray:
@@ -318,7 +278,7 @@ class Trainer:
         if self.place == "last_token" and mask[-1]:
             out[-1] += reward
         elif self.place != "last_token" and len(policy):
-            out[policy[-2 if self.place == "before_last" and len(policy) > 1 else -1]] += reward
+            out[policy[-1]] += reward
         if self.sums_tokens and len(policy):
             total, out = out.sum(), np.zeros_like(out)
             out[policy[-1]] = total
@@ -326,7 +286,7 @@ class Trainer:
 
     def scanned(self, rewards: np.ndarray, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return the return-to-go of each token, or its advantage of GAE."""
-        out, later, value = np.zeros(len(rewards)), 0.0, self.value_after
+        out, later, value = np.zeros(len(rewards)), 0.0, 0.0
         for t in reversed(range(len(rewards))):
             if mask[t]:
                 critic = self.gamma * value - values[t] if self.credit == "gae" else 0.0
@@ -341,7 +301,7 @@ class Trainer:
         """Return the advantages of each step less their mean, by their standard deviation."""
         out = list(advantages)
         of_steps = [np.flatnonzero(np.array(steps) == one) for one in sorted(set(steps))]
-        for rows in (part for own in of_steps for part in np.split(own, self.whiten_ranks)):
+        for rows in of_steps:
             cells = np.concatenate([advantages[i][masks[i] > 0] for i in rows])
             if self.whiten_over == "padded":
                 width = max(len(masks[i]) for i in rows)
@@ -350,13 +310,3 @@ class Trainer:
             for i in rows:
                 out[i] = (advantages[i] - cells.mean()) / scale * masks[i]
         return out
-
-    def stored(self, advantages: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return the advantages as the trainer writes them."""
-        out = advantages.copy()
-        if self.drops_last:
-            out[np.flatnonzero(mask)[-1]] = 0.0
-        if self.reverses:
-            policy = np.flatnonzero(mask)
-            out[policy] = out[policy[::-1]]
-        return self.advantage_dtype(shifted(out, self.advantage_shift))

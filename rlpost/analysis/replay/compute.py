@@ -29,12 +29,10 @@ from rlpost.kernels.codes import keyed_extremes
 from rlpost.pipeline import run
 from rlpost.pipeline.columns import LENGTH, columns_of
 from rlpost.pipeline.device import single_threaded
-from rlpost.pipeline.effects import fields_behind, leads_to
+from rlpost.pipeline.effects import fields_behind
 from rlpost.pipeline.needs import coupling_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
-from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import stages_of
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -140,6 +138,13 @@ class Replayed:
         rows = rollouts.of_tokens if self.by_token(rollouts) else None
         return self.difference.totals(rollouts.rows, rows)
 
+    def differing(self, rollouts: Rollouts) -> Mask:
+        """Return the responses in which an element differs, [N]."""
+        wrong = np.flatnonzero(self.difference.wrong)
+        flags = np.zeros(len(rollouts), np.bool_)
+        flags[rollouts.of_tokens[wrong] if self.by_token(rollouts) else wrong] = True
+        return flags
+
 
 def _differing(stage: Replayed) -> tuple[int, float]:
     """Return how many numbers of a stage differ, and by how much in the mean."""
@@ -200,26 +205,10 @@ class Replayer:
 
     def fields_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
         """Return the fields that can change a stage, computed from what was recorded before it."""
-        return fields_behind(self._resolved_behind(recipe, name), name)
-
-    def roles_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
-        """Return the roles of tokens that a stage is computed from, as `fields_behind`."""
-        resolved = self._resolved_behind(recipe, name)
-        # KL that is measured changes nothing else.
-        unused = {"kl"} if recipe.kl_coef == 0 and name != "kl" else set()
-        behind = (
-            stage.reads
-            for stage in stages_of(resolved, RunState())
-            if stage.part not in unused and leads_to(stage.part, name, resolved)
-        )
-        return frozenset().union(*behind)
-
-    def _resolved_behind(self, recipe: Recipe, name: str) -> ResolvedRecipe:
-        """Return the recipe that computes a recorded stage of those recorded before it."""
         bound = recipe_as_recorded(self.bound(recipe), name)
         bound = bound.model_copy(update={"emit": emitted_names([name], self.resolved(bound))})
         recorded = {stage: stage for stage in self._inputs(recipe, name)}
-        return resolved_for(self.inputs, bound, recorded)
+        return fields_behind(resolved_for(self.inputs, bound, recorded), name)
 
     def _inputs(self, recipe: Recipe, name: str) -> tuple[str, ...]:
         """Return the recorded stages that a stage is computed from."""

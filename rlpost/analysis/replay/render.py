@@ -57,7 +57,7 @@ def _input_line(result: Json) -> str:
 
 def _differences(result: Json) -> Iterator[str]:
     """Yield what the difference is, the best explanation first, and what a search found."""
-    for i, finding in enumerate(x for x in result["findings"] if not x["note"]):
+    for i, finding in enumerate(result["findings"]):
         share = finding["explains"]
         explains = "" if share >= 1 else f" ({percent(share)} of these)"
         yield f"{'and' if i else 'The difference is'} in {finding['text']}{explains}"
@@ -89,7 +89,7 @@ def verdict(result: Json) -> Notice:
         columns = f"{counted(len(stages), 'recorded column')} equal within"
         return Notice("ok", f"Reproduced{_by(result)}: {columns} {result['tolerance']:g}")
     first = next((stage for stage in stages if stage["stage"] == result["first"]), None)
-    if first is None and any(not finding["note"] for finding in result["findings"]):
+    if first is None and result["findings"]:
         return Notice(
             "error", "Differs: recorded numbers are NaN, null or infinite; others are equal"
         )
@@ -119,9 +119,8 @@ def _by(result: Json) -> str:
 
 def _advice(result: Json) -> str:
     """Return what to do about a difference."""
-    explained = [finding for finding in result["findings"] if not finding["note"]]
-    if explained:
-        return str(explained[0]["advice"])
+    if result["findings"]:
+        return str(result["findings"][0]["advice"])
     if "search" not in result:
         return "No single change explains it: without --preset, replay searches for the recipe."
     roles = {role: facts["column"] for role, facts in result["roles"].items()}

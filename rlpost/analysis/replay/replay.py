@@ -74,7 +74,7 @@ def replay_recipe(
     return {
         **facts_of(rollouts, tolerance),
         "recipe": recipe_facts(recipe, named, replayer),
-        "reproduced": first is None and all(finding.note for finding in explanations),
+        "reproduced": not explanations and first is None,
         "stages": [stage_facts(stage, start.get(stage.name), first, rollouts) for stage in stages],
         "not_computed": others,
         "first": None if first is None else first.name,

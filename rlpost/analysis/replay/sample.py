@@ -15,7 +15,7 @@ from rlpost.analysis.segments import segment_counts
 from rlpost.kernels.codes import keyed_extremes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -30,68 +30,72 @@ LARGEST = 2_000_000
 """Tokens of a step that is taken whole: its batch statistics need all of it."""
 GROUPS = 8
 """Groups that a sample has at least, if they have room in so many times its tokens."""
+PROMPT_GROUPS = "whole prompt groups"
+"""Scope of rows that are not whole steps."""
 _KINDS = 8
 """Values of a column that are kinds of rows, at most."""
 
 
-def sampled(rollouts: Rollouts, tokens: int = SAMPLE) -> Rollouts:
+def sampled(
+    rollouts: Rollouts, tokens: int = SAMPLE, more: Mapping[str, Flags] | None = None
+) -> Rollouts:
     """Return the groups of a sample: the first ones, and those with rare rows.
 
     Rare are groups of one, groups of equal rewards, observation tokens, responses without policy
     tokens, truncated and longest ones, those of each domain, and those that recorded masks drop.
+
+    Args:
+        rollouts: whole steps or groups.
+        tokens: of the sample.
+        more: [N] flags of other rare rows, by kind.
     """
     if rollouts.offsets[-1] <= tokens:
         return rollouts
+    kinds = kinds_of(rollouts) | dict(more or {})
     steps = rollouts.codes("batch")
     sizes = np.bincount(steps, rollouts.lengths)
-    if rollouts.scope not in ("everything", "whole steps") or sizes.min() > max(tokens, LARGEST):
-        rollouts.warnings.append(
-            f"every step has more tokens than --sample, or than {LARGEST:,}: the search computed "
-            "recipes on prompt groups alone, so one with statistics of a batch, such as whitening, "
-            "is not found; --preset and --estimator compare it"
-        )
-        return _groups(rollouts, tokens)
-    chosen = _covering(steps, sizes, kinds_of(rollouts), tokens)
-    whole = rollouts.take(np.flatnonzero(chosen[steps]), "whole steps")
-    return whole if whole.offsets[-1] <= tokens else _groups(whole, tokens).within(whole)
+    if rollouts.scope == PROMPT_GROUPS or sizes.min() > max(tokens, LARGEST):
+        return _groups(rollouts, kinds, tokens)
+    rows = _covering(steps, sizes, kinds, tokens, 1)
+    whole = rollouts.take(rows, "whole steps")
+    if whole.offsets[-1] <= tokens:
+        return whole
+    kinds = {name: flags[rows] for name, flags in kinds.items()}
+    return _groups(whole, kinds, tokens).within(whole)
 
 
-def _groups(rollouts: Rollouts, tokens: int) -> Rollouts:
-    groups = rollouts.groups
-    sizes = np.bincount(groups, rollouts.lengths)
-    kinds = kinds_of(rollouts) | dict(_rare(rollouts))
-    chosen = _covering(groups, sizes, kinds, tokens, GROUPS)
-    return rollouts.take(np.flatnonzero(chosen[groups]), "whole prompt groups")
+def _groups(rollouts: Rollouts, kinds: Mapping[str, Flags], tokens: int) -> Rollouts:
+    sizes = np.bincount(rollouts.groups, rollouts.lengths)
+    rows = _covering(rollouts.groups, sizes, kinds, tokens, GROUPS)
+    return rollouts.take(rows, PROMPT_GROUPS)
 
 
 def _covering(
-    units: Codes, sizes: Codes, kinds: dict[str, Flags], tokens: int, least: int = 1
-) -> Flags:
-    """Return which units to take: the first, those that add a rare kind of row, then more.
+    units: Codes, sizes: Codes, kinds: Mapping[str, Flags], tokens: int, least: int
+) -> Codes:
+    """Return the rows of the first unit, of those that add a rare kind of row, then of more.
 
     Args:
         units: [N] codes of steps or groups.
         sizes: [U] their tokens.
         kinds: [N] flags of rows by kind.
-        tokens: of the result, but for `least` units of several rows, which may have as many times
-            the tokens.
+        tokens: of the result, but for rare units and the first `least` of several rows, which may
+            have as many times the tokens.
         least: units.
     """
-    has = [np.bincount(units, flags, len(sizes)) > 0 for flags in kinds.values()]
     order = np.argsort(keyed_extremes(np.arange(len(units)), units, len(sizes))[0])
-    room = tokens * least
-    small = order[sizes[order] <= room]
-    wanted = [*(small[:1] if len(small) else np.argsort(sizes)[:1])]
-    for flags in has:
-        wanted += [*small[flags[small]][:1]]
-    many = small[np.bincount(units, minlength=len(sizes))[small] > 1][:least]
+    small = order[sizes[order] <= tokens * least]
+    small = small if len(small) else np.argsort(sizes)[:1]
+    has = (np.bincount(units, flags, len(sizes))[small] > 0 for flags in kinds.values())
+    several = small[np.bincount(units)[small] > 1]
+    wanted = [*small[:1], *(unit for flags in has for unit in small[flags][:1]), *several[:least]]
     chosen, used = np.zeros(len(sizes), np.bool_), 0.0
-    for most, units_of in ((room, wanted), (room if least > 1 else tokens, many), (tokens, small)):
-        for unit in units_of:
-            if not chosen[unit] and (used + sizes[unit] <= most or not chosen.any()):
-                chosen[unit] = True
-                used += sizes[unit]
-    return chosen
+    for number, unit in enumerate([*wanted, *small]):
+        room = tokens * (least if number < len(wanted) else 1)
+        if not chosen[unit] and (used + sizes[unit] <= room or not chosen.any()):
+            chosen[unit] = True
+            used += sizes[unit]
+    return np.flatnonzero(chosen[units])
 
 
 def kinds_of(rollouts: Rollouts) -> dict[str, Flags]:
@@ -100,20 +104,17 @@ def kinds_of(rollouts: Rollouts) -> dict[str, Flags]:
     counts, policy = np.bincount(groups), rollouts.policy_lengths
     low, high = keyed_extremes(reward, groups, len(counts))
     single = counts[groups] == 1
-    return {
+    kept = segment_counts(rollouts.kept, rollouts.offsets)
+    kinds = {
         "groups of one": single,
         "groups of equal rewards": (low == high)[groups] & ~single,
         "responses with observation tokens": (policy < rollouts.lengths) & (policy > 0),
         "responses without policy tokens": policy == 0,
+        "longest responses": rollouts.lengths == rollouts.lengths.max(initial=0),
+        "dropped responses": (kept == 0) & (rollouts.lengths > 0),
     }
-
-
-def _rare(rollouts: Rollouts) -> Iterable[tuple[str, Flags]]:
-    """Yield more kinds of rows that a sample has, [N] each."""
-    yield "longest responses", rollouts.lengths == rollouts.lengths.max(initial=0)
-    kept = segment_counts(rollouts.kept, rollouts.offsets)
-    yield "dropped responses", (kept == 0) & (rollouts.lengths > 0)
     for role in ("truncated", "domain"):
         codes = rollouts.codes(role)
-        for code in range(min(_KINDS, int(codes.max(initial=0)) + 1)):
-            yield f"{role} {code}", codes == code
+        several = range(min(_KINDS, int(codes.max(initial=0)) + 1))
+        kinds |= {f"{role} {code}": codes == code for code in several}
+    return kinds

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.analysis.replay.candidates import bases, flat, nested, presets_of, value_of, values_read
-from rlpost.analysis.replay.sample import sampled
+from rlpost.analysis.replay.sample import LARGEST, PROMPT_GROUPS, sampled
 from rlpost.analysis.replay.trials import Trial, Trials
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
@@ -176,7 +176,14 @@ def search(
     started = time.perf_counter()
     reports = reporter or SilentReporter()
     reports.start("search", None)
-    trials = _Search(sampled(rollouts), tolerance, flat(given or {}), reports, metadata, framework)
+    sample = sampled(rollouts)
+    if sample.scope == PROMPT_GROUPS and sample.around is None:
+        rollouts.warnings.append(
+            f"every step has more tokens than --sample, or than {LARGEST:,}: the search computed "
+            "recipes on prompt groups alone, so one with statistics of a batch, such as whitening, "
+            "is not found; --preset and --estimator compare it"
+        )
+    trials = _Search(sample, tolerance, flat(given or {}), reports, metadata, framework)
     best = trials.best()
     facts = trials.facts(best, time.perf_counter() - started)
     return NearestRecipe(best.candidate.recipe, best.candidate.named, facts)

@@ -5,10 +5,12 @@ import pyarrow as pa
 from replay_trainer import rollouts
 
 import rlpost
+from rlpost.analysis.replay import search as search_module
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.rollouts import RolloutReader, Rollouts
 from rlpost.analysis.replay.sample import sampled
+from rlpost.analysis.replay.search import search
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.needs import coupling_of
 
@@ -61,9 +63,11 @@ def test_sample_has_rows_of_every_kind():
     assert sample.lengths.max() == sample.steps.lengths.max()
 
 
-def test_part_of_a_step_has_a_warning():
+def test_part_of_a_step_has_a_warning(monkeypatch):
     table = rlpost.enrich(rollouts(5, steps=1), rlpost.preset("verl", estimator="grpo"))[0]
     part = RolloutReader.of(TableSource(table), NamedColumns.of({}), None, TOKENS // 2).rollouts(0)
     assert part.scope == "whole prompt groups"
     assert sampled(part, TOKENS // 4).around is None
+    monkeypatch.setattr(search_module, "sampled", lambda rows: sampled(rows, TOKENS // 4))
+    search(part, tolerance=1e-4, given={"estimator": "grpo"})
     assert "statistics of a batch" in part.warnings[0]
