@@ -2,14 +2,62 @@
 
 from typing import Any
 
-import golden_losses_roll
-import torch
 from golden_loss_runs import LossRun, Metrics, engine_weights
 from golden_runs import pinned_loss, width
 
 from rlpost.kernels.corrections import reduce_responses
 from rlpost.kernels.segments import spread
 from rlpost.losses import DUAL, HIGH, LOW, loss_named
+
+# --- ROLL ---------------------------------------------------------------------------------------
+
+
+def roll(_entry, config, _table) -> list[LossRun]:
+    trained, correction = config["actor_train"], config["train_infer_correction"]
+    kind = {"vanilla": "pg"}.get(trained.get("pg_variant", "ppo"), trained.get("pg_variant", "ppo"))
+    kind = "gspo" if config["importance_sampling"] == "seq" else kind
+    options: dict[str, Any] = {}
+    if "cispo_epsilon_low" in trained:
+        options["pg_clip"] = (trained["cispo_epsilon_low"], trained["cispo_epsilon_high"])
+    if "cispo_use_unified_mask" in trained:
+        options["loss_options"] = {"mask_clipped": trained["cispo_use_unified_mask"]}
+    if kind in ("ppo", "gspo"):
+        options["pg_clip"] = config["pg_clip"]
+        if config["use_pg_clip_range"]:
+            options["pg_clip"] = (config["pg_clip_low"], config["pg_clip_high"])
+        options["dual_clip"] = "twice" if config["dual_clip_loss"] else None
+    options["aggregation"] = config["loss_agg_mode"]
+    options["kl_loss_coef"] = config["kl_loss_coef"] if config["use_kl_loss"] else 0.0
+    weigh = None
+    if isinstance(correction, dict) and correction["enabled"]:
+        weigh = engine_weights(cap=correction["upper_bound"])
+    return [LossRun(pinned_loss("roll", loss=kind, **options), roll_metrics, weigh)]
+
+
+def roll_loss(came, how: str) -> float:
+    """The loss; token-mean adds up all cells, observations too, over the policy tokens.
+
+    Advantages of observations are 0, so that only kimi15 has something left there: its square.
+    """
+    if how != "token-mean":
+        return came.loss(how, length=width(came.table) + 1)
+    total = came.values.sum()
+    if came.run.options.loss == "kimi15":
+        total += 0.1 / 2 * came.whole.log_ratio[~came.tokens.mask].square().sum()
+    return float(total / came.tokens.mask.sum())
+
+
+def roll_metrics(came) -> Metrics:
+    """Losses by aggregation, and those of its log; shares and ratios there count observations."""
+    log = {name.partition("@")[0]: value for name, value in came.log.items()}
+    by_mode = log.get("total_loss_by_agg_mode", {})
+    ours = {f"loss {how}": (value, roll_loss(came, how)) for how, value in by_mode.items()}
+    plain = {
+        "actor/pg_loss": came.loss(came.usual),
+        "actor/kl_loss": came.loss(came.usual, came.kl),
+    }
+    return ours | {name: (log[name], value) for name, value in plain.items() if name in log}
+
 
 # --- verl ----------------------------------------------------------------------------------------
 
@@ -32,24 +80,14 @@ def verl_metrics(came) -> Metrics:
         f"loss {how}": (value, came.loss(came.usual if fixed else how, length=width(came.table)))
         for how, value in log["pg_loss_by_agg_mode"].items()
     }
-    if "actor/pg_clipfrac" not in log:
-        return found
+    if "actor/pg_clipfrac" not in log or came.run.options.loss == "geo_mean":
+        return found  # verl counts log ratios outside on the side that counts, or not
     log_ratio, clipped = came.tokens.log_ratio, (came.share(LOW, HIGH), came.share(DUAL))
-    if came.run.options.loss == "geo_mean":
-        clipped = geo_mean_shares(came)
-    elif came.run.options.loss != "gspo":
+    if came.run.options.loss != "gspo":
         log_ratio = log_ratio.clamp(-20, 20)
     names = ("actor/pg_clipfrac", "actor/pg_clipfrac_lower")
     found |= {name: (log[name], share) for name, share in zip(names, clipped, strict=True)}
     return found | {"ppo_kl": (log["actor/ppo_kl"], came.mean(-log_ratio))}
-
-
-def geo_mean_shares(came) -> tuple[float, float]:
-    """verl counts log ratios outside by the advantage's sign, on the side that counts or not."""
-    low, high = came.config["clip_ratio_low"], came.config["clip_ratio_high"]
-    outside = (came.tokens.log_ratio < -low) | (came.tokens.log_ratio > high)
-    gain = came.tokens.masked_advantages
-    return came.mean(outside & (gain > 0)), came.mean(outside & (gain < 0))
 
 
 # --- OpenRLHF ------------------------------------------------------------------------------------
@@ -181,24 +219,10 @@ PRIMERL = {"default_loss_fn": "dppo", "ipo_loss_fn": "ipo", "ref_kl_loss_fn": "r
 
 def primerl_metrics(came) -> Metrics:
     log, stop = came.log["metrics_row0"], int(came.tokens.offsets[1])
-    log = {name.removeprefix("ref_kl/"): value for name, value in log.items()}
-    mask, clip = came.tokens.mask[:stop], came.surrogate.clip[:stop]
-    clip, gain = clip[mask], came.tokens.masked_advantages[:stop][mask]
-    distance = (came.tokens.new - came.tokens.infer)[:stop][mask]
-    mismatch = torch.expm1(distance) - distance
-    masked = clip > 0
-    ours = {
-        "masked_mismatch_kl": mismatch[masked].mean(),
-        "unmasked_mismatch_kl": mismatch[~masked].mean(),
-        "is_masked": masked.double().mean(),
-        "is_masked_low": (clip == LOW).double().mean(),
-        "is_masked_high": (clip == HIGH).double().mean(),
-        "masked_advantage_positive": (gain[masked] > 0).double().mean(),
-        "masked_advantage_negative": (gain[masked] < 0).double().mean(),
-        "ref_kl": (came.tokens.ref - came.tokens.new)[:stop][mask].mean(),
-    }
-    # the mean of no token is 0
-    return {name: (value, float(ours[name].nan_to_num(0.0))) for name, value in log.items()}
+    clip = came.surrogate.clip[:stop][came.tokens.mask[:stop]]
+    ours = {"is_masked": clip > 0, "is_masked_low": clip == LOW, "is_masked_high": clip == HIGH}
+    shares = {name: float(x.double().mean().nan_to_num(0.0)) for name, x in ours.items()}
+    return {name: (log[name], share) for name, share in shares.items() if name in log}
 
 
 RULES = {
@@ -208,7 +232,7 @@ RULES = {
     "openinstruct": openinstruct,
     "slime": slime,
     "primerl": primerl,
-    "roll": golden_losses_roll.roll,
+    "roll": roll,
 }
 
 

@@ -1,18 +1,80 @@
-"""The search finds the recipe of files that the frameworks' own code recorded.
-
-`golden_search.py` prints the table of all entries; here is an entry of every framework.
-"""
+"""The search finds the recipe of files that the frameworks' own code recorded."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from golden_search import entries, recorded, searched, verdict
+from golden_cases import CASES
+from golden_rules import runs_of
+from golden_runs import Run
+from test_golden import defect_of
 
 from rlpost import Recipe, enrich
+from rlpost.analysis.replay.candidates import base_recipe
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.rollouts import RolloutReader
 from rlpost.analysis.replay.search import search
+from rlpost.analysis.replay.stages import STAGES
 from rlpost.io.parquet.source import TableSource
+from rlpost.recipe.presets import PRESETS
+
+FRAMEWORKS = {name.replace("-", ""): name for name in PRESETS}
+FRAMEWORKS["nemo"] = "nemo-rl"
+
+
+def entries():
+    """Entries with advantages, and the run that gives their numbers."""
+    for entry in CASES.entries:
+        if not entry["expected"] or defect_of(entry):
+            continue
+        runs = runs_of(entry, CASES.table(entry["input"]))
+        for run in runs if isinstance(runs, list) else []:
+            if isinstance(run, Run) and "advantages" in run.columns.values():
+                yield entry, run
+
+
+def recorded(entry, run) -> pa.Table:
+    """The input with the framework's numbers as recorded columns."""
+    table, expected = run.prepare(CASES.table(entry["input"])), CASES.expected(entry)
+    drop = [name for name in table.column_names if name in STAGES]
+    table = table.drop_columns(drop)
+    for name, stage in run.columns.items():
+        if name not in expected or stage in table.column_names:
+            continue
+        column = expected[name]
+        if column.level == "tokens":
+            array = pa.array(column.rows, pa.list_(pa.float32()))
+        else:
+            flat = np.array([np.nan if row is None else row[0] for row in column.rows])
+            array = pa.array(flat, pa.float32(), from_pandas=True)
+        table = table.append_column(stage, array)
+    return table
+
+
+def read(table):
+    return RolloutReader.of(TableSource(table), NamedColumns.of({}), None, 4_000_000).rollouts(0)
+
+
+def searched(entry, run, **options):
+    return search(read(recorded(entry, run)), tolerance=1e-4, **options)
+
+
+def verdict(entry, run, found) -> str:
+    """right: the framework and its estimator; same: with the same numbers; else other, or wrong."""
+    framework = FRAMEWORKS[entry["peer"]]
+    named = [found.facts["best"], *found.facts["same_numbers"]]
+    if not found.facts["reproduces"]:
+        return "wrong"
+    names = [entry["config"].get(key) for key in ("adv_estimator", "advantage_estimator")]
+    estimators = {run.recipe.estimator, run.recipe.estimator_name, *names}
+
+    def right(which) -> bool:
+        name = base_recipe(which["preset"], which["estimator"]).estimator
+        return which["preset"] == framework and bool({which["estimator"], name} & estimators)
+
+    if right(named[0]):
+        return "right"
+    return "same" if any(map(right, named[1:])) else "other"
+
 
 # The framework's name among the cases, the estimator, a part of the entry's name.
 SHORT = [("trl", "grpo", "adv"), ("primerl", "max_rl", "adv")]
@@ -30,31 +92,31 @@ GOOD = ("right", "same")
 
 def entry_of(peer, estimator, what):
     return next(
-        (entry, one)
-        for entry, one in entries()
+        (entry, run)
+        for entry, run in entries()
         if entry["peer"] == peer
         and what in entry["what"]
-        and estimator in (one.recipe.estimator_name, one.recipe.estimator)
+        and estimator in (run.recipe.estimator_name, run.recipe.estimator)
     )
 
 
 @pytest.mark.parametrize(("peer", "estimator", "what"), CHOSEN)
 def test_the_framework_is_found(peer, estimator, what):
-    entry, one = entry_of(peer, estimator, what)
-    found = searched(entry, one)
-    assert verdict(entry, one, found) in GOOD, found.named
+    entry, run = entry_of(peer, estimator, what)
+    found = searched(entry, run)
+    assert verdict(entry, run, found) in GOOD, found.named
     assert found.facts["share_equal"] == 1.0
     assert Recipe.of(found.recipe.model_dump()) == found.recipe
 
 
 def rollouts_of(recipe: Recipe):
-    """Rollouts with the numbers that a recipe computes for the rows of one of the inputs."""
-    entry, one = entry_of("verl", "gae", "gae_g1.0_l1.0")
-    table = recorded(entry, one).drop_columns(["advantages", "returns", "token_level_rewards"])
+    """Rollouts with the numbers that a recipe computes for the rows of run of the inputs."""
+    entry, run = entry_of("verl", "gae", "gae_g1.0_l1.0")
+    table = recorded(entry, run).drop_columns(["advantages", "returns", "token_level_rewards"])
     written, _ = enrich(table, recipe.model_copy(update={"unit": "row"}))
     for name in ("advantages", "returns"):
         table = table.append_column(name, pa.chunked_array(written[name]))
-    return RolloutReader.of(TableSource(table), NamedColumns.of({}), None, 4_000_000).rollouts(0)
+    return read(table)
 
 
 @pytest.mark.nightly
@@ -79,7 +141,7 @@ def test_fields_that_were_typed_stay(monkeypatch):
 
 @pytest.mark.nightly
 def test_the_most_exact_recipe_comes_first():
-    """All presets' ε are within the tolerance; the recorded one is the nearest."""
+    """All presets' ε are within the tolerance; the recorded run is the nearest."""
     epsilon = 1e-9
     recipe = Recipe(estimator="grpo", numerics={"norm_eps": epsilon, "single": "raw"})
     found = search(rollouts_of(recipe), tolerance=1e-4)

@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 import torch
+
+from rlpost import Options, Recipe, enrich, functional
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,6 +89,30 @@ class PeerRollouts:
     def ragged(self, column: pa.ChunkedArray) -> Tensor:
         """Return a written column of tokens as a padded tensor, [N, T] float64."""
         return PeerRollouts({**self.columns, "written": column.to_pylist()}).padded("written")
+
+    def flat(self, name: str) -> Tensor:
+        """Return a column of tokens as rlpost.functional has it, [T] float64."""
+        return torch.from_numpy(np.concatenate(self.columns[name])).double()
+
+    def enriched(self, *emit: str, **options: Any) -> pa.Table:
+        """Return the rollouts with the columns of a recipe for a framework without a preset.
+
+        Each row is a response of its own, and none has failed, unless options say otherwise.
+        """
+        recipe = Recipe(emit=emit, **{"unit": "row", "failures": "keep", **options})
+        return enrich(self.table(), recipe, Options(device="cpu"))[0]
+
+    def policy_loss(self, **options: Any) -> tuple[Tensor, Tensor]:
+        """Return rlpost's loss of the rollouts as one batch, and its gradient, [N, T]."""
+        new = self.flat("log_probs").requires_grad_()
+        columns = (self.flat(name) for name in ("old_log_probs", "advantages"))
+        mask = torch.from_numpy(np.concatenate(self.columns["response_mask"]))
+        others = {name: self.flat(name) for name in ("infer_log_probs", "ref_log_probs")}
+        offsets = torch.tensor([0, *np.cumsum(self.lengths)])
+        loss = functional.policy_loss(new, *columns, offsets, mask, **others, **options).loss
+        (gradient,) = torch.autograd.grad(loss, new)
+        rows = self.with_(gradient=[*gradient.split(self.lengths)])
+        return loss.detach(), rows.padded("gradient")
 
 
 def _mask(rng: Generator, length: int, *, turns: bool) -> np.ndarray:
@@ -170,3 +199,30 @@ def _rewards(rng: Generator, groups: np.ndarray) -> np.ndarray:
     close = groups == _CLOSE
     rewards[close] = 0.5 + rng.integers(0, 4, close.sum()) * 2.0**-18
     return rewards
+
+
+def mini_batch(seed: int, *, equal: bool = False, **options: Any) -> PeerRollouts:
+    """Return rollouts with observations and advantages: of each token, or equal in a response."""
+    data, rng = rollouts(seed, turns=True, **options), np.random.default_rng(seed)
+    of_responses = rng.normal(size=len(data))
+    sizes = enumerate(data.lengths)
+    return data.with_(
+        advantages=[np.full(n, of_responses[i]) if equal else rng.normal(size=n) for i, n in sizes]
+    )
+
+
+def cases(framework: str, *columns: Any) -> list[Any]:
+    """Return parameters for all combinations; ids begin with the framework, which they need."""
+    missing = pytest.mark.skipif(
+        find_spec(framework) is None, reason=f"`python -m tests.peers {framework}` runs this"
+    )
+    rows = product(*columns)
+    return [pytest.param(*x, id="-".join(map(str, (framework, *x))), marks=missing) for x in rows]
+
+
+def assert_same_loss(found: tuple[Tensor, Tensor], loss: Tensor, log_probs: Tensor) -> None:
+    """Compare a loss and its gradient with those of a framework."""
+    (gradient,) = torch.autograd.grad(loss, log_probs)
+    torch.testing.assert_close(found[0], loss.detach(), rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(found[1], gradient, rtol=1e-5, atol=1e-8)
+    assert gradient.any()

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache, reduce
+from importlib.metadata import version
 from importlib.util import find_spec
 from operator import getitem
 from typing import get_args
@@ -18,6 +19,9 @@ from rlpost.recipe.recipe import load_toml
 
 INSTALLED = [name for name in PEERS if find_spec(peer_of(name).package)]
 pytestmark = pytest.mark.filterwarnings("ignore")
+# No case notices them: TRL has neither rollouts of several rows nor failed responses, and rewards
+# that are equal to rounding are identical, since they are multiples of 1/8.
+UNHELD = {"trl": ("unit", "failures", "numerics.constant"), "verl": ("numerics.constant",)}
 
 
 def parameters(values_of):
@@ -56,7 +60,7 @@ def fields_of(name):
     table = load_toml(presets.file_of(name))
     del table["source"]
     parts = {case.part for case in cases_of(name).values()}
-    return [path for path in leaves(table) if part_of(path) in parts]
+    return [path for path in leaves(table) if part_of(path) in parts and path not in UNHELD[name]]
 
 
 def without(table, path):
@@ -82,7 +86,7 @@ def release_of(name):
 def test_the_preset_is_made_for_the_installed_release_and_covers_it(name, release):
     peer = peer_of(name)
     with quiet():
-        assert peer.version() == release
+        assert version(peer.package) == release
         assert not [*peer.uncovered()]
 
 
@@ -91,17 +95,22 @@ def expected(name, case):
     return cases_of(name)[case].theirs()
 
 
+OTHERS = {"bounds": "ratio", "cov": "2:4", "pg_clip": "0.05:0.1", "prob_mask": 0.05}
+"""Other values of options of losses that are texts."""
+
+
 def other_value(path, value):
     """Another valid value of a field of a policy loss; None for fields of the recipe."""
-    if part_of(path) != "loss":
-        return None
+    name = path.rpartition(".")[2]
+    if part_of(path) != "loss" or name in OTHERS:
+        return OTHERS.get(name)
     if isinstance(value, bool):
         return not value
     if isinstance(value, float):
         return value / 2
-    if value == "never":
+    if value == "never" or name not in LossOptions.model_fields:
         return 0.5
-    choices = get_args(LossOptions.model_fields[path.rpartition(".")[2]].annotation)
+    choices = get_args(LossOptions.model_fields[name].annotation)
     flat = [y for x in choices for y in (get_args(x) or (x,))]
     return next((x for x in flat if isinstance(x, str) and x != value), None)
 

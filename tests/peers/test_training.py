@@ -10,6 +10,7 @@ from unittest import mock
 import polars as pl
 import pytest
 import torch
+from peers.trl_cases import save_model, tokenizer_of
 
 import rlpost
 from rlpost.functional import padded
@@ -39,33 +40,17 @@ def batches(tmp_path_factory):
         )
         for rank in range(PARTS)
     )  # fmt: skip
-    found = [batch for rank in ranks for batch in rank]
-    assert len(found) == PARTS
-    assert found[0]["totals"]["rows"] == 32
-    return found
+    parts = [batch for rank in ranks for batch in rank]
+    assert len(parts) == PARTS
+    assert parts[0]["totals"]["rows"] == 32
+    return parts
 
 
 def trainer_of(folder, batches, loss_type):
-    """TRL's trainer with a Qwen2 of two small layers, which accumulates gradients."""
-    trl, transformers, datasets, tokenizers = map(
-        import_module, ("trl", "transformers", "datasets", "tokenizers")
-    )
+    """TRL's trainer with a tiny Qwen2, which accumulates gradients."""
+    trl, datasets = import_module("trl"), import_module("datasets")
     words = 1 + max(int(batch["input_ids"].max()) for batch in batches)
-    torch.manual_seed(0)
-    config = transformers.Qwen2Config(
-        vocab_size=words, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512,
-        eos_token_id=1, pad_token_id=0, bos_token_id=None,
-    )  # fmt: skip
-    transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
-    vocabulary, pad, eos = {f"w{i}": i for i in range(words)}, "w0", "w1"
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizers.Tokenizer(
-            tokenizers.models.WordLevel(vocabulary, unk_token=pad)
-        ),
-        eos_token=eos,
-        pad_token=pad,
-    )
+    save_model(str(folder), words)
     settings = trl.GRPOConfig(
         output_dir=str(folder), loss_type=loss_type, use_cpu=True, bf16=False, report_to="none",
         num_generations=2, per_device_train_batch_size=16, gradient_accumulation_steps=PARTS,
@@ -75,8 +60,8 @@ def trainer_of(folder, batches, loss_type):
         model=str(folder),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         args=settings,
-        processing_class=tokenizer,
-        train_dataset=datasets.Dataset.from_dict({"prompt": ["w2"]}),
+        processing_class=tokenizer_of(words),
+        train_dataset=datasets.Dataset.from_dict({"prompt": ["w0"]}),
     )
     trainer.current_gradient_accumulation_steps = PARTS
     return trainer

@@ -137,23 +137,28 @@ class TrlStep:
 def _folder() -> tempfile.TemporaryDirectory[str]:
     """Save a tiny Qwen2 with random weights: the reference model is loaded by name."""
     folder = tempfile.TemporaryDirectory(prefix="rlpost-trl-")
+    save_model(folder.name, _WORDS + 2)
+    return folder
+
+
+def save_model(folder: str, words: int) -> None:
+    """Save a Qwen2 of some thousand weights with so many words."""
     transformers = import_module("transformers")
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
     config = transformers.Qwen2Config(
-        vocab_size=_WORDS + 2, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=64,
+        vocab_size=words, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512,
         eos_token_id=1, pad_token_id=0, bos_token_id=None,
     )  # fmt: skip
-    transformers.Qwen2ForCausalLM(config).save_pretrained(folder.name)
-    return folder
+    transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
 
 
-def _tokenizer() -> Any:
-    """Return a tokenizer of the words w0, w1, ..."""
+def tokenizer_of(words: int) -> Any:
+    """Return a tokenizer of so many words: <pad>, <eos>, w0, w1, ..."""
     transformers, tokenizers = import_module("transformers"), import_module("tokenizers")
-    words = {_PAD: 0, _EOS: 1} | {f"w{i}": i + 2 for i in range(_WORDS)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token=_PAD))
+    names = {_PAD: 0, _EOS: 1} | {f"w{i}": i + 2 for i in range(words - 2)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(names, unk_token=_PAD))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=_EOS, pad_token=_PAD
@@ -185,9 +190,9 @@ def _recording(base: type) -> type:
             return batch
 
         def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> Any:
-            found = super()._get_per_token_logps_and_entropies(*args, **options)
-            self.log_probs.append(found[0].detach())
-            return found
+            both = super()._get_per_token_logps_and_entropies(*args, **options)
+            self.log_probs.append(both[0].detach())
+            return both
 
         def _compute_loss(self, model: Any, inputs: Json) -> Any:
             loss = super()._compute_loss(model, inputs)
@@ -257,7 +262,7 @@ def _step(
         model=_folder().name,
         reward_funcs=[function(index) for index in range(functions)],
         args=getattr(trl, f"{kind}Config")(**settings),
-        processing_class=_tokenizer(),
+        processing_class=tokenizer_of(_WORDS + 2),
         train_dataset=datasets.Dataset.from_dict({"prompt": [f"w{i}" for i in range(PROMPTS)]}),
     )
     transformers = import_module("transformers")

@@ -120,11 +120,11 @@ LEFT_OUT = {"bypass_mode": "is held by the cases of the named corrections"}
 _OWN_AGGREGATION = ("sapo", "geo_mean")
 _OF_POLICY_LOSS = ("clip_cov", "kl_cov", "ppo_kl_coef", "dro_beta", "rollout_correction")
 _COUNTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "vanilla": (("low", "high"), ("dual",)),
-    "gspo": (("low", "high"), ()),
-    "cispo": (("low", "high"), ()),
-    "dppo_tv": (("low", "high"), ("dual",)),
-    "dppo_kl": (("low", "high"), ("dual",)),
+    "vanilla": (("clipped_low", "clipped_high"), ("clipped_dual",)),
+    "gspo": (("clipped_low", "clipped_high"), ()),
+    "cispo": (("clipped_low", "clipped_high"), ()),
+    "dppo_tv": (("clipped_low", "clipped_high"), ("clipped_dual",)),
+    "dppo_kl": (("clipped_low", "clipped_high"), ("clipped_dual",)),
     "clip_cov": (("selected",), ()),
 }
 """The clip states that verl's pg_clipfrac and pg_clipfrac_lower count."""
@@ -158,7 +158,7 @@ def ours(data: PeerRollouts, loss: str, options: Json) -> Numbers:
         numbers["ppo_kl"] = -means["log_ratio"]
     metrics = ("pg_clipfrac", "pg_clipfrac_lower")
     for name, states in zip(metrics, _COUNTED.get(loss, ()), strict=False):
-        numbers[name] = sum(means[f"clipped_{state}"] for state in states)
+        numbers[name] = sum(means[state] for state in states)
     gradient = {"gradient": differentiated(data, chosen)[1]}
     return gradient | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
 
