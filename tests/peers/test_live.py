@@ -95,7 +95,13 @@ def expected(name, case):
     return cases_of(name)[case].theirs()
 
 
-OTHERS = {"bounds": "ratio", "cov": "2:4", "pg_clip": "0.05:0.1", "prob_mask": 0.05}
+OTHERS = {
+    "kl_loss_clamp": "k3:0.05",
+    "bounds": "ratio",
+    "cov": "2:4",
+    "pg_clip": "0.05:0.1",
+    "prob_mask": 0.05,
+}
 """Other values of options of losses that are texts."""
 
 
