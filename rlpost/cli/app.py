@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 
 from rlpost._version import __version__
 from rlpost.cli.errors import expected, print_error
-from rlpost.cli.help_screen import NAMES, Group, HelpAll, show_program_help
+from rlpost.cli.help_screen import ALL, OPTIONS, SETTINGS, Group, HelpAll, help_width, styled
 from rlpost.cli.shells import REQUEST, completion
 from rlpost.display.controls import ascii_signs
 from rlpost.errors import UsageError
@@ -109,17 +109,42 @@ class Commands(Group):
         self._listing = True
         return super().shell_complete(ctx, incomplete)
 
-    def print_help(self, ctx: Any, *, whole: bool) -> None:
-        """Print the help: what the commands do, and with `whole` also the options."""
-        del ctx
-        show_program_help(self, GROUPS, EXAMPLES, whole=whole)
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write what the commands do, by group; with --help-all each one, and the options."""
+        whole = ALL in ctx.meta
+        parameters: list[Any] = [*self.params]
+        formatter.width = help_width()
+        about = self.help or ""
+        formatter.write_text(f"{styled('rlpost', bold=True)} · {about[:1].lower()}{about[1:]}")
+        formatter.write_usage("rlpost", "COMMAND [OPTIONS]")
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_dl(EXAMPLES.items(), col_max=40)
+        formatter.write_paragraph()
+        rows: list[tuple[str, str]] = []
+        for heading, group in GROUPS.items():
+            if heading == "About" and not whole:
+                group = {", ".join(group): ""}  # noqa: PLW2901
+            heads = [styled(f"{heading:9}", bold=True), *[" " * 9] * len(group)]
+            rows += [
+                (f"{head}{styled(f'{name:12}', fg='cyan')}", text)
+                for head, (name, text) in zip(heads, group.items(), strict=False)
+            ]
+        formatter.write_dl(rows, col_max=21, col_spacing=0)
+        formatter.write_paragraph()
+        if whole:
+            with formatter.section(OPTIONS):
+                formatter.write_dl([(x.opts[0], x.help) for x in parameters])
+        else:
+            ways = "options: rlpost COMMAND --help · manual: rlpost help · more: rlpost"
+            formatter.write_text(f"{ways} {ALL}")
 
 
 app = typer.Typer(
     cls=Commands,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": NAMES},
+    context_settings=SETTINGS,
 )
 
 
@@ -140,7 +165,7 @@ def rlpost(
     """From rollouts of RL to advantages: Parquet in, Parquet out."""
     del version, help_all  # eager: they end the program
     if context.invoked_subcommand is None:
-        show_program_help(context.command, GROUPS, EXAMPLES, whole=False)
+        typer.echo(context.get_help())
 
 
 def main(started: float | None = None) -> None:

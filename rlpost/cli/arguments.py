@@ -114,7 +114,7 @@ class Settings:
         """The fields of the recipe that options set, without preset and recipe file."""
         values = self._set(Recipe)
         for name, value in values.items():
-            if name in TABLES:
+            if name in TABLES and not isinstance(value, dict):
                 values[name] = name_values(value, flag_of(name))
         return merged(values, self._assigned)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import os
 import shutil
 import sys
-import textwrap
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -16,16 +15,13 @@ from rlpost.display.text import counted
 from rlpost.errors import UsageError, no_such
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    Row = tuple[str, str]
+    from collections.abc import Callable, Iterator
 
 WIDEST = 100
-LABELS = range(16, 31)
-"""Possible widths of the first column; a longer label has its description on the next line."""
-_INDENT = 2  # of the rows of a panel
 NAMES = ["-h", "--help"]
 ALL = "--help-all"
+SETTINGS: dict[str, Any] = {"help_option_names": NAMES}
+"""Of the context of every command."""
 
 # The panels, in the order of the help.
 PANELS = (
@@ -42,11 +38,13 @@ PANELS = (
     EXECUTION := "Execution",
     RAY := "Ray",
     OPTIONS := "Options",
-    COMMANDS := "Commands",
 )
-
-
-OF_RECIPE = (REWARDS, KL, MASKS, ADVANTAGES, CORRECTION)
+_SHORT = dict.fromkeys((REWARDS, KL, MASKS, ADVANTAGES), "Rewards, KL, masks, advantages")
+"""The panels that the short help of a command with --help-all has as one."""
+_MORE = (
+    "Flags have a `--no-` form. Environment variables set options, too: RLPOST_KL_COEF=0.1 is "
+    "--kl-coef 0.1."
+)
 
 
 class Panel(str):
@@ -72,14 +70,39 @@ class Command(TyperCommand):
         return ["[OPTIONS]", *(_in_usage(parameter) for parameter in arguments)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the short help; the whole one if the command has no `--help-all`; raises Exit."""
-        del formatter
-        self.print_help(ctx, whole=not any(ALL in parameter.opts for parameter in self.params))
-        raise typer.Exit  # the option parser would print an empty line
+        """Write the help: the common options, or all."""
+        write_help(self, ctx, formatter)
 
-    def print_help(self, ctx: Any, *, whole: bool) -> None:
-        """Print the help, with all options or with the common ones."""
-        show_help(self, ctx, whole=whole)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options by panel."""
+        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in PANELS}
+        whole = ALL in ctx.meta or not self._is_long()
+        parameters: list[Any] = self.get_params(ctx)
+        for parameter in parameters:
+            panel = getattr(parameter, "rich_help_panel", None) or EXECUTION
+            if isinstance(parameter, TyperArgument):
+                rows[ARGUMENTS].append((str(parameter.metavar), parameter.help or ""))
+            elif whole or getattr(panel, "common", True):
+                rows[panel].append((_label(parameter), parameter.help or ""))
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for title, lines in rows.items():
+            panels.setdefault(title if whole else _SHORT.get(title, title), []).extend(lines)
+        for title, lines in panels.items():
+            if lines:
+                with formatter.section(styled(title, bold=True)):
+                    formatter.write_dl(lines, col_max=24)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write examples, and how to list or set other options."""
+        super().format_epilog(ctx, formatter)
+        if self._is_long():
+            count = sum(isinstance(parameter, TyperOption) for parameter in self.params)
+            short = f"These are the common options; {ALL} prints all {count}."
+            formatter.write_paragraph()
+            formatter.write_text(_MORE if ALL in ctx.meta else short)
+
+    def _is_long(self) -> bool:
+        return any(ALL in parameter.opts for parameter in self.params)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; errors begin with the variable that set a wrong value."""
@@ -98,6 +121,20 @@ class Command(TyperCommand):
             count = counted(len(rest), "argument")
             raise UsageError(f"{' '.join(rest)}: {count} too many", tip=usage_of(ctx))
         return rest
+
+
+def write_help(target: Any, context: Any, formatter: Any) -> None:
+    """Write the parts of a help as plain text, for which typer needs no rich."""
+    formatter.width = help_width()
+    target.format_usage(context, formatter)
+    target.format_help_text(context, formatter)
+    target.format_options(context, formatter)
+    target.format_epilog(context, formatter)
+
+
+def help_width() -> int:
+    """Return the columns of a help text."""
+    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
 
 
 @contextmanager
@@ -129,20 +166,17 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help; raises Exit."""
-        del formatter
-        self.print_help(ctx, whole=False)
-        raise typer.Exit
-
-    def print_help(self, ctx: Any, *, whole: bool) -> None:
-        """Print the help; the short one is the whole."""
-        show_help(self, ctx, whole=True, long=whole)
+        """Write the help, which lists the commands."""
+        write_help(self, ctx, formatter)
 
 
 def _show_all(context: typer.Context, requested: bool) -> None:  # noqa: FBT001 - typer's way
+    """Print the help with all options, through a pager if it is longer than the terminal."""
     if requested:
-        command: Any = context.command
-        command.print_help(context, whole=True)
+        from rlpost.display.pager import show_text  # noqa: PLC0415 - only help needs it
+
+        context.meta[ALL] = True
+        show_text(context.get_help() + "\n")
         raise typer.Exit
 
 
@@ -162,16 +196,16 @@ HelpAll = Annotated[
 def command(
     app: typer.Typer, *, name: str | None = None, epilog: str | None = None, **settings: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that makes a function a command of the app.
+    r"""Return a decorator that makes a function a command of the app.
 
     Args:
         app: which it is added to.
         name: None: that of the function.
-        epilog: the end of its help, mostly examples.
+        epilog: the end of its help, mostly examples; its lines stay as they are.
         settings: of its context.
     """
-    settings = {"help_option_names": NAMES, **settings}
-    return app.command(name, cls=Command, epilog=epilog, context_settings=settings)
+    return app.command(name, cls=Command, epilog=epilog and f"\b\n{epilog}",
+                       context_settings={**SETTINGS, **settings})  # fmt: skip
 
 
 def argument(metavar: str, text: str, complete: Callable[..., Any] | None = None) -> Any:
@@ -185,148 +219,16 @@ def argument(metavar: str, text: str, complete: Callable[..., Any] | None = None
     return typer.Argument(metavar=metavar, help=text, autocompletion=complete, show_default=False)
 
 
-def show_help(target: Any, context: Any, *, whole: bool, long: bool = True) -> None:
-    """Print the help of a command or group on stdout.
-
-    Args:
-        target: the command.
-        context: its context.
-        whole: with all options; else with the common ones.
-        long: all options may be long: through a pager.
-    """
-    from rich.text import Text  # noqa: PLC0415 - only help needs it
-
-    from rlpost.display.console import console  # noqa: PLC0415
-    from rlpost.display.pager import paged  # noqa: PLC0415
-
-    out = console(sys.stdout)
-    width = help_width()
-    with paged(out, only_if=whole and long):
-        out.print(Text(f"Usage: {target.get_usage(context).removeprefix('Usage: ')}", "bold"))
-        for paragraph in (target.help or "").split("\n\n"):
-            out.print(Text("\n" + textwrap.fill(" ".join(paragraph.split()), width)))
-        panels = _panels(target, context, whole=whole)
-        column = _shortest(panels, width - _INDENT)
-        for title, rows in panels.items():
-            out.print(Text(f"\n{title}", "bold"))
-            beside = column if title != COMMANDS else max(len(name) for name, _ in rows) + 2
-            for row in rows:
-                out.print(_row(*row, beside, width - _INDENT))
-        end = [*_end(target, whole=whole)]
-        for line in ["", *end] if end else []:
-            out.print(Text(textwrap.fill(line, width) if line[:1] != " " else line))
-
-
-def show_program_help(
-    target: Any,
-    groups: Mapping[str, Mapping[str, str]],
-    examples: Mapping[str, str],
-    *,
-    whole: bool,
-) -> None:
-    """Print the help of the program on stdout: the job, and the commands in groups.
-
-    Args:
-        target: the program.
-        groups: descriptions by command, by group.
-        examples: what command lines do.
-        whole: with the commands of the last group, a line each, and the options.
-    """
-    from rich.text import Text  # noqa: PLC0415 - only help needs it
-
-    from rlpost.display.console import console  # noqa: PLC0415
-    from rlpost.display.pager import paged  # noqa: PLC0415
-
-    out = console(sys.stdout)
-    width = help_width()
-    heads = max(map(len, groups)) + 2
-    names = max(len(name) for group in groups.values() for name in group) + 2
-    *_, last = groups
-    with paged(out, only_if=whole):
-        about = f"{target.help[:1].lower()}{target.help[1:]}"
-        out.print(Text.assemble(("rlpost", "bold"), f" · {about}"))
-        out.print(Text("Usage: rlpost COMMAND [OPTIONS]\n", "bold"))
-        longest = max(map(len, examples)) + 2
-        for line, about in examples.items():
-            out.print(Text.assemble(f"  {line.ljust(longest)}", (about, "dim")))
-        out.print(Text(""))
-        for title, group in groups.items():
-            if title == last and not whole:
-                listed = textwrap.wrap(", ".join(group), width - heads)
-                text = f"\n{' ' * heads}".join(listed)
-                out.print(Text.assemble((title.ljust(heads), "bold"), (text, "cyan")))
-                continue
-            for i, (name, about) in enumerate(group.items()):
-                row = _row(name, about, names, width - heads).plain[_INDENT:]
-                head = ("" if i else title).ljust(heads)
-                out.print(Text.assemble((head, "bold"), (row[:names], "cyan"), row[names:]))
-        out.print(Text(""))
-        if whole:
-            rows = _panels(target, None, whole=True)[OPTIONS]
-            out.print(Text(OPTIONS, "bold"))
-            for row in rows:
-                out.print(_row(*row, max(len(label) for label, _ in rows) + 2, width - _INDENT))
-        else:
-            ways = "options: rlpost COMMAND --help · manual: rlpost help · more: rlpost"
-            out.print(Text(f"{ways} {ALL}", "dim"))
-
-
-def help_width() -> int:
-    """Return the columns of a help text."""
-    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
-
-
-def _panels(target: Any, context: Any, *, whole: bool) -> dict[str, list[Row]]:
-    """Return the rows of each panel by its title: arguments, options, commands."""
-    rows: dict[str, list[Row]] = {title: [] for title in PANELS}
-    for parameter in target.params:
-        if isinstance(parameter, TyperArgument):
-            rows[ARGUMENTS].append((str(parameter.metavar or parameter.name), parameter.help or ""))
-    for parameter in target.params:
-        if (
-            isinstance(parameter, TyperOption)
-            and not parameter.hidden
-            and (whole or _is_common(parameter))
-        ):
-            rows[parameter.rich_help_panel or OPTIONS].append((_label(parameter), about(parameter)))
-    last = next((title for title in (EXECUTION, IN_OUT) if rows[title]), OPTIONS)
-    rows[last].append((", ".join(NAMES), "Print this help."))
-    if isinstance(target, TyperGroup) and context is not None:
-        for name in target.list_commands(context):
-            inner = target.get_command(context, name)
-            if inner is not None:
-                rows[COMMANDS].append((name, (inner.help or "").partition("\n\n")[0]))
-    panels = {title: lines for title, lines in rows.items() if lines}
-    return panels if whole else _joined(panels)
-
-
-def _joined(panels: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """Return the panels with those of few options of the recipe as one, under all their titles."""
-    short = [title for title in OF_RECIPE if len(panels.get(title, ())) in (1, 2)]
-    joined: dict[str, list[Row]] = {}
-    for title, rows in panels.items():
-        heading = _title_of(short) if title in short else title
-        joined.setdefault(heading, []).extend(rows)
-    return joined
-
-
-def _title_of(titles: Sequence[str]) -> str:
-    """Return one title for several panels: `Rewards, KL, response masks`."""
-    first, *others = titles
-    return ", ".join([first, *(other if other.isupper() else other.lower() for other in others)])
-
-
-def _is_common(option: TyperOption) -> bool:
-    panel = option.rich_help_panel
-    return not isinstance(panel, Panel) or panel.common
+def styled(text: str, **style: Any) -> str:
+    """Return a text in a style on a terminal that shows colours."""
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return text if plain or not sys.stdout.isatty() else typer.style(text, **style)
 
 
 def _label(option: TyperOption) -> str:
     """Return the names of an option, the short one first, and its value."""
-    names = ", ".join(sorted(option.opts, key=len))
-    if option.is_flag:
-        return names
-    return f"{names} {value_of(option)}"
+    names = styled(", ".join(sorted(option.opts, key=len)), fg="cyan")
+    return names if option.is_flag else f"{names} {value_of(option)}"
 
 
 def value_of(option: Any) -> str:
@@ -334,75 +236,12 @@ def value_of(option: Any) -> str:
     return str(option.metavar or option.display_type(None).strip("<>"))
 
 
-def about(option: Any) -> str:
-    """Return the help of an option with its default."""
-    text = option.help or ""
-    if option.required:
-        return f"{text.removesuffix('.')} (required)."
-    default = getattr(option.default, "value", option.default)
-    if default in (None, False, "", (), []) or "(default" in text:
-        return text
-    shown = f"{default:g}" if isinstance(default, float) else default
-    return f"{text.removesuffix('.')} (default: {shown})."
-
-
-def _shortest(panels: dict[str, list[Row]], width: int) -> int:
-    """Return the column of the descriptions with which the panels have the fewest lines."""
-    rows = [row for title, rows in panels.items() if title != COMMANDS for row in rows]
-    longest = max(len(label) for label, _ in rows)
-
-    def lines(column: int) -> int:
-        return sum(str(_row(*row, column, width)).count("\n") for row in rows)
-
-    return min((min(label, longest) + 2 for label in LABELS), key=lines)
-
-
-def _row(label: str, description: str, column: int, width: int) -> Any:
-    """Return a row of a panel: the label, and the wrapped description from that column on."""
-    from rich.text import Text  # noqa: PLC0415
-
-    margin = " " * _INDENT
-    below = f"\n{margin}{' ' * column}"
-    between = below if len(label) > column - 2 else " " * (column - len(label))
-    lines = below.join(textwrap.wrap(description, width - column))
-    names = re.match(r"(-\S+, )*-\S+", label)
-    flags = label if names is None or label[:1] != "-" else names[0]
-    return Text.assemble(margin, (flags, "cyan"), label[len(flags) :], between, lines)
-
-
-def _end(target: Any, *, whole: bool) -> Iterable[str]:
-    """Return the lines below the panels: examples, and how to set or list other options."""
-    yield from (line for line in (target.epilog or "").split("\n") if line.strip())
-    options = [
-        parameter
-        for parameter in target.params
-        if isinstance(parameter, TyperOption) and not parameter.hidden
-    ]
-    if not any(ALL in parameter.opts for parameter in options):
-        return
-    yield ""
-    if whole:
-        yield (
-            "Flags of a recipe have a `--no-` form. Environment variables set options, too: "
-            "RLPOST_KL_COEF=0.1 is --kl-coef 0.1."
-        )
-    else:
-        yield f"These are the common options; {ALL} prints all {len(options)}."
-
-
 def usage_of(context: Any) -> str:
-    """Return the command line that a command needs: its arguments and required options."""
-    needed = [
-        parameter
-        for parameter in context.command.params
-        if isinstance(parameter, TyperOption) and parameter.required
-    ]
+    """Return the command line that a command needs: its arguments."""
+    parameters = context.command.params
     words = [
-        _in_usage(parameter)
-        for parameter in context.command.params
-        if isinstance(parameter, TyperArgument)
+        _in_usage(parameter) for parameter in parameters if isinstance(parameter, TyperArgument)
     ]
-    words += [f"{max(parameter.opts, key=len)} {value_of(parameter)}" for parameter in needed]
     return " ".join([context.command_path, *words])
 
 

@@ -1,18 +1,23 @@
-"""Command-line options, each declared once; the types, texts and defaults are those of fields."""
+"""Command-line options, whose names, types, texts and defaults are those of fields and functions.
+
+`options_of` adds to a command the keyword-only parameters of a function of `rlpost`, fields of
+`Options`, and those of a recipe. Only what is part of no number and no function is declared here.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
 import types
-from functools import partial, wraps
+from collections.abc import Mapping, Sequence
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
 from rlpost.cli import completion
-from rlpost.cli.arguments import Settings
+from rlpost.cli.arguments import Settings, components_of, name_values
 from rlpost.cli.environment import unknown_variables, variable_behind
 from rlpost.cli.errors import print_warning
 from rlpost.cli.help_screen import (
@@ -23,23 +28,26 @@ from rlpost.cli.help_screen import (
     IN_OUT,
     KL,
     MASKS,
+    RAY,
     REWARDS,
     HelpAll,
     Panel,
 )
 from rlpost.cli.output import silence_warnings
 from rlpost.errors import UsageError
-from rlpost.recipe.base import InHelp, choices_in
+from rlpost.pipeline.options import Options
+from rlpost.recipe import functions as recipe_functions
+from rlpost.recipe.base import InHelp, choices_in, wrong_value
 from rlpost.recipe.flags import OF_RUNS, field_of, flag_of, variable_of
 from rlpost.recipe.loss import LossOptions, word
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from rlpost.cli.completion import Completer
     from rlpost.recipe.base import OptionModel
-
+    from rlpost.recipe.functions import Option
 
 COMPLETERS: dict[str, Completer] = {
     "estimator": completion.estimators,
@@ -48,6 +56,7 @@ COMPLETERS: dict[str, Completer] = {
     "options": completion.options,
     "reward_components": completion.column_list,
     "columns": completion.roles,
+    "columns_map": completion.roles,
     "emit": completion.emitted,
     "loss": completion.losses,
     "aggregation": completion.aggregations,
@@ -57,7 +66,7 @@ COMPLETERS: dict[str, Completer] = {
     "correction": completion.corrections,
     "set": completion.fields,
     "column": completion.column,
-    "from": completion.formats,
+    "source": completion.formats,
     "to": completion.targets,
     "about": completion.topics,
     "ignore": completion.checks,
@@ -69,7 +78,27 @@ WIDEST_CHOICES = 60
 """Characters of the words that help shows as the value of an option."""
 RUN = ("preset", "config", "correction", *OF_RUNS)
 """Options that environment variables set, beside those of the recipe and the loss."""
-_METAVARS = {dict: "NAME=VALUE", tuple: "A,B,...", bool: "", int: "INT", float: "FLOAT"}
+FLAGS = {
+    "columns_map": "--map", "source": "--from", "sample_tokens": "--sample", "count": "--count -n",
+}  # fmt: skip
+"""Options that are not called like the parameter of the function."""
+COMPONENTS = ("reward_components", "component_weights")
+RARE = {
+    *("source", "rows", "group_size", "state", "chunk_tokens", "workers", "max_memory", "engine"),
+    *("ray_address", "log_map"),
+}
+"""Options of functions and runs that the short help has not."""
+_PANELS = {
+    **dict.fromkeys(
+        ("skip_existing", "device", "chunk_tokens", "workers", "max_memory"), EXECUTION
+    ),
+    **dict.fromkeys(("engine", "ray_address"), RAY),
+    **dict.fromkeys(("estimator", "tokenizer"), ESTIMATOR),
+    "state": REWARDS,
+}
+_METAVARS = {
+    dict: "NAME=VALUE", tuple: "A,B,...", bool: "", int: "INT", float: "FLOAT", Path: "PATH",
+}  # fmt: skip
 
 
 def option(
@@ -82,12 +111,12 @@ def option(
     variable: bool = False,
     **others: Any,
 ) -> Any:
-    """Return the declaration of an option that is no field of a recipe.
+    """Return the declaration of an option that is no field and no parameter of a function.
 
     Args:
         flags: as typed, with blanks between them, the long one first.
         metavar: the value as help shows it; empty for flags and choices.
-        text: what it does, for help, without its default.
+        text: what it does, for help, with its default.
         panel: the heading of its group.
         common: the short help lists it.
         variable: an RLPOST_* variable sets it, too.
@@ -95,61 +124,104 @@ def option(
     """
     names = flags.split()
     field = field_of(names[0])
+    return _declaration(
+        names, metavar, text, Panel(panel, common=common), variable_of(field) if variable else None,
+        COMPLETERS.get(field), **others,
+    )  # fmt: skip
+
+
+def _declaration(
+    flags: Sequence[str], metavar: str, text: str, panel: Panel, variable: str | None,
+    completer: Completer | None, **others: Any,
+) -> Any:  # fmt: skip
     return typer.Option(
-        *names,
+        *flags,
         help=text,
-        rich_help_panel=Panel(panel, common=common),
+        rich_help_panel=panel,
         metavar=metavar or None,
-        envvar=variable_of(field) if variable else None,
+        envvar=variable,
         show_envvar=False,
-        autocompletion=COMPLETERS.get(field) or completion.choices_of(metavar),
+        show_default=False,
+        autocompletion=completer or completion.choices_of(metavar),
         **others,
     )
 
 
-def field_option(
-    model: type[OptionModel], name: str, panel: str = IN_OUT, *, common: bool = True
-) -> Any:
-    """Return the declaration of an option for a field; the model parses its value."""
-    kinds = _kinds_of(model, name)
-    flag, metavar = flag_of(name), _metavar(kinds)
-    return typer.Option(
-        f"{flag}/--no-{flag[2:]}" if _typer_kind(kinds) is bool else flag,
-        help=_help(model, name),
-        rich_help_panel=Panel(panel, common=common),
-        envvar=variable_of(name),
-        show_envvar=False,
-        show_default=False,
-        metavar=metavar,
-        autocompletion=COMPLETERS.get(name) or completion.choices_of(metavar),
-    )
+def _parameter(
+    name: str, kinds: Sequence[Any], text: str, panel: Panel, *, variable: bool
+) -> inspect.Parameter:
+    """Return the parameter that typer reads for a field, or for a parameter of a function.
+
+    Args:
+        name: of the field.
+        kinds: its types and their metadata, as of `_kinds`.
+        text: for help.
+        panel: of the option.
+        variable: an RLPOST_* variable sets it, too.
+    """
+    long, *short = FLAGS.get(name, flag_of(name)).split()
+    kind = _typer_kind(kinds)
+    flags = [f"{long}/--no-{long[2:]}" if kind is bool else long, *short]
+    declaration = _declaration(
+        flags, _metavar(kinds), text, panel, variable_of(name) if variable else None,
+        COMPLETERS.get(name),
+    )  # fmt: skip
+    return _keyword(name, Annotated[kind | None, declaration])
 
 
-def _kinds_of(model: type[OptionModel], name: str) -> list[Any]:
-    """Return the types of a field, and their metadata."""
-    info = model.model_fields[name]
-    return [*_kinds(info.annotation), *info.metadata]
+def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def _help(model: type[OptionModel], name: str) -> str:
-    """Return the description of a field with its default."""
-    info = model.model_fields[name]
-    text = " ".join((info.description or "").split())
-    default = info.get_default(call_default_factory=True)
-    usual = ""
-    if model is LossOptions and default is None and "default" not in text:
-        usual = "by loss, see rlpost list losses"
-    elif default not in (None, False, {}, ()) and name != "numerics":
-        usual = word(default)
-    if not usual or "(default" in text:
+def _fields(
+    model: type[OptionModel], *, uncommon: Collection[str] = (), names: Collection[str] = ()
+) -> Iterator[inspect.Parameter]:
+    """Yield the options of a model's fields, or of some; the short help has none of some panels."""
+    panel = ""
+    for name, info in model.model_fields.items():
+        panel = model.panels.get(name, panel)
+        if name in OF_PRESETS or (names and name not in names):
+            continue
+        kinds = [*_kinds(info.annotation), *info.metadata]
+        common = panel not in uncommon and any(
+            isinstance(kind, InHelp) and kind.common for kind in kinds
+        )
+        default = info.get_default(call_default_factory=True)
+        text = " ".join((info.description or "").split())
+        if model is LossOptions and default is None and "default" not in text:
+            default = "by loss, see rlpost list losses"
+        text = _with_default(text, None if name == "numerics" else default)
+        heading = Panel(IN_OUT if names else panel, common=common)
+        yield _parameter(name, kinds, text, heading, variable=True)
+
+
+def _of_functions(options: Iterable[Option]) -> Iterator[inspect.Parameter]:
+    """Yield the options of the parameters of functions, and of fields of `Options`.
+
+    The help is the first clause of their text.
+    """
+    for entry in options:
+        clause = entry.text.partition("; ")[0].rstrip(".")
+        text = _with_default(f"{clause[:1].upper()}{clause[1:]}.", entry.default)
+        panel = Panel(_PANELS.get(entry.name, IN_OUT), common=entry.name not in RARE)
+        kinds = [*_kinds(entry.kind)]
+        yield _parameter(entry.name, kinds, text, panel, variable=entry.name in OF_RUNS)
+
+
+def _with_default(text: str, default: Any) -> str:
+    """Return a description with its default."""
+    if default in (None, False, {}, ()) or "(default" in text:
         return text
-    return f"{text.removesuffix('.')} (default: {usual})."
+    shown = "yes" if default is True else word(default)
+    return f"{text.removesuffix('.')} (default: {shown})."
 
 
-def _typer_kind(kinds: list[Any]) -> Any:
-    """Return how the shell's words are taken: a flag, words, or texts, which the model parses."""
+def _typer_kind(kinds: Sequence[Any]) -> Any:
+    """Return how the shell's words are taken: a flag, words, or texts, which pydantic parses."""
     origins = [get_origin(kind) for kind in kinds]
-    if dict in origins or any(isinstance(kind, InHelp) and kind.repeated for kind in kinds):
+    many = any(isinstance(kind, InHelp) and kind.repeated for kind in kinds)
+    if many or {dict, Mapping, Sequence} & {*origins}:
         return list[str]
     if tuple in origins:
         items = get_args(kinds[origins.index(tuple)])
@@ -157,7 +229,7 @@ def _typer_kind(kinds: list[Any]) -> Any:
     return bool if bool in kinds and Literal not in origins else str
 
 
-def _metavar(kinds: list[Any]) -> str:
+def _metavar(kinds: Sequence[Any]) -> str:
     """Return the value of an option in help: that of its field or type, or its words."""
     declared = next(filter(None, (getattr(kind, "metavar", "") for kind in kinds)), None)
     if declared:
@@ -182,12 +254,13 @@ def _kinds(annotation: Any) -> Iterator[Any]:
 
 
 # Options of several commands.
-_machine = partial(option, panel=EXECUTION, common=False, variable=True)
-_named = partial(option, panel=ESTIMATOR, variable=True)
 Preset = Annotated[
     str | None,
-    _named("--preset", "NAME", "Compute as this framework does (see `rlpost list presets`)."),
-]
+    option(
+        "--preset", "NAME", "Compute as this framework does (see `rlpost list presets`).",
+        panel=ESTIMATOR, variable=True,
+    ),
+]  # fmt: skip
 CorrectionName = Annotated[
     str | None,
     option(
@@ -196,7 +269,10 @@ CorrectionName = Annotated[
         panel=CORRECTION, common=False, variable=True,
     ),
 ]  # fmt: skip
-Config = Annotated[Path | None, _named("--config", "PATH", "Recipe file (TOML).")]
+Config = Annotated[
+    Path | None,
+    option("--config", "PATH", "Recipe file (TOML).", panel=ESTIMATOR, variable=True),
+]
 Assigned = Annotated[
     list[str] | None,
     option(
@@ -204,184 +280,134 @@ Assigned = Annotated[
         panel=ESTIMATOR, common=False,
     ),
 ]  # fmt: skip
-Map = Annotated[
-    list[str] | None,
-    option("--map", "ROLE=COLUMN", "Column, or field of dumps, for a role (default: by name)."),
-]
-Where = Annotated[
-    str | None, option("--where", "EXPR", "Rows to read, as \"reward > 0 and domain = 'math'\".")
-]
-_dumps = partial(option, common=False)
-From = Annotated[
-    str | None,
-    _dumps("--from", "NAME", "Format of dumps (see `rlpost list dumps`)."),
-]
-Rows = Annotated[
-    str | None, _dumps("--rows", "PATH", "List of the responses in a record of dumps, as a.b.")
-]
-GroupSize = Annotated[
-    int | None,
-    _dumps("--group-size", "INT", "Consecutive records per group of dumps without an id.", min=1),
-]
-Overwrite = Annotated[bool, option("--overwrite", "", "Replace OUT if it exists.")]
 SummaryJson = Annotated[
     str | None, option("--summary-json", "PATH", "Write the summary as JSON; - is stdout.")
 ]
 Output = Annotated[
-    Literal["table", "json", "markdown"], option("--format", "", "Output format on stdout.")
+    Literal["table", "json", "markdown"],
+    option("--format", "", "Output format on stdout (default: table)."),
 ]
 Quiet = Annotated[bool, option("--quiet -q", "", "Print errors only.", panel=EXECUTION)]
 Verbose = Annotated[
     bool, option("--verbose -v", "", "Print times, storage and all tables, too.", panel=EXECUTION)
 ]
-Device = Annotated[
-    str,
-    _machine("--device", "auto|cpu|cuda[:N]|...", "Device, see `rlpost help gpu`.", common=True),
-]
-ChunkTokens = Annotated[
-    int | None,
-    _machine("--chunk-tokens", "INT", "Approximate tokens per chunk (default: 524288).", min=1),
-]
-Workers = Annotated[
-    int | None, _machine("--workers", "INT", "Threads (default: one per core, at most 8).", min=1)
-]
-MaxMemory = Annotated[
-    str | None,
-    _machine(
-        "--max-memory", "SIZE", "Memory to use: 4GB, 500MB, 50% (default: 75% of the machine's)."
-    ),
-]
-State = Annotated[
-    Path | None,
-    option(
-        "--state", "PATH", "JSON: running statistics, adaptive KL; loaded and saved.",
-        panel=REWARDS, common=False,
-    ),
-]  # fmt: skip
-NamedEstimator = Annotated[
-    str | None, option("--estimator", "NAME", "Run this estimator, if metadata names code.")
-]
-NamedTokenizer = Annotated[
-    str | None, option("--tokenizer", "NAME|PATH", "Use this tokenizer, if metadata names one.")
-]
-Unit = Annotated[
-    Literal["row", "rollout"] | None,
-    option("--unit", "", "Count rows or rollouts in statistics of responses."),
-]
-RolloutReward = Annotated[
-    Literal["equal", "last", "sum", "mean"],
-    option("--rollout-reward", "", "Reward of a rollout whose rows differ.", common=False),
-]
-Failures = Annotated[
-    Literal["drop", "mask", "keep", "zero"],
-    option("--failures", "", "Failed responses: out, counted or 0."),
-]
-Attempts = Annotated[
-    Literal["all", "newest"],
-    option("--attempts", "", "Attempts that count."),
-]
-PassThreshold = Annotated[
-    float, option("--pass-threshold", "FLOAT", "Raw reward at which a response passes.")
-]
-Components = Annotated[str | None, field_option(Recipe, "reward_components")]
-Weights = Annotated[str | None, field_option(Recipe, "component_weights", common=False)]
 FailOn = Annotated[
     Literal["error", "warning"] | None,
     option("--fail-on", "", "Exit with code 1 if there are such findings."),
 ]
 
 
-def with_recipe_options(
-    *, loss: bool = False
+def options_of(
+    function: Callable[..., Any] | None = None,
+    *,
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+    runs: Collection[str] = (),
+    recipe: bool = False,
+    loss: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that replaces the `settings` of a command by options for each field.
+    """Return a decorator that adds options to a command, whose parameters of these names get them.
 
-    They are those of Recipe, --preset, --config and --correction, and with `loss` those of
-    LossOptions; the short help then lists fewer options of the recipe. The command first warns
-    about RLPOST_* variables that set nothing.
+    `chosen` gets the values of the function's parameters, `run` those of `Options`, `settings` the
+    recipe's. A command with a function has --max-memory, and runs under that limit.
+
+    Args:
+        function: its keyword-only parameters are options, but those that the command has itself.
+        only: of the function's parameters; empty: all.
+        without: of the function's parameters.
+        runs: fields of `Options`.
+        recipe: the fields of a recipe, --preset, --config, --correction, and a warning about
+            RLPOST_* variables that set nothing.
+        loss: also the fields of a loss; the short help then lists fewer options of the recipe.
     """
 
-    def decorated(function: Callable[..., None]) -> Callable[..., None]:
-        parameters = inspect.signature(function, eval_str=True).parameters
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        parameters = inspect.signature(command, eval_str=True).parameters
+        fields = {"progress", *parameters, *without, *COMPONENTS}
+        options = _parameters_of(function, fields) if function else {}
+        options = {name: entry for name, entry in options.items() if not only or name in only}
+        of_runs = {name: _of_runs()[name] for name in (*runs, *["max_memory"] * bool(function))}
+        components = function is not None and not recipe and _takes_components(function, only)
 
-        @wraps(function)
-        def run(
-            context: typer.Context,
-            preset: str | None,
-            config: Path | None,
-            correction: str | None,
-            **values: Any,
-        ) -> None:
-            if values.get("quiet"):
-                silence_warnings()
-            else:
-                known = (*Recipe.model_fields, *LossOptions.model_fields, *RUN)
-                for text in unknown_variables(os.environ, known):
-                    print_warning(text)
-            variables = {name: by for name in values if (by := variable_behind(context, name))}
-            settings = Settings(values, config, preset, variables, correction)
-            if settings.correction.loss and not loss:
-                name = f"--correction {settings.correction_name}"
-                text = f"{name}: it sets the policy loss, too, which this command does not compute"
-                raise UsageError(text, tip=f"rlpost loss IN {name}")
-            arguments = {"context": context, "settings": settings, **values}
-            function(**{name: arguments[name] for name in parameters})
+        @wraps(command)
+        def run(context: typer.Context, **typed: Any) -> None:
+            from rlpost.io.memory_limit import limited_memory  # noqa: PLC0415 - help needs none
 
-        options = [*_fields(Recipe, uncommon=(REWARDS, KL, MASKS, ADVANTAGES) if loss else ())]
-        options += [
-            _parameter("preset", Preset),
-            _parameter("config", Config),
-            _parameter("correction", CorrectionName),
-            _parameter("assigned", Assigned),
+            values = {"context": context, **typed}
+            if recipe:
+                values["settings"] = _settings(context, typed, loss=loss)
+            values["chosen"] = {
+                name: _parsed(entry, typed[name]) for name, entry in options.items()
+            }
+            if components:
+                values["chosen"]["reward_components"] = components_of(*map(typed.get, COMPONENTS))
+            settings = {name: _parsed(entry, typed[name]) for name, entry in of_runs.items()}
+            with limited_memory(settings.pop("max_memory", None)):
+                values["run"] = Options(**settings)
+                command(**{name: values[name] for name in parameters})
+
+        given = ("context", "settings", "chosen", "run")
+        uncommon = (REWARDS, KL, MASKS, ADVANTAGES) if loss else ()
+        added = [
+            *(_fields(Recipe, uncommon=uncommon) if recipe else ()),
+            *(_keyword(*pair) for pair in _OF_RECIPES * recipe),
             *(_fields(LossOptions) if loss else ()),
+            *(x.replace(kind=x.KEYWORD_ONLY) for x in parameters.values() if x.name not in given),
+            *_of_functions(options.values()),
+            *(_fields(Recipe, names=COMPONENTS) if components else ()),
+            *_of_functions(of_runs.values()),
+            _keyword("context", typer.Context, inspect.Parameter.empty),
+            *([_keyword("help_all", HelpAll, default=False)] if recipe else ()),
         ]
-        left = [name for name in parameters if name not in ("context", "settings")]
-        context = _parameter("context", typer.Context, inspect.Parameter.empty)
-        help_all = _parameter("help_all", HelpAll, default=False)
-        _set_signature(run, [*options, *(parameters[name] for name in left), context, help_all])
+        run.__signature__ = inspect.Signature(added)  # type: ignore[attr-defined]
         return run
 
     return decorated
 
 
-def reads_data(function: Callable[..., None]) -> Callable[..., None]:
-    """Add --max-memory to a command, which runs under that limit."""
-
-    @wraps(function)
-    def run(max_memory: str | None, **values: Any) -> None:
-        from rlpost.io.memory_limit import limited_memory  # noqa: PLC0415 - help needs no limit
-
-        with limited_memory(max_memory):
-            function(**values)
-
-    parameters = inspect.signature(function, eval_str=True).parameters.values()
-    _set_signature(run, [*parameters, _parameter("max_memory", MaxMemory)])
-    return run
+_OF_RECIPES = (
+    ("preset", Preset), ("config", Config), ("correction", CorrectionName), ("assigned", Assigned),
+)  # fmt: skip
 
 
-def _set_signature(function: Any, parameters: list[inspect.Parameter]) -> None:
-    """Set the signature that typer reads."""
-    named = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    function.__signature__ = inspect.Signature(named)
+def _parameters_of(function: Callable[..., Any], without: Collection[str]) -> dict[str, Option]:
+    return recipe_functions.options_of((function,), without)
 
 
-def _fields(
-    model: type[OptionModel], *, uncommon: Collection[str] = ()
-) -> Iterator[inspect.Parameter]:
-    """Yield the options of a model's fields; the short help has none of some panels."""
-    panel = ""
-    for name in model.model_fields:
-        panel = model.panels.get(name, panel)
-        if name in OF_PRESETS:
-            continue
-        kinds = _kinds_of(model, name)
-        common = panel not in uncommon and any(
-            isinstance(kind, InHelp) and kind.common for kind in kinds
-        )
-        declaration = field_option(model, name, panel, common=common)
-        yield _parameter(name, Annotated[_typer_kind(kinds) | None, declaration])
+@cache
+def _of_runs() -> dict[str, Option]:
+    return _parameters_of(Options, {"reporter", "asked", "started", "cpu_started"})
 
 
-def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+def _takes_components(function: Callable[..., Any], only: Collection[str]) -> bool:
+    return not only and COMPONENTS[0] in inspect.signature(function).parameters
+
+
+def _settings(context: typer.Context, typed: Mapping[str, Any], *, loss: bool) -> Settings:
+    """Return the settings of a command line; warn about variables that set nothing."""
+    if typed.get("quiet"):
+        silence_warnings()
+    else:
+        known = (*Recipe.model_fields, *LossOptions.model_fields, *RUN)
+        for text in unknown_variables(os.environ, known):
+            print_warning(text)
+    variables = {name: by for name in typed if (by := variable_behind(context, name))}
+    settings = Settings(typed, typed["config"], typed["preset"], variables, typed["correction"])
+    if settings.correction.loss and not loss:
+        name = f"--correction {settings.correction_name}"
+        text = f"{name}: it sets the policy loss, too, which this command does not compute"
+        raise UsageError(text, tip=f"rlpost loss IN {name}")
+    return settings
+
+
+def _parsed(entry: Option, typed: Any) -> Any:
+    """Return the value of an option of a function as the function takes it; raises UsageError."""
+    if typed in (None, [], ()):
+        return entry.default
+    flag = FLAGS.get(entry.name, flag_of(entry.name)).split()[0]
+    if isinstance(typed, list) and "=" in _metavar([*_kinds(entry.kind)]):
+        return name_values(typed, flag)
+    try:
+        return entry.parsed(typed)
+    except ValueError as error:
+        raise UsageError(wrong_value(f"{flag} {typed}", typed, str(error))) from None

@@ -13,11 +13,15 @@ import typer
 
 from rlpost.display import first
 from rlpost.display.controls import printable
+from rlpost.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
 
     from rlpost.display.reporter import Reporter
+    from rlpost.interface.results import View
 
 
 def echo(text: str) -> None:
@@ -45,6 +49,36 @@ def reporting(*, quiet: bool = False, bars: bool = True) -> Iterator[Reporter]:
 def silence_warnings() -> None:
     """Log errors only."""
     logging.getLogger("rlpost").setLevel(logging.ERROR)
+
+
+def inputs_and_output(paths: Sequence[str] | None, usage: str) -> tuple[list[str], str]:
+    """Return the paths of IN... OUT; raises UsageError with the usage as tip if one is missing."""
+    *inputs, output = paths or [""]
+    if not inputs:
+        raise UsageError(f"{'OUT is' if output else 'IN and OUT are'} missing", tip=usage)
+    return inputs, output
+
+
+def show(result: View, how: str, out: Console | None = None, **options: Any) -> None:
+    """Print a result on stdout, or on a console if it is a table; options are those of its page."""
+    from rlpost.display.page import show_page  # noqa: PLC0415 - rich
+    from rlpost.display.tables import show_json  # noqa: PLC0415
+
+    if how == "json":
+        show_json(result.to_dict())
+    else:
+        show_page(result.page(**options), how, out)
+
+
+def show_written(result: View, how: str, summary_json: str | None, *, quiet: bool) -> None:
+    """Print what a command wrote: a table on stderr, else on stdout; also the summary as JSON."""
+    from rlpost.display.console import console  # noqa: PLC0415 - rich
+
+    write_json(result.to_dict(), summary_json)
+    if how == "table" and not quiet:
+        show(result, how, console(sys.stderr))
+    elif how != "table" and summary_json != "-":
+        show(result, how)
 
 
 def check_summary(path: str | None) -> None:

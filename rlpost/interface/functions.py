@@ -1,13 +1,18 @@
-"""The commands as functions. They return what the commands print, and raise their errors."""
+"""The commands as functions. They return what the commands print, and raise their errors.
+
+Keyword-only parameters are options of the command line, too: their names, types, defaults and the
+first clause of their texts are those of flags. So this module imports nothing that takes long.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
 
 from rlpost.display.reporter import Reporter, SilentReporter
 from rlpost.errors import UsageError, no_such
@@ -29,17 +34,14 @@ from rlpost.interface.results import (
     Verification,
 )
 from rlpost.io.input_paths import UNDECLARED, Declaration, without_paths
-from rlpost.io.memory_limit import limited_memory
-from rlpost.io.outputs import write_file
 from rlpost.pipeline.options import Options
+from rlpost.recipe.base import Count, InHelp, Natural
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.presets import PRESETS, correction_named, merged
 from rlpost.recipe.recipe import LOSS_EXTRA, SWEPT_CORRECTIONS, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     import polars as pl
     import pyarrow as pa
 
@@ -54,6 +56,12 @@ RolloutReward = Literal["equal", "last", "sum", "mean"]
 Failures = Literal["drop", "mask", "keep", "zero"]
 Attempts = Literal["all", "newest"]
 Unit = Literal["row", "rollout"]
+Columns = Annotated[Mapping[str, str] | None, InHelp("ROLE=COLUMN")]
+Condition = Annotated[str | None, InHelp("EXPR")]
+Name = Annotated[str | None, InHelp("NAME")]
+NameOrPath = Annotated[str | None, InHelp("NAME|PATH")]
+Records = Annotated[str | None, InHelp("PATH")]
+Layout = Literal["response", "padded", "shifted", "compact", "left-padded"]
 Progress = bool | Reporter | None
 
 
@@ -63,10 +71,10 @@ def advantages(
     recipe: Recipe | None = None,
     options: Options | None = None,
     *,
-    steps: str | None = None,
-    source: str | None = None,
-    rows: str | None = None,
-    group_size: int | None = None,
+    steps: Annotated[str | None, InHelp("FIRST:END")] = None,
+    source: Name = None,
+    rows: Records = None,
+    group_size: Count | None = None,
     progress: Progress = None,
 ) -> Summary:
     """Post-process the rewards of rollouts and write them enriched with advantages.
@@ -77,10 +85,10 @@ def advantages(
         output: the enriched file; with several input files, a directory.
         recipe: what is computed; the default is plain GRPO.
         options: how it is computed; with `skip_existing`, only files that are not up to date.
-        steps: which steps are computed, `FIRST:END` without END, whole; None: all.
-        source: the format of dumps, as of `convert`; `parquet` reads Parquet as a dump.
-        rows: the list of the responses in a record of dumps, as of `convert`.
-        group_size: consecutive records per group of dumps, as of `convert`.
+        steps: steps to compute, whole and without END (default: all).
+        source: format of dumps (see `rlpost list dumps`); `parquet` reads Parquet as a dump.
+        rows: list of the responses in a record of dumps, as a.b.
+        group_size: consecutive records per group of dumps without an id.
         progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
             terminal. None: in notebooks only. A reporter gets the progress, and notes on dumps.
 
@@ -109,11 +117,11 @@ def advantages(
             return Summary(api.advantages(paths, output, recipe, run))
     with _opened(
         inputs, output, options, where=kept, declared=declared, progress=progress,
-    ) as (own, run):  # fmt: skip
-        recipe = own.recipe(recipe)
+    ) as (opened, run):  # fmt: skip
+        recipe = opened.recipe(recipe)
         if kept is not None:
-            api.check_steps(own.paths, recipe, run, kept.label)
-        summary = own.result(api.advantages(own.paths, output, recipe, run))
+            api.check_steps(opened.paths, recipe, run, kept.label)
+        summary = opened.result(api.advantages(opened.paths, output, recipe, run))
         selected = {} if kept is None else {"steps_read": kept.as_json()}
         return Summary(summary | selected)
 
@@ -189,11 +197,11 @@ def enrich(
 def inspect(
     inputs: Inputs,
     *,
-    columns_map: Mapping[str, str] | None = None,
-    where: str | None = None,
-    source: str | None = None,
-    rows: str | None = None,
-    group_size: int | None = None,
+    columns_map: Columns = None,
+    where: Condition = None,
+    source: Name = None,
+    rows: Records = None,
+    group_size: Count | None = None,
     tokens: bool = True,
     pass_threshold: float = 1.0,
     unit: Unit | None = None,
@@ -201,7 +209,7 @@ def inspect(
     failures: Failures = "drop",
     attempts: Attempts = "newest",
     reward_components: Mapping[str, float] | Sequence[str] = (),
-    ignore: Sequence[str] = (),
+    ignore: Annotated[Sequence[str], InHelp("CHECK")] = (),
     evidence: int = 5,
     details: bool = True,
     progress: Progress = None,
@@ -210,24 +218,24 @@ def inspect(
 
     Args:
         inputs: paths or tables, as of `advantages`; together they are one input.
-        columns_map: role to column, as with `--map`; overrides names and aliases.
-        where: a condition on rows in SQL, as with `--where`; others are left out.
-        source: the format of dumps, as of `convert`; `parquet` reads Parquet as a dump.
-        rows: the list of the responses in a record of dumps, as of `convert`.
-        group_size: consecutive records per group of dumps, as of `convert`.
-        tokens: also read log-probs, values and texts. Without them, there are still statistics of
-            masks, lengths, rewards and groups.
-        pass_threshold: a response passes with at least this reward.
-        unit: what statistics of groups count: rows (`row`) or rollouts (`rollout`). None: rollouts
-            if `columns_map` names their column, else rows.
-        rollout_reward: the reward of a rollout whose rows differ; with `equal`, that is a finding,
+        columns_map: column, or field of dumps, for a role (default: by name); it overrides aliases.
+        where: rows to read, as "reward > 0 and domain = 'math'"; others are left out.
+        source: format of dumps (see `rlpost list dumps`); `parquet` reads Parquet as a dump.
+        rows: list of the responses in a record of dumps, as a.b.
+        group_size: consecutive records per group of dumps without an id.
+        tokens: read tokens, too; without log-probs, values and texts, there are still statistics
+            of masks, lengths, rewards and groups.
+        pass_threshold: raw reward at which a response passes.
+        unit: count rows or rollouts in statistics of responses; None: rollouts if `columns_map`
+            names their column, else rows.
+        rollout_reward: reward of a rollout whose rows differ; with `equal`, that is a finding,
             and their mean counts.
-        failures: failed responses, as of a recipe: left out (`drop`), counted (`mask`, which leaves
-            them out of training, and `keep`), or with reward 0 (`zero`).
-        attempts: rows of a step or rollout that several attempts wrote: the `newest`, or all.
+        failures: failed responses: out, counted or 0; `mask` counts them, but leaves them out of
+            training, as in a recipe.
+        attempts: attempts at a step or rollout that count; rows of the newest, or all.
         reward_components: columns whose sum is the reward, in place of a reward column; a mapping
             has the weight of each.
-        ignore: names of checks that are not run.
+        ignore: a check not to run (repeatable).
         evidence: rows to list for each finding, at most.
         details: also compute their statistics, which `rlpost inspect` shows only with
             `--about`, `--verbose` or as JSON.
@@ -247,13 +255,10 @@ def inspect(
 
     kept = condition(where, columns_map)
     declared = Declaration(source, rows, group_size, columns_map or {})
-    with _opened(inputs, where=kept, declared=declared, progress=progress) as (
-        own,
-        run,
-    ):
-        found = facts.inspect(
-            own.paths,
-            columns_map=own.columns(columns_map or {}),
+    with _opened(inputs, where=kept, declared=declared, progress=progress) as (opened, run):
+        result = facts.inspect(
+            opened.paths,
+            columns_map=opened.columns(columns_map or {}),
             tokens=tokens,
             pass_threshold=pass_threshold,
             unit=unit,
@@ -267,7 +272,7 @@ def inspect(
             details=details,
             reporter=run.reporter,
         )
-        return _of_inputs(found, own)
+        return _of_inputs(result, opened)
 
 
 def loss(
@@ -279,8 +284,8 @@ def loss(
     *,
     sweep: Mapping[str, Sequence[Any]] | None = None,
     emit: Sequence[str] = (),
-    log: str | Path | None = None,
-    log_map: Mapping[str, str] | None = None,
+    log: Annotated[str | Path | None, InHelp("PATH")] = None,
+    log_map: Annotated[Mapping[str, str] | None, InHelp("METRIC=COLUMN")] = None,
     progress: Progress = None,
 ) -> LossSummary:
     """Compute what a policy loss clips, and where it leaves no gradient, as `rlpost loss` does.
@@ -296,9 +301,9 @@ def loss(
             `is_weight`, `is_cap` and `is_policy` of the recipe; every
             combination is computed, in one pass. It excludes `output`.
         emit: `loss_gradient`, which the output then has, too.
-        log: of the trainer, JSON lines or CSV with a row for each step. The result then has
+        log: compare a trainer's log, JSON lines or CSV; a row is a step. The result then has
             `log`, its metrics beside the computed ones, and `findings` where they differ.
-        log_map: metric, or `step`, to column of the log, where its name does not say it.
+        log_map: column of the log for a metric (default: by name); or for `step`.
         progress: show a progress bar, as of `advantages`.
 
     Raises:
@@ -328,10 +333,10 @@ def loss(
     logged = None if log is None else read_log(Path(log), log_map, chosen.model_fields_set)
     recipe = recipe or Recipe()
     declared = Declaration(map=recipe.columns)
-    with _opened(inputs, output, options, declared=declared, progress=progress) as (own, run):
-        recipe = own.recipe(recipe)
-        summary = work.loss(own.paths, output, recipe, configs, run, emit, logged)
-        return LossSummary(own.result(summary))
+    with _opened(inputs, output, options, declared=declared, progress=progress) as (opened, run):
+        recipe = opened.recipe(recipe)
+        summary = work.loss(opened.paths, output, recipe, configs, run, emit, logged)
+        return LossSummary(opened.result(summary))
 
 
 def _swept(loss: LossOptions, recipe: Recipe, point: dict[str, Any]) -> LossConfig:
@@ -343,18 +348,18 @@ def _swept(loss: LossOptions, recipe: Recipe, point: dict[str, Any]) -> LossConf
     if not corrected:
         return LossConfig(LossOptions(**loss.model_dump() | fields), point)
     named = correction_named(corrected.pop("correction", None))
-    own = merged(recipe.model_dump(), named.recipe, corrected)
+    values = merged(recipe.model_dump(), named.recipe, corrected)
     chosen = {**named.loss, **loss.model_dump(exclude_unset=True), **fields}
-    return LossConfig(LossOptions(**chosen), point, Recipe.of(own, "sweep"))
+    return LossConfig(LossOptions(**chosen), point, Recipe.of(values, "sweep"))
 
 
 def compare(
     inputs: Inputs,
     recipes: Mapping[str, Recipe] | None = None,
     *,
-    columns_map: Mapping[str, str] | None = None,
-    column: str | None = None,
-    count: int = 5,
+    columns_map: Columns = None,
+    column: Annotated[str | None, InHelp("COLUMN")] = None,
+    count: Natural = 5,
     progress: Progress = None,
 ) -> Comparison:
     """Compare the advantages of several inputs, or of one input under several recipes.
@@ -364,10 +369,10 @@ def compare(
             together are one input.
         recipes: name and recipe of each side; a single one is compared with the advantages in
             the input. None compares the inputs.
-        columns_map: role to column, as with `--map`.
-        column: the column to compare, of an input or of those that recipes write; None: the first
-            of `advantages`, `response_advantage` and `advantage`.
-        count: the number of responses that differ the most to list for each pair.
+        columns_map: column, or field of dumps, for a role (default: by name).
+        column: column to compare (default: advantages); of an input or of those that recipes
+            write. None: the first of `advantages`, `response_advantage` and `advantage`.
+        count: responses to list that differ the most; of each pair.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -393,17 +398,17 @@ def compare(
     from rlpost.analysis.compare.compare import compare as compared  # noqa: PLC0415 - slow to import
 
     declared = Declaration(map=columns_map or {})
-    with _opened(inputs, declared=declared, progress=progress) as (own, run):
+    with _opened(inputs, declared=declared, progress=progress) as (opened, run):
         comparison = compared(
-            own.paths,
-            own.columns(columns_map or {}),
-            {name: own.recipe(recipe) for name, recipe in (recipes or {}).items()},
+            opened.paths,
+            opened.columns(columns_map or {}),
+            {name: opened.recipe(recipe) for name, recipe in (recipes or {}).items()},
             column=column,
             count=count,
-            names=own.inputs,
+            names=opened.inputs,
             reporter=run.reporter,
         )
-        return Comparison(without_paths(comparison, own.names))
+        return Comparison(without_paths(comparison, opened.names))
 
 
 def replay(
@@ -411,9 +416,10 @@ def replay(
     recipe: Recipe | None = None,
     *,
     fixed: Mapping[str, Any] | None = None,
-    columns_map: Mapping[str, str] | None = None,
+    named: str = "the recipe",
+    columns_map: Columns = None,
     tolerance: float | None = None,
-    sample_tokens: int | None = None,
+    sample_tokens: Annotated[int | None, InHelp("TOKENS")] = None,
     progress: Progress = None,
 ) -> Replay:
     """Compare the numbers that a trainer recorded with those of a recipe, as `rlpost replay` does.
@@ -427,10 +433,11 @@ def replay(
         recipe: such as `rlpost.preset("verl")`; None: search for the recipe that reproduces the
             recorded columns.
         fixed: fields of a recipe that the search does not change, such as `{"estimator": "gae"}`.
-        columns_map: role or stage to column, as with `--map`: `{"advantages": "adv"}`.
-        tolerance: relative difference of equal numbers, at least 0; None: 1e-4.
-        sample_tokens: tokens in memory. Of a larger input, whole steps or prompt groups are
-            compared stage by stage, and everything from the start. None: 4,000,000.
+        named: what the result calls `recipe`.
+        columns_map: column for a role or stage (default: by name); `{"advantages": "adv"}`.
+        tolerance: relative difference of equal numbers (default: 1e-4); at least 0.
+        sample_tokens: tokens in memory, in whole steps (default: 4,000,000); of a larger input,
+            whole steps or prompt groups are compared stage by stage, all from the start.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -456,13 +463,13 @@ def replay(
     from rlpost.analysis.replay import run as work  # noqa: PLC0415 - slow to import
 
     declared = Declaration(map=columns_map or {})
-    with _opened(inputs, declared=declared, progress=progress) as (own, run):
-        request["columns_map"] = own.columns(columns_map or {})
-        request |= {"reporter": run.reporter, "named": "the recipe" if recipe else ""}
-        found = work.replay(own.paths, work.ReplayRequest(**request))
-    if own.names:
-        found = without_paths(found, own.names) | {"input": ", ".join(own.inputs)}
-    return Replay(found)
+    with _opened(inputs, declared=declared, progress=progress) as (opened, run):
+        request["columns_map"] = opened.columns(columns_map or {})
+        request |= {"reporter": run.reporter, "named": named if recipe else ""}
+        replayed = work.replay(opened.paths, work.ReplayRequest(**request))
+    if opened.names:
+        replayed = without_paths(replayed, opened.names) | {"input": ", ".join(opened.inputs)}
+    return Replay(replayed)
 
 
 def _check_recipe(recipe: object) -> None:
@@ -478,20 +485,20 @@ def report(
     inputs: Inputs,
     output: str | Path | None = None,
     *,
-    columns_map: Mapping[str, str] | None = None,
-    where: str | None = None,
+    columns_map: Columns = None,
+    where: Condition = None,
     pass_threshold: float = 1.0,
     unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal",
     failures: Failures = "drop",
     attempts: Attempts = "newest",
     reward_components: Mapping[str, float] | Sequence[str] = (),
-    examples: int = 6,
-    seed: int = 0,
+    examples: Count = 6,
+    seed: Natural = 0,
     recipe: Recipe | None = None,
     named: str = "the recipe",
-    estimator: str | None = None,
-    tokenizer: str | None = None,
+    estimator: Name = None,
+    tokenizer: NameOrPath = None,
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Report:
@@ -500,22 +507,22 @@ def report(
     Args:
         inputs: paths or tables, as of `advantages`; together they are one input.
         output: where the page is written; None: nowhere, until `.save(path)`.
-        columns_map: role to column, as with `--map`; overrides names and aliases.
-        where: a condition on rows, as of `inspect`.
-        pass_threshold: a response passes with at least this reward.
-        unit: what statistics of groups count, as of `inspect`.
-        rollout_reward: the reward of a rollout whose rows differ, as of `inspect`.
-        failures: failed responses, as of `inspect`.
-        attempts: rows that several attempts of a run wrote, as of `inspect`.
-        reward_components: columns whose sum is the reward, as of `inspect`.
-        examples: number of the best, of the worst and of random responses.
-        seed: of the random responses.
+        columns_map: column, or field of dumps, for a role (default: by name).
+        where: rows to read, as "reward > 0 and domain = 'math'".
+        pass_threshold: raw reward at which a response passes.
+        unit: count rows or rollouts in statistics of responses; as of `inspect`.
+        rollout_reward: reward of a rollout whose rows differ; as of `inspect`.
+        failures: failed responses: out, counted or 0; as of `inspect`.
+        attempts: attempts at a step or rollout that count; as of `inspect`.
+        reward_components: columns whose sum is the reward; as of `inspect`.
+        examples: best, worst and random responses to show, of each.
+        seed: seed of the random examples.
         recipe: what a sample of recorded columns is compared with, as by `replay`; None: the recipe
             in the metadata of enriched files.
         named: what the page calls `recipe`.
-        estimator: the estimator, if the recipe in the metadata names code; see `verify`.
-        tokenizer: the tokenizer, if the recipe in the metadata names one.
-        overwrite: replace an existing page.
+        estimator: estimator, of --preset or if metadata names code; see `verify`.
+        tokenizer: use this tokenizer, if metadata names one.
+        overwrite: replace the report if it exists.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -534,13 +541,13 @@ def report(
 
     kept = condition(where, columns_map)
     declared = Declaration(map=columns_map or {})
-    with _opened(inputs, where=kept, declared=declared, progress=progress) as (own, run):
-        files = work.files_of(own.paths)
+    with _opened(inputs, where=kept, declared=declared, progress=progress) as (opened, run):
+        files = work.files_of(opened.paths)
         if output is not None:
             work.check_output(Path(output), files, overwrite=overwrite)
-        found, html = work.build(
-            own.paths,
-            columns_map=own.columns(columns_map or {}),
+        result, html = work.build(
+            opened.paths,
+            columns_map=opened.columns(columns_map or {}),
             pass_threshold=pass_threshold,
             unit=unit,
             rollout_reward=rollout_reward,
@@ -554,29 +561,31 @@ def report(
             named=named,
             by_user=NamedByUser(estimator, tokenizer),
             reporter=run.reporter,
-            made_of=own,
-            shown=partial(_of_inputs, own=own),
+            made_of=opened,
+            shown=partial(_of_inputs, opened=opened),
         )
-        html = without_paths(html, own.names)
+        html = without_paths(html, opened.names)
     if output is not None:
+        from rlpost.io.outputs import write_file  # noqa: PLC0415 - object stores
+
         write_file(Path(output), html.encode())
-    return Report(**vars(found), html=html, files=files)
+    return Report(**vars(result), html=html, files=files)
 
 
 def convert(
     inputs: str | Path | Sequence[str | Path],
     output: str | Path,
-    source: str | None = None,
     *,
-    columns_map: Mapping[str, str] | None = None,
-    layout: str | None = None,
-    rows: str | None = None,
-    group_size: int | None = None,
-    tokenizer: str | None = None,
-    where: str | None = None,
-    attempts: Literal["newest", "all"] = "newest",
+    source: Name = None,
+    columns_map: Annotated[Mapping[str, str] | None, InHelp("ROLE=FIELD")] = None,
+    layout: Layout | None = None,
+    rows: Records = None,
+    group_size: Count | None = None,
+    tokenizer: NameOrPath = None,
+    where: Condition = None,
+    attempts: Attempts = "newest",
     nonfinite: Literal["keep", "error"] = "keep",
-    workers: int | None = None,
+    workers: Count | None = None,
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Conversion:
@@ -585,21 +594,19 @@ def convert(
     Args:
         inputs: files, directories or globs; of any size.
         output: one `.parquet` file for all of them, or a directory with a file for each.
-        source: the format's name; None: the contents of the files determine it, and of an unknown
-            format a proposal says what the fields are.
-        columns_map: role to field, as with `--map`.
-        layout: of the token lists; None: that of the format.
-        rows: the list of the responses in a record, `a.b` if nested; None: a record is one.
-        group_size: consecutive records per group, if they have no group id.
-        tokenizer: makes `response_token_ids` and `response_length` from response texts, as with
-            `--tokenizer`, of dumps without tokens.
-        where: a condition on rows in SQL, as with `--where`: over roles and columns; others are
-            left out.
-        attempts: of a step or rollout that several attempts wrote, by `run_attempt` and `attempt`,
-            keep the rows of the newest, or all.
-        nonfinite: NaN and infinite numbers are kept and counted, or an error.
-        workers: processes that read; None: one per core, at most 8, for 128 MiB or more.
-        overwrite: whether to replace existing files.
+        source: format of dumps (see `rlpost list dumps`); None: the contents of the files determine
+            it, and of an unknown format a proposal says what the fields are.
+        columns_map: field to read for a role, a.b if nested, or none.
+        layout: layout of the token lists (default: that of the format).
+        rows: list of the responses in a record of dumps, as a.b; None: a record is one.
+        group_size: consecutive records per group of dumps without an id.
+        tokenizer: make token ids and lengths from texts, if there are none; they are
+            `response_token_ids` and `response_length`.
+        where: rows to read, as "reward > 0 and domain = 'math'"; over roles and columns.
+        attempts: attempts at a step or rollout that count; by `run_attempt` and `attempt`.
+        nonfinite: NaN or infinite numbers: keep and count, or stop.
+        workers: processes that read (default: one per core, at most 8); for 128 MiB or more.
+        overwrite: replace OUT if it exists.
         progress: count the responses while they are converted, as of `advantages`.
 
     Raises:
@@ -628,7 +635,7 @@ def export(
     output: str | Path,
     to: str,
     *,
-    columns_map: Mapping[str, str] | None = None,
+    columns_map: Columns = None,
     lossy: bool = False,
     overwrite: bool = False,
     progress: Progress = None,
@@ -640,10 +647,10 @@ def export(
         output: the file to write; for `slime` and `verl`, a directory with a file per step; for
             `prime-rl`, a directory, and its index beside it.
         to: `jsonl`, `slime`, `verl` or `prime-rl`.
-        columns_map: role to column, as with `--map`.
-        lossy: leave out columns and values that the target cannot hold; otherwise they are an
-            error before anything is written.
-        overwrite: replace existing files.
+        columns_map: column, or field of dumps, for a role (default: by name).
+        lossy: leave out what the target cannot hold; otherwise it is an error before anything is
+            written.
+        overwrite: replace OUT if it exists.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -658,9 +665,9 @@ def export(
     """
     from rlpost.formats import export as work  # noqa: PLC0415 - pyarrow is slow to import
 
-    with _opened(inputs, progress=progress) as (own, run):
-        found = work.export(
-            own.paths,
+    with _opened(inputs, progress=progress) as (opened, run):
+        exported = work.export(
+            opened.paths,
             output,
             to,
             columns_map,
@@ -668,15 +675,15 @@ def export(
             overwrite=overwrite,
             reporter=run.reporter,
         )
-        return Export(own.result(found))
+        return Export(opened.result(exported))
 
 
 def verify(
     paths: str | Path | Sequence[str | Path],
     options: Options | None = None,
     *,
-    estimator: str | None = None,
-    tokenizer: str | None = None,
+    estimator: Name = None,
+    tokenizer: NameOrPath = None,
     progress: Progress = None,
 ) -> Verification:
     """Recompute the columns of enriched files by the recipe in their metadata, and compare.
@@ -685,9 +692,8 @@ def verify(
         paths: enriched files, directories or globs; all files of a run, because its statistics can
             span files. Tables have no metadata of a run, so they can't be verified.
         options: device and threads.
-        estimator: the estimator of a package or of a file, if the metadata names one: code that
-            data names is not run.
-        tokenizer: the tokenizer, if the metadata names one: files that data names are not read.
+        estimator: run this estimator, if metadata names code; code that data names is not run.
+        tokenizer: use this tokenizer, if metadata names one; files that data names are not read.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -738,15 +744,16 @@ def _opened(
             reporter=run.reporter,
             where=where,
             declared=declared,
-        ) as own,
+        ) as opened,
     ):
-        yield own, run
+        yield opened, run
 
 
 @contextmanager
 def _reporting(options: Options | None = None, *, progress: Progress) -> Iterator[Options]:
     """Yield options with the reporter that `progress` requests, under their memory limit."""
     from rlpost.display import progress as bars  # noqa: PLC0415 - rich takes a while to import
+    from rlpost.io.memory_limit import limited_memory  # noqa: PLC0415
 
     options = options or Options()
     with limited_memory(options.max_memory):
@@ -760,15 +767,15 @@ def _reporting(options: Options | None = None, *, progress: Progress) -> Iterato
                 yield replace(options, reporter=reporter)
 
 
-def _of_inputs(facts: Facts, own: OpenInputs) -> Inspection:
+def _of_inputs(facts: Facts, opened: OpenInputs) -> Inspection:
     """Return facts that name the inputs, where their paths are those of temporary files."""
     from rlpost.analysis.inspect.facts import with_names  # noqa: PLC0415 - polars is slow to import
     from rlpost.interface.inspection import Inspection  # noqa: PLC0415
 
-    facts = with_names(facts, own.inputs, own)
-    if own.where is not None:
-        facts = replace(facts, where=own.where.as_json())
-    if own.of_tables or own.where is not None:  # the storage is temporary
+    facts = with_names(facts, opened.inputs, opened)
+    if opened.where is not None:
+        facts = replace(facts, where=opened.where.as_json())
+    if opened.of_tables or opened.where is not None:  # the storage is temporary
         files = [replace(file, bytes=0, row_groups=0, writer="") for file in facts.input.files]
         stored = replace(facts.input, files=files, bytes=0, row_groups=0, columns=[])
         facts = replace(facts, input=stored)

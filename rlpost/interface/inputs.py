@@ -8,15 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, Union
 
-import pyarrow.parquet as pq
-
 from rlpost.errors import DataError, UsageError
 from rlpost.io.input_paths import UNDECLARED, Declaration, InputPaths, naming_errors, without_paths
-from rlpost.io.locks import scratch_folder
-from rlpost.io.memory import ArrowStream, arrow_table, is_table
 from rlpost.io.parquet.column_names import first_table, is_canonical
 from rlpost.io.paths import location_of, parse_path
-from rlpost.io.ranges import arrow_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,11 +20,12 @@ if TYPE_CHECKING:
 
     from rlpost.display.reporter import Reporter
     from rlpost.formats.where import Where
+    from rlpost.io.memory import ArrowStream
     from rlpost.io.paths import RemotePath
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
-Input = Union[str, Path, ArrowStream, "pl.LazyFrame"]
+Input = Union[str, Path, "ArrowStream", "pl.LazyFrame"]
 Inputs = Input | Sequence[Input]
 Json = dict[str, Any]
 
@@ -57,9 +53,11 @@ class OpenInputs(InputPaths):
         same = columns == recipe.columns
         return recipe if same else recipe.model_copy(update={"columns": columns})
 
-    def result(self, found: Json) -> Json:
+    def result(self, values: Json) -> Json:
         """Return a result with the names of inputs, if what it read was temporary."""
-        return {**without_paths(found, self.names), "inputs": self.inputs} if self.names else found
+        if not self.names:
+            return values
+        return {**without_paths(values, self.names), "inputs": self.inputs}
 
 
 @contextmanager
@@ -93,12 +91,12 @@ def open_inputs(
     several = _listed(inputs)
     if not several:
         raise UsageError("no input: a path or a table is needed")
-    if any(one == "-" for one in several if _is_path(one)):
+    if any(path == "-" for path in several if _is_path(path)):
         raise UsageError("-: rollouts are not read from standard input: name files")
     beside = None if output is None else parse_path(output)
     with table_paths(several) as tables:
         plain = where is None and not declared.of_dumps
-        if plain and all(_is_canonical(one) for one in several if _is_path(one)):
+        if plain and all(_is_canonical(path) for path in several if _is_path(path)):
             yield tables
             return
         from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415 - imports all formats
@@ -147,15 +145,17 @@ def table_paths(inputs: Sequence[Input]) -> Iterator[OpenInputs]:
     Raises:
         UsageError: an input is neither a path nor a table.
     """
-    names = [_name(one, number) for number, one in enumerate(inputs)]
-    tables = {name for name, one in zip(names, inputs, strict=True) if not _is_path(one)}
+    names = [_name(value, number) for number, value in enumerate(inputs)]
+    tables = {name for name, value in zip(names, inputs, strict=True) if not _is_path(value)}
     if not tables:
-        yield OpenInputs([location_of(one) for one in inputs if _is_path(one)], inputs=names)
+        yield OpenInputs([location_of(path) for path in inputs if _is_path(path)], inputs=names)
         return
+    from rlpost.io.locks import scratch_folder  # noqa: PLC0415 - of tables alone
+
     with scratch_folder(None) as folder:
         files = {str(folder / name): name for name in tables}
         with naming_errors(InputPaths((), files)):
-            paths = [_path(one, folder / name) for one, name in zip(inputs, names, strict=True)]
+            paths = [_path(value, folder / name) for value, name in zip(inputs, names, strict=True)]
             yield OpenInputs(paths, files, inputs=names, of_tables=len(tables) == len(names))
 
 
@@ -169,8 +169,8 @@ def _listed(inputs: Inputs) -> list[Any]:
     return [*inputs] if isinstance(inputs, list | tuple) else [inputs]
 
 
-def _is_path(one: object) -> TypeGuard[str | Path]:
-    return isinstance(one, str | Path)
+def _is_path(value: object) -> TypeGuard[str | Path]:
+    return isinstance(value, str | Path)
 
 
 def path_names(inputs: Inputs, where: str, of: str) -> list[str | RemotePath]:
@@ -185,24 +185,30 @@ def path_names(inputs: Inputs, where: str, of: str) -> list[str | RemotePath]:
         UsageError: an input is a table.
     """
     several = _listed(inputs)
-    for one in several:
-        if not _is_path(one):
+    for value in several:
+        if not _is_path(value):
             raise UsageError(
-                f"{where}: {type(one).__name__} came; a path is needed, or a list of paths, of {of}"
+                f"{where}: {type(value).__name__} came; a path is needed, or a list of paths, "
+                f"of {of}"
             )
-    return [location_of(one) for one in several]
+    return [location_of(path) for path in several]
 
 
-def _path(one: Any, file: Path) -> str | RemotePath:
+def _path(value: Any, file: Path) -> str | RemotePath:
     """Return a path as it is; write a table to the file, and return its path."""
-    if _is_path(one):
-        return location_of(one)
-    if not is_table(one):
+    if _is_path(value):
+        return location_of(value)
+    import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
+
+    from rlpost.io.memory import arrow_table, is_table  # noqa: PLC0415
+    from rlpost.io.ranges import arrow_file  # noqa: PLC0415
+
+    if not is_table(value):
         raise UsageError(
-            f"{type(one).__name__} came; a path or a table with Arrow's interface (polars, pandas, "
-            "duckdb, pyarrow, datasets) is needed"
+            f"{type(value).__name__} came; a path or a table with Arrow's interface (polars, "
+            "pandas, duckdb, pyarrow, datasets) is needed"
         )
-    table = arrow_table(one)
+    table = arrow_table(value)
     if not table.num_columns:
         raise DataError(f"{file.name}: there are no columns, so there is nothing to read")
     with arrow_file(file, "wb") as written:
@@ -210,8 +216,8 @@ def _path(one: Any, file: Path) -> str | RemotePath:
     return str(file)
 
 
-def _name(one: object, number: int) -> str:
+def _name(value: object, number: int) -> str:
     """Return what results call an input: its path, or its type and number."""
-    if _is_path(one):
-        return str(location_of(one))
-    return f"{type(one).__name__} {number}" if number else type(one).__name__
+    if _is_path(value):
+        return str(location_of(value))
+    return f"{type(value).__name__} {number}" if number else type(value).__name__

@@ -12,22 +12,17 @@ from rlpost.interface.results import Json, View
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.display.page import Page
     from rlpost.io.paths import AnyPath
 
 
 class Inspection(View, Facts):
     """The statistics and findings of rollouts, as a tree of dataclasses."""
 
+    rendered_by = "rlpost.analysis.inspect.render"
+
     def to_dict(self) -> Json:
         """Return what `rlpost inspect --format json` prints."""
         return self.as_json()
-
-    def page(self) -> Page:
-        """Return what `rlpost inspect` prints."""
-        from rlpost.analysis.inspect.render import page  # noqa: PLC0415
-
-        return page(self)
 
     def charts(self) -> str:
         """Return the report's distributions and charts of groups as HTML."""

@@ -1,8 +1,9 @@
-"""Results of the Python functions: mappings with attributes and a view for notebooks."""
+"""Results of Python functions: mappings with attributes and a view for notebooks."""
 
 from __future__ import annotations
 
 import copy
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,9 +17,17 @@ Json = dict[str, Any]
 class View:
     """Shows a result as its command prints it: at the prompt, and in notebooks with charts."""
 
-    def page(self) -> Page:
-        """Return what the command prints."""
+    rendered_by = ""
+    """The module whose `page` returns the page of a result."""
+
+    def to_dict(self) -> Json:
+        """Return the result as plain dicts and lists."""
         raise NotImplementedError
+
+    def page(self, **options: Any) -> Page:
+        """Return what the command prints, with options such as `verbose`."""
+        page: Page = import_module(self.rendered_by).page(self, **options)
+        return page
 
     def show(self, out: Console) -> None:
         """Print the result as the command does."""
@@ -61,6 +70,7 @@ class Result(View, Json):
 class Summary(Result):
     """The summary of a run: measures, each with its population, a verdict and findings."""
 
+    rendered_by = "rlpost.render.summary"
     responses: int
     rollouts: int | None
     """None if each row counts as a response."""
@@ -85,12 +95,6 @@ class Summary(Result):
             return None
         return super().__getattr__(name)
 
-    def page(self) -> Page:
-        """Return what `rlpost advantages` prints."""
-        from rlpost.render.summary import summary_page  # noqa: PLC0415
-
-        return summary_page(self)
-
     def charts(self) -> str:
         """Return trends over the steps as HTML."""
         from rlpost.analysis.report.views import charts_of_steps  # noqa: PLC0415
@@ -101,41 +105,30 @@ class Summary(Result):
 class LossSummary(Result):
     """What a policy loss clips, and where it leaves no gradient; of a sweep with `settings`."""
 
+    rendered_by = "rlpost.analysis.loss.render"
     facts: Json
     findings: list[Json]
 
-    def page(self) -> Page:
-        """Return what `rlpost loss` prints."""
-        from rlpost.analysis.loss.render import page  # noqa: PLC0415
-
-        return page(self)
-
     def show(self, out: Console) -> None:
         """Print the summary; the table of a sweep fits the console."""
-        from rlpost.analysis.loss.render import page  # noqa: PLC0415
-
-        page(self, width=out.width).show(out)
+        self.page(width=out.width).show(out)
 
 
 class Comparison(Result):
     """The agreement of advantages of several files or recipes."""
 
+    rendered_by = "rlpost.analysis.compare.render"
     facts: Json
     """Statistics of measures: `advantage:SIDE`, `difference:LEFT:RIGHT` and others."""
     sides: list[str]
     pairs: list[Json]
     findings: list[Json]
 
-    def page(self) -> Page:
-        """Return what `rlpost compare` prints."""
-        from rlpost.analysis.compare.render import page  # noqa: PLC0415
-
-        return page(self)
-
 
 class Replay(Result):
     """What a trainer recorded against what a recipe computes, stage by stage."""
 
+    rendered_by = "rlpost.analysis.replay.render"
     reproduced: bool
     """Whether every recorded stage that was compared is equal."""
     first: str | None
@@ -151,42 +144,27 @@ class Replay(Result):
     """Stage -> recorded column."""
     warnings: list[str]
 
-    def page(self) -> Page:
-        """Return what `rlpost replay` prints."""
-        from rlpost.analysis.replay.render import page  # noqa: PLC0415
-
-        return page(self)
-
 
 class Verification(Result):
     """The verdict on each column of enriched files."""
 
+    rendered_by = "rlpost.render.verify"
     ok: bool
     files: list[Json]
-
-    def page(self) -> Page:
-        """Return what `rlpost verify` prints."""
-        from rlpost.render.verify import page  # noqa: PLC0415
-
-        return page(self)
 
 
 class Conversion(Result):
     """What a conversion read and wrote."""
 
+    rendered_by = "rlpost.render.convert"
     inputs: list[str]
     outputs: list[str]
-
-    def page(self) -> Page:
-        """Return what `rlpost convert` prints."""
-        from rlpost.render.convert import page  # noqa: PLC0415
-
-        return page(self)
 
 
 class Export(Result):
     """What an export wrote, and what it lost."""
 
+    rendered_by = "rlpost.render.export"
     inputs: list[str]
     outputs: list[str]
     responses: int
@@ -197,9 +175,3 @@ class Export(Result):
     lost: dict[str, str]
     """Column -> why the target does not hold it."""
     warnings: list[str]
-
-    def page(self) -> Page:
-        """Return what `rlpost export` prints."""
-        from rlpost.render.export import page  # noqa: PLC0415
-
-        return page(self)

@@ -64,6 +64,7 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(gt=0)]
+Natural = Annotated[int, Field(ge=0)]
 
 
 def _ddof(value: Any) -> Any:

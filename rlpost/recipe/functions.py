@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -108,6 +109,8 @@ def type_text(annotation: Any) -> str:
 def options_of(functions: Iterable[Function], fields: Collection[str]) -> dict[str, Option]:
     """Return the options of functions by name: keyword-only parameters that are none of `fields`.
 
+    Of a class, all parameters.
+
     Raises:
         UsageError: an annotation cannot be evaluated, or there is neither a type nor a default.
     """
@@ -117,7 +120,8 @@ def options_of(functions: Iterable[Function], fields: Collection[str]) -> dict[s
         section = re.split(r"\n(?=\S)", section)[0]
         texts = {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(section)}
         for name, parameter in inspect.signature(function).parameters.items():
-            if parameter.kind is parameter.KEYWORD_ONLY and name not in fields:
+            by_name = parameter.kind is parameter.KEYWORD_ONLY or inspect.isclass(function)
+            if by_name and name not in fields:
                 kind, text = _kind_of(parameter, function), texts.get(name, "")
                 if kind is None and parameter.default is parameter.empty:
                     text = f"option {name!r}: has neither a type nor a default"
@@ -137,7 +141,8 @@ def _kind_of(parameter: inspect.Parameter, function: Function) -> Any:
         return _kind_of_default(parameter.default)
     if isinstance(kind, str):  # of `from __future__ import annotations`
         try:
-            kind = eval(kind, getattr(inspect.unwrap(function), "__globals__", {}))  # noqa: S307
+            names = getattr(inspect.unwrap(function), "__globals__", None)
+            kind = eval(kind, names or vars(sys.modules[function.__module__]))  # noqa: S307
         except Exception as error:  # noqa: BLE001 - any that an expression may raise
             raise UsageError(
                 f"option {parameter.name!r}: its annotation {kind!r} cannot be evaluated "

@@ -69,10 +69,10 @@ _ROLLOUT_REWARD = {
 
 def show_summary(summary: Json, *, verbose: bool = False) -> None:
     """Print the summary of a run on stderr."""
-    summary_page(summary, verbose=verbose).show(console(sys.stderr))
+    page(summary, verbose=verbose).show(console(sys.stderr))
 
 
-def summary_page(summary: Json, *, verbose: bool = False) -> Page:
+def page(summary: Json, *, verbose: bool = False) -> Page:
     """Return the page of a run.
 
     Args:

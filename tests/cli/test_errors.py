@@ -78,7 +78,7 @@ TWO = """
 --overlong-penalty 20 4 x | --overlong-penalty 20 4 x: must be a valid number
 --overlong-penalty 3 9 1 | --overlong-penalty: BUFFER must not exceed MAX_LEN
 --quiet=1 | --quiet
---chunk-tokens 0 | --chunk-tokens 0: must be greater than or equal to 1
+--chunk-tokens 0 | --chunk-tokens 0: must be greater than 0
 --norm-std grup | --norm-std grup | batch | did you mean group
 --kl-coef -1 | --kl-coef -1: must be greater than or equal to 0
 --estimator grop | no estimator 'grop' tip: did you mean grpo?

@@ -28,7 +28,7 @@ from rlpost.pipeline import run as runs
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import bind
 from rlpost.pipeline.running_state import RunState
-from rlpost.render.summary import summary_page
+from rlpost.render.summary import page as summary_page
 from tests.device.inputs import rollouts
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"

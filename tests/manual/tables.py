@@ -17,7 +17,7 @@ from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.loss.log import METRICS
 from rlpost.analysis.replay import findings as replay
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, about, value_of
+from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, value_of
 from rlpost.cli.render.catalogue import target_facts
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
@@ -392,7 +392,7 @@ def _option(option: Any) -> tuple[str, ...]:
     value = "" if option.is_flag else f" {value_of(option)}"
     first, *more = (*option.opts, *option.secondary_opts)
     more = [name for name in more if not name.startswith("--no-")]
-    return ", ".join(map(code, [f"{first}{value}", *more])), about(option)
+    return ", ".join(map(code, [f"{first}{value}", *more])), option.help
 
 
 def measures() -> str:

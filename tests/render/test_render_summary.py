@@ -12,7 +12,7 @@ from rich.console import Console
 import rlpost
 from rlpost import Recipe
 from rlpost.errors import FindingsError
-from rlpost.render.summary import summary_page
+from rlpost.render.summary import page as summary_page
 
 
 def lines_of(page, width=80):

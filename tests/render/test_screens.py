@@ -17,7 +17,7 @@ from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.run import bind
 from rlpost.recipe.recipe import Recipe
 from rlpost.render.plan import plan_page
-from rlpost.render.summary import summary_page
+from rlpost.render.summary import page as summary_page
 
 LAW = int(os.environ.get("LAW", "0"))  # examples, by hand
 WIDTHS = (60, 80, 120)

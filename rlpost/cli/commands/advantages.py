@@ -3,171 +3,113 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
-from rlpost.cli.help_screen import EXECUTION, RAY, argument, command
-from rlpost.cli.options import option, reads_data, with_recipe_options
-from rlpost.cli.output import check_summary, reporting, write_json
+from rlpost.cli.help_screen import argument, command
+from rlpost.cli.options import option, options_of
+from rlpost.cli.output import check_summary, inputs_and_output, reporting, write_json
 from rlpost.errors import SummaryError, UsageError
+from rlpost.interface import functions
+from rlpost.pipeline.options import Options  # noqa: TC001 - typer reads annotations
 
 if TYPE_CHECKING:
-    from rlpost.io.input_paths import Declaration
-    from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
+Json = dict[str, Any]
 
 app = typer.Typer(add_completion=False)
 
 EPILOG = """Examples:
-
   rlpost advantages in.parquet out.parquet --estimator grpo
-
   rlpost advantages 'dumps/*.parquet' enriched/ --map mask=loss_mask
-
   rlpost advantages 'dumps/*.parquet' enriched/ --steps 300:320
-
   rlpost advantages logs/train_data_step7.jsonl step7.parquet --preset nemo-rl
 """
 
 
+OF_RUNS = (
+    *("overwrite", "state", "device", "chunk_tokens", "workers", "skip_existing", "fail_on"),
+    *("engine", "ray_address"),
+)
+
+
 @command(app, epilog=EPILOG)
-@reads_data
-@with_recipe_options()
+@options_of(functions.advantages, runs=OF_RUNS, recipe=True)
 def advantages(
     context: typer.Context,
     settings: Settings,
+    chosen: Json,
+    run: Options,
     paths: Annotated[
         list[str] | None,
         argument("IN... OUT", "Parquet files, dumps, directories or globs; then OUT."),
     ] = None,
-    steps: Annotated[
-        str | None,
-        option("--steps", "FIRST:END", "Steps to compute, whole and without END (default: all)."),
-    ] = None,
-    source: declared.From = None,
-    rows: declared.Rows = None,
-    group_size: declared.GroupSize = None,
-    overwrite: declared.Overwrite = False,
-    state: declared.State = None,
     summary_json: declared.SummaryJson = None,
     show_plan: Annotated[
         bool, option("--plan", "", "Print what would be computed; write nothing.")
     ] = False,
-    skip_existing: Annotated[
-        bool,
-        option(
-            "--skip-existing",
-            "",
-            "Write each file by itself; skip those that are up to date.",
-            panel=EXECUTION,
-        ),
-    ] = False,
-    device: declared.Device = "auto",
-    chunk_tokens: declared.ChunkTokens = None,
-    workers: declared.Workers = None,
-    fail_on: declared.FailOn = None,
     quiet: declared.Quiet = False,
     verbose: declared.Verbose = False,
-    engine: Annotated[
-        str,
-        option(
-            "--engine",
-            "local|ray",
-            "Compute in this process, or on Ray.",
-            panel=RAY,
-            common=False,
-            variable=True,
-        ),
-    ] = "local",
-    ray_address: Annotated[
-        str | None,
-        option(
-            "--ray-address",
-            "ADDRESS",
-            "Ray cluster, or auto (default: RAY_ADDRESS or a new cluster).",
-            panel=RAY,
-            common=False,
-        ),
-    ] = None,
 ) -> None:
     """Post-process rewards, estimate advantages, write enriched Parquet.
 
     OUT has all columns of IN, unchanged, and the new ones.
     """
-    paths = paths or []
-    if len(paths) < (1 if show_plan else 2):
-        raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
+    several = [*(paths or []), *[""] * (show_plan and len(paths or []) == 1)]
+    inputs, output = inputs_and_output(several, "rlpost advantages IN... OUT")
     recipe, names = settings.recipe, settings.requested
-    # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-    from rlpost.interface import functions  # noqa: PLC0415
-    from rlpost.pipeline.options import Options  # noqa: PLC0415
-
-    run = Options(
-        device, chunk_tokens, workers, overwrite, state,
-        engine=engine, ray_address=ray_address, asked=names if names["preset"] else {},
-        started=context.obj, skip_existing=skip_existing,
-        fail_on=fail_on,
-    )  # fmt: skip
+    run = replace(run, asked=names if names["preset"] else {}, started=context.obj)
     if show_plan:
-        from rlpost.io.input_paths import Declaration  # noqa: PLC0415
-
-        dumps = Declaration(source, rows, group_size, recipe.columns)
-        _show_plan(paths, recipe, run, steps, dumps, quiet=quiet, verbose=verbose)
+        _show_plan(inputs, output, recipe, run, chosen, quiet=quiet, verbose=verbose)
         return
     check_summary(summary_json)
-    show = partial(_show, summary_json=summary_json, quiet=quiet, verbose=verbose)
     try:
-        *inputs, output = paths
         with reporting(quiet=quiet) as reporter:
-            summary = functions.advantages(
-                inputs, output, recipe, run, steps=steps, source=source, rows=rows,
-                group_size=group_size, progress=reporter,
-            )  # fmt: skip
+            summary = functions.advantages(inputs, output, recipe, run, **chosen, progress=reporter)
     except SummaryError as error:
-        show(error.summary | names)
+        _show(error.summary | names, summary_json, quiet=quiet, verbose=verbose)
         raise
-    show(summary | names)
+    _show(summary | names, summary_json, quiet=quiet, verbose=verbose)
 
 
 def _show_plan(
-    paths: list[str], recipe: Recipe, run: Options, steps: str | None, dumps: Declaration,
+    paths: list[str], output: str, recipe: Recipe, run: Options, chosen: Json,
     *, quiet: bool, verbose: bool,
 ) -> None:  # fmt: skip
-    """Print what a run would compute."""
-    from rlpost import api  # noqa: PLC0415 - pyarrow
+    """Print what a run would compute; without an output if it is empty."""
+    from rlpost import api  # noqa: PLC0415 - slow to import
     from rlpost.display.page import show_page  # noqa: PLC0415
     from rlpost.interface.inputs import of_steps, open_inputs  # noqa: PLC0415
+    from rlpost.io.clock import Clock  # noqa: PLC0415
+    from rlpost.io.input_paths import Declaration  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
+    from rlpost.pipeline.device import AUTO, CPU  # noqa: PLC0415
+    from rlpost.pipeline.run import device_for  # noqa: PLC0415
     from rlpost.render.plan import plan_page  # noqa: PLC0415
 
     if run.skip_existing:
         raise UsageError("--plan: excludes --skip-existing, whose files are runs of their own")
-    kept = of_steps(steps, recipe, run)
-    from rlpost.io.clock import Clock  # noqa: PLC0415
-    from rlpost.pipeline.device import AUTO, CPU  # noqa: PLC0415
-    from rlpost.pipeline.run import device_for  # noqa: PLC0415
-
-    inputs = paths if len(paths) == 1 else paths[:-1]
-    target = None if len(paths) == 1 else parse_path(paths[-1])
+    kept = of_steps(chosen.pop("steps"), recipe, run)
+    dumps = Declaration(**chosen, map=recipe.columns)
     with (
         reporting(quiet=quiet) as reporter,
-        open_inputs(inputs, reporter=reporter, where=kept, declared=dumps) as opened,
+        open_inputs(paths, reporter=reporter, where=kept, declared=dumps) as opened,
     ):
         recipe = opened.recipe(recipe)
         plan = api.plan(opened.paths, recipe)
         device = CPU if run.device == AUTO else run.device
         if run.engine == "local":
             device = device_for(run.device, plan.token_bytes, Clock()).name
+        target = parse_path(output) if output else None
         page = plan_page(plan, target, device, overwrite=run.overwrite, verbose=verbose)
     show_page(replace(page, title=opened.named(page.title)), "table")
 
 
-def _show(summary: dict[str, Any], *, summary_json: str | None, quiet: bool, verbose: bool) -> None:
+def _show(summary: Json, summary_json: str | None, *, quiet: bool, verbose: bool) -> None:
     """Print the summary of a run, and write it as JSON if requested."""
     from rlpost.render.summary import show_summary  # noqa: PLC0415
 

@@ -6,16 +6,15 @@ import os
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import argument, command
-from rlpost.cli.options import reads_data
+from rlpost.cli.options import options_of
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
+from rlpost.interface import functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +25,7 @@ _STDERR = 2
 SMALL = 64 << 20  # compressed bytes of columns that are read at the start
 
 EPILOG = """Examples:
-
   rlpost browse rollouts.parquet
-
   rlpost browse 'dumps/*.parquet' --where 'reward < 0.5 and length >= 1000'
 
 Keys: arrows or hjkl move, enter opens, ] and [ are the next and previous step, ? is help.
@@ -36,20 +33,18 @@ Keys: arrows or hjkl move, enter opens, ] and [ are the next and previous step, 
 
 
 @command(app, epilog=EPILOG)
-@reads_data
+@options_of(
+    functions.inspect, only=("columns_map", "where", "rollout_reward", "failures", "attempts")
+)
 def browse(
+    chosen: dict[str, Any],
     paths: Annotated[list[str], argument("IN...", "Parquet files, directories or globs.")],
-    roles: declared.Map = None,
-    where: declared.Where = None,
-    rollout_reward: declared.RolloutReward = "equal",
-    failures: declared.Failures = "drop",
-    attempts: declared.Attempts = "newest",
 ) -> None:
     """Browse responses in the terminal: steps, groups, responses, tokens.
 
     Files may be larger than memory: keys, rewards and masks are read first, tokens when displayed.
     """
-    columns_map = name_values(roles or [], "--map")
+    where, columns_map = chosen.pop("where"), chosen.pop("columns_map") or {}
     if not is_terminal():
         raise UsageError("browse needs a terminal; rlpost inspect prints in pipes")
     from rlpost.analysis.browse.app import Browser  # noqa: PLC0415
@@ -65,10 +60,7 @@ def browse(
             if kept is not None and not {*COMPUTED}.isdisjoint(kept.names):
                 listed, kept = where or "", None  # computed from the rows of the whole input
             opened = until_end.enter_context(open_inputs(paths, reporter=reporter, where=kept))
-            index = build_index(
-                opened.paths, columns_map, reporter,
-                rollout_reward=rollout_reward, failures=failures, attempts=attempts,
-            )  # fmt: skip
+            index = build_index(opened.paths, columns_map, reporter, **chosen)
             if not len(index):
                 raise DataError(f"{index.source.name}: there are no responses to browse")
             for measure in ("kl", "advantage"):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import Settings, name_values
+from rlpost.cli.arguments import Settings
 from rlpost.cli.help_screen import ESTIMATOR, argument, command
-from rlpost.cli.options import option, reads_data
-from rlpost.cli.output import reporting
+from rlpost.cli.options import option, options_of
+from rlpost.cli.output import reporting, show
 from rlpost.errors import UsageError
+from rlpost.interface import functions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,28 +26,18 @@ app = typer.Typer(add_completion=False)
 MOST_SIDES = 6
 
 EPILOG = """Examples:
-
   rlpost compare run-a.parquet run-b.parquet
-
   rlpost compare in.parquet --estimator grpo --estimator rloo
-
   rlpost compare in.parquet --preset verl --preset trl --set gamma=0.9
-
   rlpost compare 'dumps/*.parquet' --config a.toml --config b.toml
 """
 
 
 @command(app, epilog=EPILOG)
-@reads_data
+@options_of(functions.compare)
 def compare(
+    chosen: dict[str, Any],
     paths: Annotated[list[str], argument("IN...", "Enriched inputs, or one input with recipes.")],
-    roles: declared.Map = None,
-    column: Annotated[
-        str | None, option("--column", "COLUMN", "Column to compare (default: advantages).")
-    ] = None,
-    count: Annotated[
-        int, option("--count -n", "INT", "Responses to list that differ the most.", min=0)
-    ] = 5,
     how: declared.Output = "table",
     config: Annotated[
         list[Path] | None,
@@ -72,24 +63,18 @@ def compare(
     Prints why they differ, correlations and sign agreement of each pair, over responses and tokens,
     and the largest differences. Responses of files are matched by their keys.
     """
-    recipes = variants(config, preset, estimator, {"columns": roles, "assigned": assigned})
-    columns_map = name_values(roles or [], "--map")
-    # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-    from rlpost.analysis.compare import render as render_compare  # noqa: PLC0415
-    from rlpost.interface import functions  # noqa: PLC0415
-
+    columns = chosen["columns_map"]
+    recipes = variants(config, preset, estimator, {"columns": columns, "assigned": assigned})
     with reporting(bars=how == "table") as reporter:
-        comparison = functions.compare(
-            paths, recipes, columns_map=columns_map, column=column, count=count, progress=reporter
-        )
-    render_compare.show(comparison, how)
+        comparison = functions.compare(paths, recipes, **chosen, progress=reporter)
+    show(comparison, how)
 
 
 def variants(
     configs: Sequence[Path] | None,
     presets: Sequence[str] | None,
     estimators: Sequence[str] | None,
-    options: dict[str, list[str] | None],
+    options: dict[str, Any],
 ) -> dict[str, Recipe]:
     """Return the recipes to run: each recipe file with each preset and estimator, and their names.
 

@@ -12,8 +12,8 @@ from rlpost._version import __version__
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import UNSET, Setting, Settings
-from rlpost.cli.help_screen import NAMES, Group, argument, command
-from rlpost.cli.options import option, reads_data, with_recipe_options
+from rlpost.cli.help_screen import NAMES, SETTINGS, Group, argument, command
+from rlpost.cli.options import option, options_of
 from rlpost.errors import UsageError
 from rlpost.recipe.base import KL_SYNONYMS
 from rlpost.recipe.loss import NAMES as LOSSES
@@ -41,27 +41,18 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 EPILOG = """Examples:
-
   rlpost config --preset verl --estimator gae
-
   rlpost config --config recipe.toml --all
-
   RLPOST_KL_COEF=0.1 rlpost config --format toml > recipe.toml
-
   rlpost config diff verl trl --estimator grpo
-
   rlpost config schema > rlpost.schema.json
 """
 DIFF_EPILOG = """Examples:
-
   rlpost config diff verl trl --estimator grpo --explain
-
   rlpost config diff verl trl in.parquet
-
   rlpost config diff recipe.toml default --format markdown
 """
 SCHEMA_EPILOG = """Example:
-
   rlpost config schema > rlpost.schema.json
 
 With `#:schema ./rlpost.schema.json` as the first line of recipe.toml, editors with taplo check and
@@ -82,18 +73,16 @@ class ConfigGroup(Group):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=ConfigGroup, add_completion=False, context_settings={"help_option_names": NAMES}
-)
+app = typer.Typer(cls=ConfigGroup, add_completion=False, context_settings=SETTINGS)
 
 
-@app.callback(epilog=EPILOG)
+@app.callback(epilog=f"\b\n{EPILOG}")
 def config() -> None:
     """Show the resolved recipe and the source of each value."""
 
 
 @command(app, epilog=EPILOG)
-@with_recipe_options()
+@options_of(recipe=True)
 def show(
     settings: Settings,
     with_defaults: Annotated[bool, option("--all", "", "Print defaults, too.")] = False,
@@ -141,7 +130,6 @@ def fields_of(recipe: Recipe, sources: Mapping[str, str]) -> list[Setting]:
 
 
 @command(app, epilog=DIFF_EPILOG)
-@reads_data
 def diff(
     left: Annotated[str, argument("A", SIDE, completion.presets)],
     right: Annotated[str, argument("B", SIDE, completion.presets)],
@@ -158,8 +146,9 @@ def diff(
     explain: Annotated[bool, option("--explain", "", "Describe each field.")] = False,
     how: declared.Output = "table",
 ) -> None:
-    """Print where two recipes differ, such as those of two frameworks: recipe and policy loss.
+    """Print where two recipes differ.
 
+    A and B are presets or files, of which the recipe and the policy loss are compared.
     Fields are in the order of the stages that read them; with IN in that of their effect: how many
     responses change, and by how much, if A has the value of B in this field alone. Without --loss
     and --estimator, the usual loss of each framework is compared, too.
@@ -249,7 +238,7 @@ def _rank(effect: Json | None) -> tuple[float, float]:
 
 @command(app, epilog=SCHEMA_EPILOG)
 def schema() -> None:
-    """Print the JSON Schema of recipe files, with the description of each field."""
+    """Print the JSON Schema of recipe files."""
     typer.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))
 
 

@@ -7,26 +7,22 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.environment import with_variable
 from rlpost.cli.help_screen import command
+from rlpost.cli.options import options_of
 from rlpost.errors import UnavailableError
+from rlpost.pipeline.options import Options  # noqa: TC001 - typer reads annotations
 
 app = typer.Typer(add_completion=False)
 
 EPILOG = """Examples:
-
   rlpost doctor
-
   rlpost doctor --device cuda
-
   rlpost doctor --format markdown > report.md
 """
 
 
 @command(app, epilog=EPILOG)
-def doctor(
-    context: typer.Context,
-    how: declared.Output = "table",
-    device: declared.Device = "auto",
-) -> None:
+@options_of(runs=("device",))
+def doctor(context: typer.Context, run: Options, how: declared.Output = "table") -> None:
     """Check the installation, the machine and the devices, for bug reports.
 
     Prints versions, memory and devices. A self-test computes advantages of made-up tokens on the
@@ -39,7 +35,7 @@ def doctor(
     from rlpost.cli.render import doctor as render_doctor  # noqa: PLC0415
     from rlpost.display.page import show_result  # noqa: PLC0415
 
-    result = examine(device)
+    result = examine(run.device)
     result["problems"] = [with_variable(text, context) for text in result["problems"]]
     show_result(result, render_doctor.page, how)
     if not result["ok"]:

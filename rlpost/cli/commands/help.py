@@ -23,15 +23,10 @@ _IMAGE = re.compile(r"^!\[.*?\]\(.*?\)\n*", re.MULTILINE)
 _PAGE = re.compile(r"\[([^\]]+)\]\(([\w-]+)\.md\)")
 _FILE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(.+?)\)")
 EPILOG = """Examples:
-
   rlpost help
-
   rlpost help advantages
-
   rlpost help no signal
-
   rlpost help --reward-clip
-
   rlpost help actor/pg_clipfrac
 """
 
@@ -108,15 +103,15 @@ def _show_page(text: str) -> None:
 
     from rlpost.display.console import console  # noqa: PLC0415
     from rlpost.display.markdown import MarkdownPage  # noqa: PLC0415
-    from rlpost.display.pager import paged  # noqa: PLC0415
+    from rlpost.display.pager import show_text  # noqa: PLC0415
 
     out = console(sys.stdout)
     out.width = min(out.width, WIDEST)
     theme = Theme({"markdown.code": "cyan", "markdown.code_block": "default"})
-    with out.use_theme(theme), paged(out):
-        out.print(
-            MarkdownPage(for_terminal(text), hyperlinks=False, code_theme="ansi_dark"), crop=False
-        )
+    drawn = MarkdownPage(for_terminal(text), hyperlinks=False, code_theme="ansi_dark")
+    with out.use_theme(theme), out.capture() as captured:
+        out.print(drawn, crop=False)
+    show_text(captured.get())
 
 
 def for_terminal(text: str) -> str:

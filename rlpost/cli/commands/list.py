@@ -13,13 +13,9 @@ from rlpost.cli.options import option
 from rlpost.errors import UsageError
 
 EPILOG = """Examples:
-
   rlpost list estimators
-
   rlpost list estimators gae grpo
-
   rlpost list presets verl --estimator gae > verl.toml
-
   rlpost list losses --format json
 """
 OF_PRESETS = "has no effect without a preset: rlpost list presets NAME"

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path  # noqa: TC003 - typer reads annotations
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import Settings, name_values
+from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import LOSS, argument, command
-from rlpost.cli.options import (
-    option,
-    reads_data,
-    with_recipe_options,
-)
+from rlpost.cli.options import option, options_of
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
+from rlpost.interface import functions
+from rlpost.pipeline.options import Options  # noqa: TC001 - typer reads annotations
 
 if TYPE_CHECKING:
     from rlpost.analysis.loss.log import TrainerLog
@@ -26,23 +25,23 @@ app = typer.Typer(add_completion=False)
 
 _NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")  # a range that is typed in two words
 EPILOG = """Examples:
-
   rlpost loss in.parquet
-
   rlpost loss in.parquet --sweep pg_clip=0.1,0.2,0.3 --sweep loss=ppo,cispo
-
   rlpost loss in.parquet out.parquet --preset verl --format json
-
   rlpost loss in.parquet --preset verl --log trainer.jsonl
 """
 
 
 @command(app, epilog=EPILOG, allow_extra_args=True)
-@reads_data
-@with_recipe_options(loss=True)
+@options_of(
+    functions.loss, only=("log", "log_map"), recipe=True, loss=True,
+    runs=("overwrite", "device", "chunk_tokens", "workers"),
+)  # fmt: skip
 def loss(
     context: typer.Context,
     settings: Settings,
+    chosen: dict[str, Any],
+    run: Options,
     source: Annotated[str, argument("IN", "A Parquet file, dump or directory, or a quoted glob.")],
     output: Annotated[
         str | None, argument("OUT", "Copy of IN to write, with pg_loss and clip_state.")
@@ -56,24 +55,8 @@ def loss(
             panel=LOSS,
         ),
     ] = None,
-    log: Annotated[
-        Path | None, option("--log", "PATH", "Compare a trainer's log, JSONL or CSV.")
-    ] = None,
-    log_map: Annotated[
-        list[str] | None,
-        option(
-            "--log-map",
-            "METRIC=COLUMN",
-            "Column of the log for a metric (default: found by its name).",
-            common=False,
-        ),
-    ] = None,
     how: declared.Output = "table",
     summary_json: declared.SummaryJson = None,
-    overwrite: declared.Overwrite = False,
-    device: declared.Device = "auto",
-    chunk_tokens: declared.ChunkTokens = None,
-    workers: declared.Workers = None,
     verbose: declared.Verbose = False,
     quiet: declared.Quiet = False,
 ) -> None:
@@ -104,17 +87,16 @@ def loss(
     from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
     from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
-    from rlpost.pipeline.options import Options  # noqa: PLC0415
 
     check_summary(summary_json)
-    logged = _read_log(log, log_map, sweep, settings)
-    with reporting(quiet=quiet) as reporter:
-        run = Options(
-            device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj,
-        )  # fmt: skip
-        with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as opened:
-            facts = loss_run.loss(opened.paths, output, recipe, configs, run, emit, logged)
-            summary = opened.result(facts) | settings.requested
+    logged = _read_log(**chosen, swept=bool(sweep), settings=settings)
+    with (
+        reporting(quiet=quiet) as reporter,
+        open_inputs(source, output, overwrite=run.overwrite, reporter=reporter) as opened,
+    ):
+        run = replace(run, reporter=reporter, started=context.obj)
+        facts = loss_run.loss(opened.paths, output, recipe, configs, run, emit, logged)
+        summary = opened.result(facts) | settings.requested
     summary["findings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how == "table"):
@@ -122,15 +104,15 @@ def loss(
 
 
 def _read_log(
-    path: Path | None, columns: list[str] | None, sweep: list[str] | None, settings: Settings
+    log: Path | None, log_map: dict[str, str] | None, settings: Settings, *, swept: bool
 ) -> TrainerLog | None:
     """Return the log of --log; None without one."""
-    if path is None:
-        if columns:
+    if log is None:
+        if log_map:
             raise UsageError("--log-map: has no effect without --log PATH")
         return None
-    if sweep:
+    if swept:
         raise UsageError("--sweep and --log exclude each other: a log has the loss of one setting")
     from rlpost.analysis.loss.log import read_log  # noqa: PLC0415 - imports losses
 
-    return read_log(path, name_values(columns or [], "--log-map"), settings.fields_set[1])
+    return read_log(Path(log), log_map or {}, settings.fields_set[1])
