@@ -35,11 +35,13 @@ def rollout(
     near: bool = False,
     apart: bool = False,
     failing: bool = False,
+    equal_to_rounding: bool = False,
 ) -> tuple[Response, ...]:
     """Three steps of prompt groups: of one response, of equal rewards, with an empty response.
 
     With `far`, some tokens have log ratios beyond every clamp; with `near`, the rewards nearly
     agree, and values are 0. The rows of a group may be `apart`. With `failing`, some rows failed.
+    With `equal_to_rounding`, rewards differ by units in the last place of a float32.
     """
     rng, rows = np.random.default_rng(7), []
     for group, size in enumerate(SIZES[kind]):
@@ -57,6 +59,8 @@ def rollout(
                 shift["infer"][0] = (-45, 12, 0.5, -12, 0.25)[len(rows) % 5]
                 shift["current"][0] = (50, -11, 21, -21, 0)[len(rows) % 5]
             reward = equal or float(rng.integers(-40, 41)) / 2
+            if equal_to_rounding:
+                reward = 2.0**20 + (i % 3) / 2**3
             rows.append(
                 Response(
                     group=f"g{group % 3}",
@@ -103,8 +107,18 @@ def case(name, estimator, loop, rows=None, /, **options):
 
 
 FAR, NEAR, FULL = {"far": True}, {"near": True}, {"kind": "full"}
+ROUNDED = {"kind": "full", "equal_to_rounding": True}
 
 case("nemo-rl", "grpo", source.nemo_grpo)
+for preset, one, loop in (
+    ("nemo-rl", "grpo", source.nemo_grpo),
+    ("openrlhf", "group_norm", partial(source.openrlhf, name="group_norm")),
+    ("slime", "grpo", partial(source.slime, name="grpo")),
+    ("prime-rl", "grpo", partial(source.prime_rl, name="grpo")),
+    ("open-instruct", "standard", partial(source.open_instruct, name="standard")),
+    ("roll", "grpo", partial(source.roll, name="grpo")),
+):
+    case(preset, one, loop, ROUNDED)
 case("nemo-rl", "grpo", partial(source.trained_on_answers, loop=source.nemo_grpo),
      {"failing": True})  # fmt: skip
 case("nemo-rl", "grpo", source.nemo_grpo, gamma=0.5)  # which it does not use
@@ -263,14 +277,18 @@ def test_a_preset_computes_what_the_source_computes(title):
 
 
 OTHER_NUMBERS = (0.3, 0.01, 5.0)
-OTHERS = {"kl_estimator": ["k2"], "gamma": [0.7], "lam": [0.6], "reward_clip": [2.0]}
+OTHERS = {
+    "kl_estimator": ["k2"], "gamma": [0.7], "lam": [0.6], "reward_clip": [2.0],
+    "batch_eps": [0.3], "order": ["row"], "episodes": ["trajectory"], "states": ["group"],
+    "segment_reward": ["sum"],
+}  # fmt: skip
 TOP = ("kl_estimator", "gamma", "lam", "reward_clip")
 
 
 def alternatives(field: str, value: Any = None) -> list[Any]:
     """Other values of a field of the recipe or of its numerics."""
     if field in OTHERS:
-        return OTHERS[field]
+        return [x for x in OTHERS[field] if x != value]
     kind = (Numerics if field in Numerics.model_fields else Recipe).model_fields[field].annotation
     if kind is not None and get_origin(kind) is Literal:
         return [x for x in get_args(kind) if x != value]
@@ -323,8 +341,11 @@ def settings(name: str) -> list[tuple[tuple[str, ...], str, str]]:
     found += [((), "", field) for field in table if field in TOP]
     for estimator, own in table.get("estimators", {}).items():
         found += [((estimator,), "numerics", field) for field in own.get("numerics", {})]
+        found += [((estimator,), "options", field) for field in own.get("options", {})]
         found += [
-            ((estimator,), "", field) for field in own if field not in ("numerics", "estimator")
+            ((estimator,), "", field)
+            for field in own
+            if field not in ("numerics", "options", "estimator")
         ]
     return found
 
