@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import UsageError
 from rlpost.recipe.base import words_of
@@ -36,19 +36,6 @@ if TYPE_CHECKING:
 MOST_SETTINGS = 1000
 UNSET = "default"
 Values = dict[str, Any]
-
-
-class Setting(NamedTuple):
-    """One field of the recipe; a field of a table is called TABLE.NAME."""
-
-    field: str
-    value: Any
-    source: str
-
-    @property
-    def is_set(self) -> bool:
-        """Whether it has neither the default of all recipes nor that of the estimator."""
-        return self.source != UNSET and not self.source.startswith(f"{UNSET} of ")
 
 
 NOT_IN_NUMBERS = ("emit", "emit_only", "replace", "tokenizer")

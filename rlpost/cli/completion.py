@@ -37,69 +37,56 @@ def choices_of(metavar: str | None) -> Completer | None:
     return (lambda: [(word, "") for word in words]) if words else None
 
 
-def names(table: str) -> dict[str, str]:
-    """Return the names of estimators, losses, formats or export targets, with a line about each.
+def names(kind: str) -> dict[str, str]:
+    """Return the names that `rlpost list KIND` lists, with a line about each.
 
     They come from the manual's generated tables: torch and pyarrow are not imported.
     """
-    column = {
-        "estimators": "formula",
-        "losses": "what it is",
-        "formats": "dump",
-        "export": "writes",
-    }[table]
+    if kind == "presets":
+        both = (*framework_presets.PRESETS, framework_presets.DEFAULT)
+        return {name: framework_presets.about(name) for name in both}
+    table, column = _TABLES[kind]
     first, *_ = manual.table(table)[0]
     return {row[first]: row[column] for row in manual.table(table)}
 
 
-def estimators(context: typer.Context) -> Offers:
-    """Return estimators, those of installed packages and the variants of the preset."""
-    installed = {point.name: point.value for point in entry_points(group="rlpost.estimators")}
-    variants = _variants(context, framework_presets.variants)
-    return (names("estimators") | installed | variants).items()
+_TABLES = {
+    "estimators": ("estimators", "formula"),
+    "losses": ("losses", "what it is"),
+    "dumps": ("formats", "dump"),
+    "targets": ("export", "writes"),
+    "checks": ("findings", "meaning"),
+}
+"""The table of the manual that has the names of a kind, and what its column says of them."""
+KINDS = (*_TABLES, "presets")
 
 
-def formats() -> Offers:
-    """Return the formats of dumps."""
-    return names("formats").items()
+def of_kind(kind: str) -> Completer:
+    """Return a completer of the names of a kind, those of packages and of the preset, too."""
 
+    def offered(context: typer.Context) -> Offers:
+        entries = names(kind)
+        if kind == "estimators":
+            installed = {
+                point.name: point.value for point in entry_points(group="rlpost.estimators")
+            }
+            entries = entries | installed | _variants(context, framework_presets.variants)
+        if kind == "losses":
+            entries |= _variants(context, framework_presets.loss_variants)
+        return entries.items()
 
-def targets() -> Offers:
-    """Return what rlpost export writes."""
-    return names("export").items()
-
-
-def losses(context: typer.Context) -> Offers:
-    """Return policy losses, and the variants of the preset."""
-    return (names("losses") | _variants(context, framework_presets.loss_variants)).items()
+    return offered
 
 
 def kinds() -> Offers:
     """Return what `rlpost list` lists."""
-    return _LISTED.items()
+    return [(kind, "") for kind in KINDS]
 
 
-_LISTED = {
-    "estimators": "of --estimator",
-    "losses": "of --loss",
-    "presets": "of --preset",
-    "dumps": "of --from",
-    "targets": "of --to",
-    "checks": "of --ignore",
-}
-
-
-def listed(context: typer.Context, incomplete: str) -> Offers:
+def listed(context: typer.Context) -> Offers:
     """Return what `rlpost list` lists of a kind."""
-    of_kinds: dict[str, Callable[[], Offers]] = {
-        "estimators": lambda: estimators(context),
-        "losses": lambda: losses(context),
-        "presets": lambda: presets(incomplete),
-        "dumps": formats,
-        "targets": targets,
-        "checks": checks,
-    }
-    return of_kinds.get(str(context.params.get("kind")), list)()
+    kind = str(context.params.get("kind"))
+    return of_kind(kind)(context) if kind in KINDS else []
 
 
 def aggregations() -> Offers:
@@ -117,12 +104,6 @@ def _variants(context: typer.Context, variants: Callable[[str], tuple[str, ...]]
         if name in framework_presets.PRESETS
         for variant in variants(name)
     }
-
-
-def presets(_incomplete: str) -> Offers:
-    """Return presets, with the framework of each."""
-    names = (*framework_presets.PRESETS, framework_presets.DEFAULT)
-    return [(name, framework_presets.about(name)) for name in names]
 
 
 def corrections(_incomplete: str) -> Offers:
@@ -143,11 +124,6 @@ def column(context: typer.Context) -> Offers:
         if parameter.param_type_name == "argument" and value:
             paths += [value] if isinstance(value, str) else value
     return [(name, "") for name in column_names([*paths, *context.args])]
-
-
-def teachers(context: typer.Context) -> Offers:
-    """Return COLUMN=1 for each column of the input."""
-    return [(f"{name}=1", "weight 1") for name, _ in column(context)]
 
 
 def roles(context: typer.Context, incomplete: str) -> Offers:
@@ -201,21 +177,18 @@ def _values(model: type[BaseModel], name: str) -> Offers:
     return [(f"{info.default:g}", "the default")]
 
 
-def checks() -> Offers:
-    """Return the checks of inspect."""
-    return [(row["finding"], row["meaning"]) for row in manual.table("findings")]
-
-
 def topics() -> Offers:
     """Return the topics of inspect, and its checks."""
     rows = manual.table("about")
-    return [*((row["topic"], row["content"]) for row in rows), *checks()]
+    return [*((row["topic"], row["content"]) for row in rows), *names("checks").items()]
 
 
 def sweeps(context: typer.Context, incomplete: str) -> Offers:
     """Return NAME=VALUE of the options of losses."""
     about = _descriptions(LossOptions)
-    return _pairs(incomplete, about, lambda name: losses(context) if name == "loss" else [])
+    return _pairs(
+        incomplete, about, lambda name: of_kind("losses")(context) if name == "loss" else []
+    )
 
 
 def _descriptions(model: type[BaseModel]) -> dict[str, str]:

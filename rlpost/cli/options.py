@@ -50,26 +50,25 @@ if TYPE_CHECKING:
     from rlpost.recipe.functions import Option
 
 COMPLETERS: dict[str, Completer] = {
-    "estimator": completion.estimators,
-    "teachers": completion.teachers,
+    "estimator": completion.of_kind("estimators"),
     "numerics": completion.numerics,
     "options": completion.options,
     "reward_components": completion.column_list,
     "columns": completion.roles,
     "columns_map": completion.roles,
     "emit": completion.emitted,
-    "loss": completion.losses,
+    "loss": completion.of_kind("losses"),
     "aggregation": completion.aggregations,
     "kl_loss_aggregation": completion.aggregations,
     "sweep": completion.sweeps,
-    "preset": completion.presets,
+    "preset": completion.of_kind("presets"),
     "correction": completion.corrections,
     "set": completion.fields,
     "column": completion.column,
-    "source": completion.formats,
-    "to": completion.targets,
+    "source": completion.of_kind("dumps"),
+    "to": completion.of_kind("targets"),
     "about": completion.topics,
-    "ignore": completion.checks,
+    "ignore": completion.of_kind("checks"),
 }
 """What the shell offers for an option, by its field or name, beside the words of its type."""
 OF_PRESETS = ("estimator_name",)

@@ -21,10 +21,10 @@ from rlpost.display import first
 from rlpost.display.console import columns_of, console
 from rlpost.display.controls import printable_line
 from rlpost.display.picture import as_html
-from rlpost.display.tables import TextTable, escaped, hanging, html_line, show_json
+from rlpost.display.tables import TextTable, escaped, hanging, html_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -182,23 +182,6 @@ def show_page(page: Page, how: str, out: Console | None = None) -> None:
         sys.stdout.write(page.markdown())
     else:
         page.show(out or console(sys.stdout))
-
-
-def show_result(
-    result: Json, page: Callable[[Json], Page], how: str, out: Console | None = None
-) -> None:
-    """Print the result of a command.
-
-    Args:
-        result: plain data.
-        page: returns its page.
-        how: `json` or `markdown` on stdout, or `table`.
-        out: the console of a `table`; None: stdout.
-    """
-    if how == "json":
-        show_json(result)
-    else:
-        show_page(page(result), how, out)
 
 
 def _title(title: str) -> Text:

@@ -12,7 +12,7 @@ from runs import run
 
 from rlpost.analysis import doctor
 from rlpost.cli.render.doctor import page
-from rlpost.display.page import show_result
+from rlpost.display.page import show_page
 from rlpost.pipeline.torch_device import torch_device
 
 
@@ -136,12 +136,12 @@ def test_the_report_fits_80_columns_and_issues(card, monkeypatch, capsys):
     assert "finds no GPU: rlpost help gpu" in run("doctor").out
     card(moved(3e-7))
     found, _ = report()
-    show_result(found, page, "table")
+    show_page(page(found), "table")
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     for part in ("Fast Card", "85.9 GB", "equal bit for bit", "equal to within", "DIFFERS by"):
         assert part in text
-    show_result(found, page, "markdown")
+    show_page(page(found), "markdown")
     text = capsys.readouterr().out
     assert text.startswith("# rlpost doctor · rlpost ")
     assert "finds no GPU" not in text

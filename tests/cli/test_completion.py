@@ -61,11 +61,11 @@ def asked(*words: str, cwd: Path, by: str = "bash") -> list[str]:
 def test_names_are_read_without_torch():
     assert names("estimators") == {name: one.formula for name, one in ESTIMATORS.items()}
     assert names("losses") == {name: one.about for name, one in LOSSES.items()}
-    assert names("formats") == {name: one.title for name, one in FORMATS.items()}
+    assert names("dumps") == {name: one.title for name, one in FORMATS.items()}
     code = (
         "import sys; from rlpost.cli.completion import names;"
         "from rlpost.io.parquet.column_names import column_names;"
-        "names('estimators'); names('formats'); column_names(['in.parquet']);"
+        "names('estimators'); names('dumps'); column_names(['in.parquet']);"
         "print({'torch', 'pyarrow', 'polars', 'numpy', 'rich'} & {*sys.modules})"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

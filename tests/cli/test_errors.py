@@ -143,7 +143,6 @@ convert in.parquet | OUT | rlpost convert IN... OUT
 advantages in.parquet out.jsonl | out.jsonl: OUT is a .parquet file or a directory
 list estimator | no kind 'estimator' | did you mean estimators
 list dumps slime | no dump 'slime' | slime-train
-list losses --loss ppo | --loss ppo: has no effect without a preset
 convert in.parquet o --from verll | --from verll | did you mean verl
 export in.parquet | OUT | --to | jsonl
 loss in.parquet --loss pp | error: --loss: no policy loss 'pp'

@@ -114,7 +114,7 @@ def test_the_next_steps_of_screens_run(typed):
     without = [line for line, found in hints.items() if not found]
     assert without == [
         "inspect in.parquet --verbose", "inspect in.parquet --row 3", "config",
-        "config diff verl trl", "doctor",
+        "doctor",
     ]  # fmt: skip
     made = ["rlpost browse out.parquet", "rlpost report out.parquet -o out.html"]
     assert hints["advantages in.parquet out.parquet"] == made

@@ -18,10 +18,8 @@ from rlpost.analysis.loss.log import METRICS
 from rlpost.analysis.replay import findings as replay
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, value_of
-from rlpost.cli.render.catalogue import target_facts
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
-from rlpost.formats.targets import TARGETS
 from rlpost.losses import LOSSES
 from rlpost.manual import OF_COMMANDS, TOPICS
 from rlpost.pipeline.findings import FINDINGS as RUN_FINDINGS
@@ -264,7 +262,8 @@ def formats() -> str:
 
 
 def export() -> str:
-    rows = [(code(one.name), one.title, *target_facts(one).values()) for one in TARGETS.values()]
+    listed = json.loads(run(["list", "targets", "--format", "json"]).out)
+    rows = [(code(name), *values) for name, *values in (target.values() for target in listed)]
     headings = ("`--to`", "writes", "needs", "optional", "other columns", "note", "read by")
     return table(headings, rows)
 

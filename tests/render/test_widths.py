@@ -11,7 +11,7 @@ from compared_files import ARITHMETIC, CALCULATOR
 from runs import run
 
 from rlpost.cli.app import COMMANDS
-from rlpost.cli.render.catalogue import ABOUT
+from rlpost.cli.render.catalogue import KINDS
 
 SCREENS = [
     "inspect IN -v",
@@ -27,7 +27,7 @@ SCREENS = [
     "loss OUT --sweep pg_clip=0.1,0.2",
     "replay OUT --preset verl",
     "verify OUT",
-    *(f"list {kind}" for kind in ABOUT),
+    *(f"list {kind}" for kind in KINDS),
     "list",
     "list losses tis",
     "list checks unequal_lengths",

@@ -11,9 +11,10 @@ import typer
 from rlpost._version import __version__
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.arguments import UNSET, Setting, Settings
+from rlpost.cli.arguments import UNSET, Settings
 from rlpost.cli.help_screen import NAMES, SETTINGS, Group, argument, command
 from rlpost.cli.options import option, options_of
+from rlpost.display.text import counted, number, percent
 from rlpost.errors import UsageError
 from rlpost.recipe.base import KL_SYNONYMS
 from rlpost.recipe.loss import NAMES as LOSSES
@@ -26,6 +27,7 @@ from rlpost.recipe.presets import (
     loss_differences,
     loss_variants,
     merged,
+    toml_lines,
     variants,
 )
 from rlpost.recipe.recipe import EXTRA, TABLES, WRITTEN, Recipe
@@ -36,6 +38,7 @@ from rlpost.redaction import without_secrets
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rlpost.estimators import Estimator
     from rlpost.recipe.presets import FieldDifference
 
 
@@ -48,7 +51,7 @@ EPILOG = """Examples:
   rlpost config schema > rlpost.schema.json
 """
 DIFF_EPILOG = """Examples:
-  rlpost config diff verl trl --estimator grpo --explain
+  rlpost config diff verl trl --estimator grpo
   rlpost config diff verl trl in.parquet
   rlpost config diff recipe.toml default --format markdown
 """
@@ -96,43 +99,67 @@ def show(
     Flags override RLPOST_* variables, which override the recipe file, which overrides the preset,
     which overrides defaults. Defaults of the estimator are filled in.
     """
-    recipe, sources = settings.recipe, settings.sources
+    recipe = settings.recipe
+    if how == "toml":
+        typer.echo("\n".join(toml_lines(recipe, whole=with_defaults)))
+        return
     # Torch takes a second to import; a wrong command line is answered before that.
-    from rlpost.cli.render.catalogue import show_settings  # noqa: PLC0415
-    from rlpost.estimators import completed  # noqa: PLC0415
-    from rlpost.pipeline.resolved import estimator_of, process_rewards  # noqa: PLC0415
+    from rlpost.cli.render.catalogue import show_records  # noqa: PLC0415
+    from rlpost.estimators import estimator_named  # noqa: PLC0415
 
-    estimator = estimator_of(recipe)
-    process = process_rewards(recipe, estimator)
-    left = {name: x for name, x in estimator.defaults.items() if getattr(recipe, name) is None}
-    values: dict[str, Any] = dict(left)
-    if process and recipe.numerics.process_rewards == "auto":
-        values["numerics"] = recipe.numerics.model_copy(update={"process_rewards": process})
-    filled = [*left, *(["numerics.process_rewards"] if "numerics" in values else [])]
-    values["options"] = completed(recipe, estimator).options
-    filled += [f"options.{name}" for name in values["options"]]
-    sources = dict.fromkeys(filled, f"{UNSET} of {estimator.name}") | sources
-    fields = fields_of(recipe.model_copy(update=values), sources)
-    listed = [setting for setting in fields if setting.is_set or with_defaults]
+    fields = _fields(
+        recipe, _completed(recipe, estimator_named(recipe.estimator)), settings.sources
+    )
+    chosen = [field for field in fields if not field["from"].startswith(UNSET)]
     of_preset = f"preset {settings.preset}, " if settings.preset else ""
-    show_settings(listed, f"{of_preset}estimator {recipe.estimator}", how)
+    verb = "is" if len(chosen) == 1 else "are"
+    line = f"{counted(len(chosen), 'field')} {verb} set; the others are defaults"
+    show_records(
+        f"rlpost config · {of_preset}estimator {recipe.estimator}",
+        fields if with_defaults else chosen,
+        how,
+        lines=[line if chosen else "Every field has its default."],
+        steps=[] if with_defaults else ["# --all lists all fields"],
+    )
 
 
-def fields_of(recipe: Recipe, sources: Mapping[str, str]) -> list[Setting]:
-    """Every field with its value as plain data, those of tables last, and its source."""
+def _fields(recipe: Recipe, whole: Recipe, sources: Mapping[str, str]) -> list[Json]:
+    """Return every field as a record, those of tables last, with the source of its value.
+
+    Args:
+        recipe: of the settings.
+        whole: with the defaults of its estimator.
+        sources: of the fields that are set.
+    """
+    before = _flat(recipe)
+    of_estimator = f"{UNSET} of {recipe.estimator}"
+    return [
+        {"field": name, "value": value, "from": sources.get(
+            name, UNSET if before.get(name, ...) == value else of_estimator)}
+        for name, value in _flat(whole).items()
+    ]  # fmt: skip
+
+
+def _flat(recipe: Recipe) -> Json:
+    """Return the fields of a recipe as plain data, those of tables last, as TABLE.NAME."""
     values = recipe.model_dump(mode="json")
     tables = {title: values.pop(title) for title in TABLES}
-    flat = {f"{title}.{key}": x for title, table in tables.items() for key, x in table.items()}
-    return [
-        Setting(key, without_secrets(x) if isinstance(x, str) else x, sources.get(key, UNSET))
-        for key, x in (values | flat).items()
-    ]
+    values |= {f"{title}.{key}": x for title, table in tables.items() for key, x in table.items()}
+    return {name: without_secrets(x) if isinstance(x, str) else x for name, x in values.items()}
+
+
+def _completed(recipe: Recipe, estimator: Estimator) -> Recipe:
+    """Return a recipe with the defaults of its estimator."""
+    from rlpost.estimators import completed  # noqa: PLC0415 - slow to import
+
+    unset = {name: x for name, x in estimator.defaults.items() if getattr(recipe, name) is None}
+    return completed(recipe, estimator).model_copy(update=unset)
 
 
 @command(app, epilog=DIFF_EPILOG)
 def diff(
-    left: Annotated[str, argument("A", SIDE, completion.presets)],
-    right: Annotated[str, argument("B", SIDE, completion.presets)],
+    left: Annotated[str, argument("A", SIDE, completion.of_kind("presets"))],
+    right: Annotated[str, argument("B", SIDE, completion.of_kind("presets"))],
     path: Annotated[
         str | None, argument("IN", "Order the fields by what they change in this input.")
     ] = None,
@@ -143,7 +170,6 @@ def diff(
     loss: Annotated[
         str | None, option("--loss", "NAME", "Compare the presets for this loss.")
     ] = None,
-    explain: Annotated[bool, option("--explain", "", "Describe each field.")] = False,
     how: declared.Output = "table",
 ) -> None:
     """Print where two recipes differ.
@@ -153,11 +179,14 @@ def diff(
     responses change, and by how much, if A has the value of B in this field alone. Without --loss
     and --estimator, the usual loss of each framework is compared, too.
     """
-    from rlpost.cli.render.catalogue import show_differences  # noqa: PLC0415
+    from rlpost.cli.render.catalogue import show_records  # noqa: PLC0415 - rich
+    from rlpost.estimators import estimator_named  # noqa: PLC0415
 
     names = left, right
     settings = [_side(name, {"estimator": estimator, "loss": loss}) for name in names]
-    recipes, meanings = _completed([side.recipe for side in settings])
+    estimators = [estimator_named(side.recipe.estimator) for side in settings]
+    meanings = {name: x.text for by in estimators for name, x in by.options.items()}
+    recipes = [_completed(side.recipe, by) for side, by in zip(settings, estimators, strict=True)]
     order = _fields_read(recipes)
     fields = differences(recipes[0], recipes[1], meanings)
     fields.sort(key=lambda x: order.index(x.path) if x.path in order else len(order))
@@ -171,7 +200,35 @@ def diff(
         texts = {name: x.text for config in configs for name, x in config.loss.options.items()}
         ours, theirs = (config.resolved() for config in configs)
         fields += loss_differences(ours, theirs, texts)
-    show_differences(names, fields, effects, how, explain=explain)
+    lines = ["They have equal options."]
+    if fields:
+        verb = "differs" if len(fields) == 1 else "differ"
+        lines = [f"{counted(len(fields), 'field')} {verb}; equal fields are omitted"]
+    if effects is not None:
+        lines.append(f"changes: advantages of responses that change if {left} has the value of "
+                     f"{right} alone; – is no field of advantages")  # fmt: skip
+    show_records(
+        f"rlpost config diff · {left}, {right}",
+        [_record(names, field, effects, how) for field in fields],
+        how, lines=lines, steps=[f"rlpost help {field.field}" for field in fields[:1]],
+    )  # fmt: skip
+
+
+def _record(
+    names: Sequence[str],
+    field: FieldDifference,
+    effects: Mapping[str, Json | None] | None,
+    how: str,
+) -> Json:
+    """Return a difference; in JSON with the meaning of the field, and its effect as numbers."""
+    values = {names[0]: field.left, names[1]: field.right}
+    effect = (effects or {}).get(field.path)
+    if how == "json":
+        shown = {} if effects is None else {"effect": effect}
+        return {"field": field.field, **values, "meaning": field.meaning, **shown}
+    numbers = effect or {"share": None, "largest": None}
+    texts = {"changes": percent(numbers["share"]), "by at most": number(numbers["largest"])}
+    return {"field": field.field, **values, **(texts if effects is not None else {})}
 
 
 def _side(name: str, options: Mapping[str, Any]) -> Settings:
@@ -179,18 +236,6 @@ def _side(name: str, options: Mapping[str, Any]) -> Settings:
     if name.endswith(".toml"):
         return Settings(options, Path(name))
     return Settings(options, None, name)
-
-
-def _completed(recipes: Sequence[Recipe]) -> tuple[list[Recipe], dict[str, str]]:
-    """Return recipes with the defaults of their estimators, and what options of these mean."""
-    from rlpost.estimators import completed, estimator_named  # noqa: PLC0415
-
-    estimators = [estimator_named(recipe.estimator) for recipe in recipes]
-    effective = []
-    for recipe, by in zip(recipes, estimators, strict=True):
-        unset = {key: x for key, x in by.defaults.items() if getattr(recipe, key) is None}
-        effective.append(completed(recipe, by).model_copy(update=unset))
-    return effective, {name: x.text for by in estimators for name, x in by.options.items()}
 
 
 def _fields_read(recipes: Sequence[Recipe]) -> list[str]:

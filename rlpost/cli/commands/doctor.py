@@ -33,10 +33,14 @@ def doctor(context: typer.Context, run: Options, how: declared.Output = "table")
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.doctor import examine  # noqa: PLC0415
     from rlpost.cli.render import doctor as render_doctor  # noqa: PLC0415
-    from rlpost.display.page import show_result  # noqa: PLC0415
+    from rlpost.display.page import show_page  # noqa: PLC0415
+    from rlpost.display.tables import show_json  # noqa: PLC0415
 
     result = examine(run.device)
     result["problems"] = [with_variable(text, context) for text in result["problems"]]
-    show_result(result, render_doctor.page, how)
+    if how == "json":
+        show_json(result)
+    else:
+        show_page(render_doctor.page(result), how)
     if not result["ok"]:
         raise typer.Exit(UnavailableError.exit_code)

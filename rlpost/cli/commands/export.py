@@ -43,7 +43,7 @@ def export(
     --lossy. rlpost convert reads the files of jsonl and slime back. --to verl needs the package
     verl.
     """
-    usage = f"rlpost export IN... OUT --to {series([*completion.names('export')])}"
+    usage = f"rlpost export IN... OUT --to {series([*completion.names('targets')])}"
     inputs, output = inputs_and_output(paths, usage)
     if target is None:
         raise UsageError("--to is missing", tip=usage)

@@ -9,16 +9,13 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.help_screen import argument, command
-from rlpost.cli.options import option
-from rlpost.errors import UsageError
 
 EPILOG = """Examples:
   rlpost list estimators
   rlpost list estimators gae grpo
-  rlpost list presets verl --estimator gae > verl.toml
+  rlpost list presets verl > verl.toml
   rlpost list losses --format json
 """
-OF_PRESETS = "has no effect without a preset: rlpost list presets NAME"
 
 app = typer.Typer(add_completion=False)
 
@@ -32,10 +29,6 @@ def show(
         list[str] | None,
         argument("NAME...", "All about these (default: a line for each).", completion.listed),
     ] = None,
-    estimator: Annotated[
-        str | None, option("--estimator", "NAME", "Print a preset for this estimator.")
-    ] = None,
-    loss: Annotated[str | None, option("--loss", "NAME", "Print a preset for this loss.")] = None,
     how: declared.Output = "table",
 ) -> None:
     """List what there is of a kind, or print all about one by its name.
@@ -46,11 +39,8 @@ def show(
     """
     from rlpost.cli.render import catalogue  # noqa: PLC0415 - rich takes a while to import
 
-    for flag, value in (("--estimator", estimator), ("--loss", loss)):
-        if value is not None and not (kind == "presets" and names):
-            raise UsageError(f"{flag} {value}: {OF_PRESETS}")
     if kind == "presets" and names:
         for name in names:
-            catalogue.show_preset(name, estimator, loss, how)
+            catalogue.show_preset(name, how)
     else:
         catalogue.show(kind, names or [], how)

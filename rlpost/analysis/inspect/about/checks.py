@@ -36,15 +36,6 @@ def checks(facts: Facts) -> Page:
 _ORDER = ("did not run", "ok", "warning", "error")
 
 
-def list_page() -> Page:
-    """Return every check and what it means."""
-    rows = [(check.name, check.severity, ", ".join(check.needs)) for check in FINDINGS.values()]
-    notes = {i: check.meaning for i, check in enumerate(FINDINGS.values())}
-    table = TextTable(("check", "severity", "needs"), rows, text=range(3), row_notes=notes)
-    steps = ["rlpost list checks unequal_lengths"]
-    return Page(f"rlpost list checks · {len(rows)}", parts=[table], next_steps=steps)
-
-
 def checks_json(facts: Facts) -> list[dict[str, Any]]:
     """Return every check as plain data."""
     return [check_json(name, facts) for name in FINDINGS]
