@@ -41,7 +41,7 @@ from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.output.metadata import FileMetadata, cut
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
-from rlpost.pipeline.summary import file_summary
+from rlpost.pipeline.summary import FileSummaries
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.named import NamedByUser
 
@@ -332,8 +332,9 @@ def _compared(
     with single_threaded():
         responses = engine.responses(source.written, part=True)
         options.reporter.start("compare", source.rows)
+        summaries = FileSummaries(plan, responses)
         return [
-            _verdict(engine, source, responses, index, enriched, damage[index])
+            _verdict(engine, source, responses, summaries, index, enriched, damage[index])
             for index, enriched in enumerate(run)
         ]
 
@@ -342,6 +343,7 @@ def _verdict(
     engine: Engine,
     source: _EnrichedInputs,
     responses: Responses,
+    summaries: FileSummaries,
     index: int,
     enriched: EnrichedFile,
     damaged: Collection[str],
@@ -368,8 +370,7 @@ def _verdict(
     for _ in computed:
         pass
     first, last = source.first_rows[index : index + 2]
-    again = file_summary(engine.plan, index, responses.rows(first, last), totals)
-    again = json.loads(json.dumps(again))
+    again = json.loads(json.dumps(summaries.of(index, totals)))
     compared = metadata.summary is not None and metadata.comparable
     summary = summary_differences(metadata.summary, again) if compared else []
     columns = [difference.facts() for difference in differences]

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.run import FileEntries
     from rlpost.pipeline.running_state import RunState
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
@@ -159,16 +160,16 @@ class Note(NamedTuple):
 
 
 def write(
-    job: Job, part: InputPart, responses: Responses, *, metadata: Callable[..., dict[str, str]]
+    job: Job, part: InputPart, responses: Responses, *, metadata: Callable[..., FileEntries]
 ) -> tuple[Note, None]:
     """Run the last pass; each output is complete at its target afterwards."""
-    metadata = partial(metadata, first=part.number)
     with job.engine(part) as engine:
         totals, reasons = engine.plan.no_totals, []
+        entries_of = metadata(engine.plan, responses, first=part.number)
         for index, target in enumerate(part.targets):
             with OutputFile(target) as output:
                 sink = local.sink_of(engine.plan, index, output, names=job.names)
-                file = local.fill_file(engine, index, responses, job.names, metadata, sink)
+                file = local.fill_file(engine, index, responses, job.names, entries_of, sink)
                 totals += local.complete_file(engine.clock, file).totals
                 publish_files([output])
             reasons.append(sink.reason)
@@ -284,7 +285,7 @@ class StagedOutputs:
         responses: Responses,
         outputs: object,  # noqa: ARG002 - locks of the targets
         names: tuple[str, ...],  # noqa: ARG002 - of the job
-        metadata: Callable[..., dict[str, str]],
+        metadata: Callable[..., FileEntries],
     ) -> tuple[Any, Callable[[], list[str]]]:
         """Run the last pass, as `rlpost.pipeline.run.write_files`."""
         totals, reasons = passes.plan.no_totals, list[str | None]()

@@ -47,6 +47,17 @@ def joint_codes(*codes: Codes) -> Codes:
     return joint
 
 
+def last_rows(codes: Codes) -> Codes:
+    """Return the last row with each code, [codes]; 0 for codes without rows.
+
+    Args:
+        codes: [N], from 0.
+    """
+    rows = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    rows[codes] = np.arange(len(codes))
+    return rows
+
+
 def ordinals_of(codes: Codes) -> Codes:
     """Return the number of earlier rows with the same code, of each row, [N]."""
     order = np.argsort(codes, kind="stable")

@@ -106,7 +106,7 @@ def failure_entries(
     """Return the entries of the summary, of an input that has the roles.
 
     Args:
-        counts: of `failure_counts`.
+        counts: how many responses have each of `failure_flags`.
         reasons: of `reasons_of_failures`.
         resolved: the recipe.
         columns: of the input.
@@ -139,8 +139,8 @@ def named_failures(responses: Responses) -> Flags:
     return np.array([label != "" for label in responses.labels[FAILURE]])[responses[FAILURE]]
 
 
-def failure_counts(responses: Responses) -> Counter[str]:
-    """Count the responses that failed, and rows that a later attempt replaced.
+def failure_flags(responses: Responses) -> dict[str, Flags]:
+    """Return which responses failed, and which rows a later attempt replaced, [N] each.
 
     Of a rollout that failed all rows are `failed`; `survived` are rows with a failure after which
     their rollout went on; `superseded` are those of whose step, or rollout, a later attempt has
@@ -149,7 +149,7 @@ def failure_counts(responses: Responses) -> Counter[str]:
     flags = {x: responses[x] for x in ("failed", "superseded") if x in responses}
     if "failed" in flags:
         flags["survived"] = named_failures(responses) & ~flags["failed"]
-    return Counter({name: int(flag.sum()) for name, flag in flags.items()})
+    return flags
 
 
 def reasons_of_failures(responses: Responses) -> Counter[str]:

@@ -19,13 +19,13 @@ from rlpost.pipeline import recorded
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, other_sizes, token_id_columns
 from rlpost.pipeline.data import FAILURE, TRUNCATED
 from rlpost.pipeline.failures import attempt_columns
-from rlpost.pipeline.groups import NO_KEYS, KeyCounts, joins_files, mixed_domains, mixed_files
+from rlpost.pipeline.groups import LARGE, joins_files, mixed_domains, mixed_files
 from rlpost.pipeline.measures import whole
 from rlpost.pipeline.plan import counts_rows, warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages.tokens import reads_segment_ends
-from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts, one_id
+from rlpost.pipeline.turns import BY_ID, ROLLOUT, TURN, one_id, turns_of
 from rlpost.recipe.roles import LOG_PROBS, ROLES, kind_of
 
 if TYPE_CHECKING:
@@ -47,26 +47,28 @@ class ResponseFacts:
 
     coefficients: list[Json] | None = None
     """The KL coefficient of each batch if it is adaptive; all batches are then in one table."""
-    turns: TurnCounts = NO_TURNS
-    """Evidence of rows that are turns, each of which counts as a response."""
     unknown_reasons: Counter[str] = field(default_factory=Counter)
     """Finish reasons that are not known -> responses."""
     failures: Counter[str] = field(default_factory=Counter)
     """Why responses failed -> rollouts that nothing before left out; rows alone."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Those of `failure_counts`; `forked` rollouts, with rows of several branches that have one
-    turn, if turns are joined; rows of `same_turn`, branch and agent as another of their rollout."""
-    keys: KeyCounts = NO_KEYS
-    """What speaks against the key of groups."""
+    """Rows with each of `failure_flags`, and with each sign of turns in `EVIDENCE`; what speaks
+    against the key of groups, from `key_counts`; `forked` rollouts, with rows of several branches
+    that have one turn, if turns are joined; rows of `same_turn`, branch and agent as another of
+    their rollout."""
+    least: int = 0
+    """Responses of the smallest group."""
+    prompts: int = 0
+    """Keys of groups over all batches."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
         return ResponseFacts(
             self.coefficients or other.coefficients,
-            self.turns | other.turns,
             self.unknown_reasons + other.unknown_reasons,
             self.failures + other.failures,
             self.counts + other.counts,
-            self.keys | other.keys,
+            min(filter(None, (self.least, other.least)), default=0),
+            max(self.prompts, other.prompts),
         )
 
 
@@ -416,7 +418,7 @@ def over_limit(run: RunFacts) -> Texts:
 @check()
 def turns_as_responses(run: RunFacts) -> Texts:
     """Rows are turns, each of which groups count as a response."""
-    estimator, (rows, evidence) = run.resolved.estimator, run.responses.turns.turns
+    estimator, (rows, evidence) = run.resolved.estimator, turns_of(run.responses.counts)
     if not rows or run.resolved.recipe.unit is not None or not counts_rows(run.resolved):
         return
     by, rollout = run.column(TURN), "COLUMN"
@@ -437,7 +439,7 @@ def scanned_rows(run: RunFacts) -> Texts:
     resolved, recipe = run.resolved, run.resolved.recipe
     if not resolved.scans_rows:
         return
-    rows, evidence = run.responses.turns.turns
+    rows, evidence = turns_of(run.responses.counts)
     by, verb = run.column(ROLLOUT if evidence == BY_ID else TURN), "look like"
     if resolved.unit == "rollout":
         rows = run.totals.count("rows") - run.totals.count("rollouts")
@@ -505,10 +507,12 @@ def failures(run: RunFacts) -> Texts:
 @check()
 def group_key(run: RunFacts) -> Texts:
     """All responses of a step are one group, or one key is in all steps."""
-    keys = run.responses.keys
-    if keys.groups and keys.of_one_prompt:
+    facts, counts = run.responses, run.responses.counts
+    same = facts.prompts == 1 < counts["batches"]
+    large = 0 < counts["groups"] <= counts["batches"] and facts.least >= LARGE
+    if counts["groups"] and (same or large):
         yield (
-            f"all responses of a step are one group, of at least {keys.least:,}, by "
+            f"all responses of a step are one group, of at least {facts.least:,}, by "
             f"`{run.column('group')}`, as of an equal or empty prompt: --group-size N makes groups "
             "of N consecutive responses, --map group=COLUMN reads another key"
         )
@@ -517,20 +521,21 @@ def group_key(run: RunFacts) -> Texts:
 @check()
 def group_domains(run: RunFacts) -> Texts:
     """Groups have responses of several domains."""
-    keys, columns = run.responses.keys, run.plan.columns
-    if keys.groups and keys.of_domains and "domain" in columns:
-        what = f"{keys.of_domains:,} of {counted(keys.groups, 'group')}"
+    counts, columns = run.responses.counts, run.plan.columns
+    if counts["of_domains"] and "domain" in columns:
+        what = f"{counts['of_domains']:,} of {counted(counts['groups'], 'group')}"
         yield mixed_domains(what, columns.column("group"), columns.column("domain"))
 
 
 @check()
 def group_files(run: RunFacts) -> Texts:
     """Groups have responses of several files, which may be steps."""
-    keys, columns = run.responses.keys, run.plan.columns
+    counts, columns = run.responses.counts, run.plan.columns
+    if not counts["of_files"] or "batch" in columns:
+        return
     files = [str(file.path) for file in run.plan.source.files]
-    joined = keys.groups and "batch" not in columns
-    if joined and joins_files(keys.of_files, keys.groups, files):
-        what = f"{keys.of_files:,} of {counted(keys.groups, 'group')}"
+    if joins_files(counts["of_files"], counts["groups"], files):
+        what = f"{counts['of_files']:,} of {counted(counts['groups'], 'group')}"
         yield mixed_files(what, columns.column("group"), files)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rlpost.io.input_paths import step_key_of
+from rlpost.kernels.codes import joint_codes, keyed_extremes, last_rows
 from rlpost.kernels.moments import reaches
 from rlpost.kernels.segments import count_true, offsets_of, segment_min
 from rlpost.pipeline.profiles import group_tallies, response_tallies
@@ -29,64 +30,28 @@ LARGE = 128
 """Responses that hardly belong to one prompt."""
 
 
-class KeyCounts(NamedTuple):
-    """What speaks against the key of groups; the counts of several tables add up."""
+def key_counts(
+    responses: Responses, sets: Integers, files: Integers, number: int
+) -> tuple[dict[str, Integers], Integers]:
+    """Return what speaks against the key of groups, [number] of each, and the smallest groups.
 
-    batches: int = 0
-    groups: int = 0
-    prompts: int = 0
-    """Keys over all batches."""
-    least: int = 0
-    """Responses of the smallest group."""
-    of_domains: int = 0
-    """Groups of several domains."""
-    of_files: int = 0
-    """Groups of several files."""
-
-    def __or__(self, other: KeyCounts) -> KeyCounts:
-        """Return the counts of both."""
-        sums = KeyCounts(*(a + b for a, b in zip(self, other, strict=True)))
-        least = min(filter(None, (self.least, other.least)), default=0)
-        return sums._replace(prompts=max(self.prompts, other.prompts), least=least)
-
-    @property
-    def of_one_prompt(self) -> bool:
-        """Whether the key is the same in all steps, or in a step of many responses."""
-        same = self.prompts == 1 < self.batches
-        return same or (0 < self.groups <= self.batches and self.least >= LARGE)
-
-
-NO_KEYS = KeyCounts()
-
-
-def key_counts(responses: Responses, first_rows: Sequence[int]) -> KeyCounts:
-    """Return the counts of a table.
+    It has `batches`, `groups`, and groups `of_domains` or `of_files` of which there are several.
 
     Args:
         responses: the table.
-        first_rows: of each file in it, and of the end.
+        sets: [N] the set of each response, ascending; a group of several sets counts in each.
+        files: [N] the file of each.
+        number: of sets.
     """
-    group, batch = responses["group"], responses["batch"]
-    sizes = np.bincount(group)
-    sizes = sizes[sizes > 0]
-    files = np.repeat(np.arange(len(first_rows) - 1), np.diff(first_rows))
-    return KeyCounts(
-        batches=len(np.unique(batch)),
-        groups=len(sizes),
-        prompts=responses.notes.get("prompts", 0),
-        least=int(sizes.min(initial=len(group))),
-        of_domains=_of_several(group, responses["domain"]),
-        of_files=_of_several(group, files) if len(files) == len(group) else 0,
-    )
-
-
-def _of_several(group: Integers, kind: Integers) -> int:
-    """Return how many groups have rows of several kinds, [N] codes each."""
-    if not len(group) or kind.min() == kind.max():
-        return 0
-    last = np.zeros(int(group.max()) + 1, np.int64)
-    last[group] = kind
-    return len(np.unique(group[kind != last[group]]))
+    group = joint_codes(sets, responses["group"])
+    size, batch = np.bincount(group), joint_codes(sets, responses["batch"])
+    set_of, least = sets[last_rows(group)], np.full(number, len(group))
+    np.minimum.at(least, set_of, size)
+    counts = {"batches": sets[last_rows(batch)], "groups": set_of}
+    for name, kind in (("of_domains", responses["domain"]), ("of_files", files)):
+        several = np.unique(group[kind != kind[last_rows(group)][group]])
+        counts[name] = set_of[several]
+    return {name: np.bincount(x, minlength=number) for name, x in counts.items()}, least
 
 
 def mixed_domains(count: str, key: str, domain: str) -> str:
@@ -178,28 +143,23 @@ class CellCounts(NamedTuple):
     spans: dict[str, tuple[Floats, Floats]]
     """The lowest and the highest of each, [cells]."""
     tallies: Tallies
-    """Of all cells together, from `profiles`."""
+    """Of all cells together, from `profiles`; empty if they are not asked for."""
 
 
-def group_counts(responses: Responses, resolved: ResolvedRecipe) -> CellCounts:
+def group_counts(
+    responses: Responses, resolved: ResolvedRecipe, *, profiled: bool = True
+) -> CellCounts:
     """Return how many groups of each kind there are, their sizes, and profiles of the input.
 
     Args:
         responses: with a row for each response or rollout.
         resolved: the recipe.
+        profiled: count what the profiles of the input need.
     """
     recipe, cells = resolved.recipe, len(responses.cells.pairs)
     rows, rewards = countable(responses, recipe), total_rewards(responses)
-    passed = reaches(rewards, recipe.pass_threshold)
-    scored = rewards if resolved.rewarded else np.full(len(rewards), np.nan)
     if not resolved.grouped:
-        own = np.full(len(rewards), np.nan)
-        none = np.zeros(0, np.int64)
-        tallies = (
-            *group_tallies(none, none, own[:0], none > 0),
-            *response_tallies(scored, responses["tokens"], passed, own, rows),
-        )
-        return CellCounts({}, {}, tallies)
+        return CellCounts({}, {}, _tallies(responses, resolved, None) if profiled else ())
     groups = prompt_groups(responses, rewards, rows, recipe.pass_threshold)
     size, several = groups.size, groups.size > 1
     kinds = {"groups": size > 0, "several": several, "single": ~several}
@@ -217,17 +177,38 @@ def group_counts(responses: Responses, resolved: ResolvedRecipe) -> CellCounts:
     for name, of_component in component_groups(responses, recipe, rows).items():
         equal = of_component.cell[of_component.equal]
         counts[f"equal_component:{name}"] = np.bincount(equal, minlength=cells)
-    mean = np.full(len(rewards), np.nan)
-    mean[groups.members] = groups.mean.repeat(size)
-    passes = count_true(passed[groups.members], groups.offsets)
-    tallies = (
-        *group_tallies(size, passes, groups.mean, kinds.get("with_signal", ~groups.equal)),
+    signal = kinds.get("with_signal", ~groups.equal)
+    tallies = _tallies(responses, resolved, groups, signal) if profiled else ()
+    return CellCounts(counts, {"group_size": keyed_extremes(size, groups.cell, cells)}, tallies)
+
+
+def _tallies(
+    responses: Responses,
+    resolved: ResolvedRecipe,
+    groups: PromptGroups | None,
+    signal: Mask = np.zeros(0, np.bool_),  # noqa: B008 - nobody changes it
+) -> Tallies:
+    """Return what profiles are made of.
+
+    Args:
+        responses: with a row for each response or rollout.
+        resolved: the recipe.
+        groups: of the responses that count; None without any.
+        signal: [G] the groups with signal.
+    """
+    rows, rewards = countable(responses, resolved.recipe), total_rewards(responses)
+    passed = reaches(rewards, resolved.recipe.pass_threshold)
+    scored = rewards if resolved.rewarded else np.full(len(rewards), np.nan)
+    mean, none = np.full(len(rewards), np.nan), np.zeros(0, np.int64)
+    size, passes, means = none, none, mean[:0]
+    if groups is not None:
+        size, means = groups.size, groups.mean
+        passes = count_true(passed[groups.members], groups.offsets)
+        mean[groups.members] = means.repeat(size)
+    return (
+        *group_tallies(size, passes, means, signal),
         *response_tallies(scored, responses["tokens"], passed, mean, rows),
     )
-    low, high = np.full(cells, np.inf), np.full(cells, -np.inf)
-    np.minimum.at(low, groups.cell, size)
-    np.maximum.at(high, groups.cell, size)
-    return CellCounts(counts, {"group_size": (low, high)}, tallies)
 
 
 def component_groups(responses: Responses, recipe: Recipe, rows: Mask) -> dict[str, PromptGroups]:

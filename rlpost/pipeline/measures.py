@@ -8,7 +8,7 @@ depend on chunks, files and machines.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -42,7 +42,7 @@ from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals, sliced
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, LOG_PROBS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -213,23 +213,23 @@ class Measure(NamedTuple):
     needs: str = ""
     """Of a value, a sum of what it is made of; of several names, what the sums have after them."""
 
-    def names(self, totals: Totals) -> list[str]:
-        """Return its names in totals; none if no batch added it."""
+    def names(self, sums: Collection[str]) -> list[str]:
+        """Return its names in totals with some sums; none if no batch added it."""
         suffix = {"numbers": ".count", "span": ".total"}.get(self.kind, self.needs)
         if not self.name.endswith(":"):
             needed = suffix if self.kind == "value" else f"{self.name}{suffix}"
-            return [self.name] if needed in totals.sums else []
-        sums = (x for x in totals.sums if x.startswith(self.name) and x.endswith(suffix))
-        return [name.removesuffix(suffix) for name in sums]
+            return [self.name] if needed in sums else []
+        own = (x for x in sums if x.startswith(self.name) and x.endswith(suffix))
+        return [name.removesuffix(suffix) for name in own]
 
     def entry(self, name: str, totals: Totals) -> Json | None:
-        """Return the numbers of a set of responses; None if no batch added them.
+        """Return the numbers of a set of responses; None of a set without any.
 
         Args:
             name: that of one component, mask or filter.
             totals: of the set.
         """
-        if name not in self.names(totals):
+        if not totals.sums:
             return None
         count = totals.count(POPULATIONS[self.of].size)
         if self.value is not None:
@@ -262,9 +262,14 @@ def facts_of(
         name: sliced(
             POPULATIONS[measure.of].words.format(**words), slices, partial(measure.entry, name)
         )
-        for measure in measures
-        for name in measure.names(slices["all"].totals[0])
+        for measure, name in _named((*measures,), (*slices["all"].totals[0].sums,))
     }
+
+
+@lru_cache(8)
+def _named(measures: tuple[Measure, ...], sums: tuple[str, ...]) -> list[tuple[Measure, str]]:
+    """Return the measures in totals with some sums, each by its name: the same in all files."""
+    return [(measure, name) for measure in measures for name in measure.names(sums)]
 
 
 def advantage_facts(slices: Mapping[str, Sets], resolved: ResolvedRecipe) -> dict[str, Json]:

@@ -36,12 +36,14 @@ from rlpost.pipeline.recorded import compared_column
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
 from rlpost.pipeline.summary import (
+    FileSummaries,
     SummaryPart,
-    file_summary,
+    TableFacts,
     run_summary,
     summarise,
     summary_of,
     summary_part,
+    table_facts,
 )
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import EXTRA, WRITTEN
@@ -66,8 +68,10 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Publish = Callable[[], list[str]]
 """Publishes the complete files of a run; returns the reasons of those that were not spliced."""
-MetadataOf = Callable[[Plan, int, "Responses", Any], dict[str, str]]
-"""Returns the metadata of a file from the plan, the file's number, its responses and totals."""
+FileEntries = Callable[[int, Any], dict[str, str]]
+"""Returns the key-value metadata of a file, from its number and its totals."""
+MetadataOf = Callable[[Plan, "Responses"], FileEntries]
+"""Returns what makes the metadata of the files of a plan, from the table of their responses."""
 LEAST_BYTES = 1 << 30
 """Bytes of token columns from which `--device auto` is a card. For these the CPU computes 9 s (gae
 with KL, of one core), and importing torch takes 2; no card was measured."""
@@ -104,12 +108,14 @@ def write(
     engine = (start or engine_for)(plan, options, clock)
     with single_threaded():
         responses = engine.responses(names)
-        run = run_metadata(plan, options)
+        files, run = [file.path for file in plan.source.files], run_metadata(plan, options)
+        table = table_facts(plan, responses)
         metadata = partial(enriched_metadata, run=run, entries=entries or {})
+        if len(files) == 1:
+            metadata = partial(metadata, table=table)
         last: Callable[..., tuple[Any, Publish]] = finish or write_files
         totals, publish = last(engine, responses, outputs, names, metadata)
-        part = summary_part(plan, responses, totals)
-        files = [file.path for file in plan.source.files]
+        part = summary_part(table, totals)
         summary = summary_of(plan, part) | run_summary(plan, files, engine.device.name)
         check_findings(summary, options.fail_on)
         rewritten = published(engine, publish)
@@ -281,16 +287,16 @@ def write_files(
         responses: from `Engine.responses`.
         outputs: one for each file; without any, the pass only computes totals.
         names: the columns to write.
-        metadata: the key-value metadata of a file.
+        metadata: the key-value metadata of files.
         purpose: the name of the pass.
     """
     plan, clock = engine.plan, engine.clock
-    total = plan.no_totals
+    total, entries_of = plan.no_totals, metadata(plan, responses)
 
     def filled() -> Iterator[FilledFile]:
         for index in range(len(plan.source.files)):
             sink = outputs.open(index, partial(sink_of, plan, index, names=names))
-            yield fill_file(engine, index, responses, names, metadata, sink)
+            yield fill_file(engine, index, responses, names, entries_of, sink)
 
     engine.reporter.start(purpose, plan.source.rows)
     with clock.wall(purpose):
@@ -353,7 +359,7 @@ def fill_file(
     index: int,
     responses: Responses,
     names: tuple[str, ...],
-    metadata: MetadataOf,
+    entries_of: FileEntries,
     sink: Sink,
 ) -> FilledFile:
     """Write the new columns of one file of the source.
@@ -363,10 +369,9 @@ def fill_file(
         index: the file's number in that source.
         responses: from `Engine.responses`.
         names: the columns to write.
-        metadata: the key-value metadata of a file.
+        entries_of: returns its key-value metadata.
         sink: from `sink_of`.
     """
-    first, last = engine.plan.source.first_rows[index : index + 2]
     totals = engine.plan.no_totals
     for chunk in engine.last_pass(index, responses, names, sink.encode):
         with engine.clock.busy("copy"):
@@ -374,8 +379,7 @@ def fill_file(
                 sink.append(row_group, columns)
         totals += chunk.totals
     totals = totals.compact()
-    entries = metadata(engine.plan, index, responses.rows(first, last), totals)
-    return FilledFile(index, sink, totals, entries)
+    return FilledFile(index, sink, totals, entries_of(index, totals))
 
 
 def complete_file(clock: Clock, file: FilledFile) -> FilledFile:
@@ -444,25 +448,27 @@ def run_metadata(plan: Plan, options: Options) -> FileMetadata:
 
 def enriched_metadata(
     plan: Plan,
-    index: int,
     responses: Responses,
-    totals: ExactTotals,
     *,
     run: FileMetadata,
     first: int = 0,
     entries: Mapping[str, str],
-) -> dict[str, str]:
-    """Return the metadata of an enriched file; the same bytes for the same input and recipe.
+    table: TableFacts | None = None,
+) -> FileEntries:
+    """Return what makes the metadata of enriched files; the same bytes for one input and recipe.
 
     Args:
-        plan: of a source that has the file.
-        index: the file's number in that source.
-        responses: of the file.
-        totals: of the file.
+        plan: of a source that has the files.
+        responses: of these files.
         run: the metadata of the run.
         first: the number that the source's first file has in the run.
         entries: more metadata.
+        table: the facts about the responses, as of `FileSummaries`.
     """
-    path = plan.source.files[index].path
-    summary = file_summary(plan, index, responses, totals)
-    return {**run.of_file(first + index, path, summary).entries, **entries}
+    summaries = FileSummaries(plan, responses, table)
+
+    def entries_of(index: int, totals: ExactTotals) -> dict[str, str]:
+        path = plan.source.files[index].path
+        return {**run.entries_of(first + index, path, summaries.of(index, totals)), **entries}
+
+    return entries_of

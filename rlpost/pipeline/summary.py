@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import reduce
-from itertools import chain
+from itertools import chain, pairwise
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,27 +17,30 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.display.text import counted, most_frequent, percent
 from rlpost.io.keys import step_order
-from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.codes import joint_codes, last_rows
 from rlpost.kernels.histogram import histogram
 from rlpost.pipeline import recorded
 from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
-from rlpost.pipeline.failures import failure_counts, failure_entries, reasons_of_failures
+from rlpost.pipeline.failures import failure_entries, failure_flags, reasons_of_failures
 from rlpost.pipeline.findings import ALL_REJECTED, ResponseFacts, RunFacts, all_are, findings_of
-from rlpost.pipeline.groups import NO_KEYS, group_counts, key_counts
+from rlpost.pipeline.groups import group_counts, key_counts
 from rlpost.pipeline.measures import advantage_facts, whole
 from rlpost.pipeline.profiles import profiles
 from rlpost.pipeline.rollout_order import SAME_TURN
 from rlpost.pipeline.stages.recorded import ADVANTAGES
 from rlpost.pipeline.stages.units import unit_table
 from rlpost.pipeline.totals import ExactTotals, Sets, SummaryCells
-from rlpost.pipeline.turns import TurnCounts
+from rlpost.pipeline.turns import EVIDENCE
 from rlpost.pipeline.words import recipe_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from rlpost.kernels.moments import Integers
     from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.groups import CellCounts
     from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.profiles import Tallies
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import Label
 
@@ -51,54 +54,99 @@ def nonfinite(responses: Responses) -> int:
     return int((~responses["valid"] & (responses["left_out"] == 0)).sum())
 
 
-def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
-    """Return the facts about these responses."""
-    turns = responses.columns.get("turn_evidence", np.zeros(0, np.int8))
-    forked = _forked(plan.resolved, responses)
-    same = int((responses.columns.get(SAME_TURN, False) & responses["kept"]).sum())
-    return ResponseFacts(
-        coefficients=_coefficients(plan, responses),
-        turns=TurnCounts.of(turns),
-        unknown_reasons=responses.label_counts(UNKNOWN_REASON),
-        failures=reasons_of_failures(responses),
-        counts=failure_counts(responses) + Counter({"forked": forked, "same_turn": same}),
-        keys=key_counts(responses, plan.source.first_rows) if plan.resolved.grouped else NO_KEYS,
-    )
+def response_facts(plan: Plan, responses: Responses, bounds: Sequence[int]) -> list[ResponseFacts]:
+    """Return the facts about consecutive responses.
+
+    Args:
+        plan: a recipe bound to its input.
+        responses: the table.
+        bounds: the first row of each set of responses, and the end.
+    """
+    number, files = len(bounds) - 1, plan.source.first_rows
+    sets, file = (np.repeat(np.arange(len(x) - 1), np.diff(x)) for x in (bounds, files))
+    rows = {**failure_flags(responses), "forked": _forked(plan.resolved, responses, sets)}
+    if SAME_TURN in responses:
+        rows["same_turn"] = responses[SAME_TURN] & responses["kept"]
+    if "turn_evidence" in responses:
+        rows |= {name: responses["turn_evidence"] & bit > 0 for name, bit in EVIDENCE.items()}
+    counts = {name: np.bincount(sets[x], minlength=number) for name, x in rows.items()}
+    least = np.zeros(number, np.int64)
+    if plan.resolved.grouped:
+        of_keys, least = key_counts(responses, sets, file, number)
+        counts |= of_keys
+    parts = [responses.rows(first, end) for first, end in pairwise(bounds)]
+    return [
+        ResponseFacts(
+            _coefficients(plan, part),
+            part.label_counts(UNKNOWN_REASON),
+            reasons_of_failures(part),
+            Counter({name: int(x[place]) for name, x in counts.items()}),
+            int(least[place]),
+            responses.notes.get("prompts", 0),
+        )
+        for place, part in enumerate(parts)
+    ]
 
 
-def _forked(resolved: ResolvedRecipe, responses: Responses) -> int:
-    """Return how many rollouts have kept rows of one turn in several branches, if turns join."""
+def _forked(resolved: ResolvedRecipe, responses: Responses, sets: Integers) -> Integers:
+    """Return a row of each rollout with kept rows of one turn in several branches, if turns join.
+
+    Args:
+        resolved: the recipe.
+        responses: the table.
+        sets: [N] the set of each row; a rollout of several sets counts in each.
+    """
     joins = resolved.joins or resolved.estimator.joins_rollouts
     if not joins or not {"unit", "turn", "branch"} <= responses.columns.keys():
-        return 0
+        return np.zeros(0, np.int64)
     rows = np.flatnonzero(responses["kept"])
-    unit, branch = responses["unit"][rows], responses["branch"][rows]
+    unit, branch = joint_codes(sets[rows], responses["unit"][rows]), responses["branch"][rows]
     agent = [responses[AGENT_ROLE][rows]] if AGENT_ROLE in responses else []
     turn = np.unique(responses["turn"][rows], return_inverse=True)[1]
     place = joint_codes(unit, turn, *agent)
     order = np.lexsort((branch, place))
-    place, branch = place[order], branch[order]
-    siblings = (place[1:] == place[:-1]) & (branch[1:] != branch[:-1])
-    return len(np.unique(unit[order][1:][siblings]))
+    siblings = (np.diff(place[order]) == 0) & (np.diff(branch[order]) != 0)
+    forked: Integers = rows[last_rows(unit)][np.unique(unit[order[1:]][siblings])]
+    return forked
 
 
-def summary_part(plan: Plan, responses: Responses, totals: ExactTotals) -> SummaryPart:
-    """Return what the summary of some responses is made of.
+class TableFacts(NamedTuple):
+    """What a summary has of the table of responses alone."""
 
-    Args:
-        plan: a recipe bound to its input.
-        responses: those that the totals count, and no others.
-        totals: by cell.
-    """
+    cells: SummaryCells
+    counts: CellCounts
+    """By cell."""
+    facts: ResponseFacts
+
+
+def table_facts(plan: Plan, responses: Responses) -> TableFacts:
+    """Return the facts about a table: `responses` of all files of a plan, reduced by all stages."""
+    (facts,) = response_facts(plan, responses, [0, len(responses)])
+    return TableFacts(responses.cells, _cell_counts(plan, responses), facts)
+
+
+def _cell_counts(plan: Plan, responses: Responses, *, profiled: bool = True) -> CellCounts:
     units = unit_table(responses).table
-    counts, spans, tallies = group_counts(units, plan.resolved)
+    counted = group_counts(units, plan.resolved, profiled=profiled)
     if TRUNCATED in plan.roles:
         ends = units["kept"] & (units["tokens"] > 0)
         for name, rows in (("ends", ends), (TRUNCATED, ends & units[TRUNCATED])):
-            counts[name] = np.bincount(units["cell"][rows], minlength=len(units.cells.pairs))
+            number = len(units.cells.pairs)
+            counted.counts[name] = np.bincount(units["cell"][rows], minlength=number)
+    return counted
+
+
+def summary_part(table: TableFacts, totals: ExactTotals) -> SummaryPart:
+    """Return what the summary of some responses is made of.
+
+    Args:
+        table: of these responses.
+        totals: by cell.
+    """
+    cells, (counts, spans, tallies), facts = table
     totals = totals.beside(counts, spans)
     totals = replace(totals, tallies=(*totals.tallies[:1], *tallies) if totals.tallies else ())
-    return SummaryPart(responses.cells, response_facts(plan, responses), totals)
+    return SummaryPart(cells, facts, totals)
 
 
 def _coefficients(plan: Plan, responses: Responses) -> list[Json] | None:
@@ -123,20 +171,59 @@ def summarise(plan: Plan, responses: Responses, totals: ExactTotals) -> Json:
         responses: those that the totals count, and no others.
         totals: by cell.
     """
-    return summary_of(plan, summary_part(plan, responses, totals))
+    return summary_of(plan, summary_part(table_facts(plan, responses), totals))
 
 
-def file_summary(plan: Plan, index: int, responses: Responses, totals: ExactTotals) -> Json:
-    """Return the summary of one file, the same whatever other files its source has.
+class FileSummaries:
+    """The summaries of the files of a plan, each the same whatever other files there are.
+
+    They have no profiles, and their numbers are of all responses of the file.
 
     Args:
-        plan: of a source that has the file.
-        index: the file's number in that source.
-        responses: of the file.
-        totals: of the file.
+        plan: a recipe bound to its input.
+        responses: of all files.
+        table: the facts about them, if they are known and there is one file.
     """
-    plan = replace(plan, source=plan.source.only(index))
-    return summary_of(plan, summary_part(plan, responses, totals), by=())
+
+    def __init__(self, plan: Plan, responses: Responses, table: TableFacts | None = None) -> None:
+        self._plan, self._of_plan = plan, plan_facts(plan)
+        if table is not None:
+            counted, self._facts = table.counts, [table.facts]
+            counts = {name: x.sum(keepdims=True) for name, x in counted.counts.items()}
+            spans = {
+                name: (low.min(keepdims=True), high.max(keepdims=True))
+                for name, (low, high) in counted.spans.items()
+            }
+        else:
+            first_rows = plan.source.first_rows
+            self._facts = response_facts(plan, responses, first_rows)
+            counts, spans, _ = _cell_counts(plan, _by_file(responses, first_rows), profiled=False)
+        self._counts, self._spans = counts, spans
+
+    def of(self, index: int, totals: ExactTotals) -> Json:
+        """Return the summary of a file.
+
+        Args:
+            index: the file's number in the source.
+            totals: of the file.
+        """
+        sums = totals.total().beside(
+            {name: int(x[index]) for name, x in self._counts.items()},
+            {name: (float(x[index]), float(y[index])) for name, (x, y) in self._spans.items()},
+        )
+        plan = replace(self._plan, source=self._plan.source.only(index))
+        slices = {"all": Sets(None, [sums])}
+        return _summary(plan, self._of_plan, self._facts[index], slices, totals.tallies, {})
+
+
+def _by_file(responses: Responses, first_rows: Sequence[int]) -> Responses:
+    """Return the table with files as cells, and groups and rollouts that end with their file."""
+    number = len(first_rows) - 1
+    file = np.repeat(np.arange(number), np.diff(first_rows))
+    keys = [name for name in ("group", "unit") if name in responses]
+    columns = {name: joint_codes(file, responses[name]) for name in keys}
+    cells = SummaryCells([*range(number)], ["all"], [(place, 0) for place in range(number)])
+    return replace(responses.with_(cell=file, **columns), cells=cells)
 
 
 class SummaryPart(NamedTuple):
@@ -190,16 +277,15 @@ def run_summary(plan: Plan, inputs: Sequence[object], device: str) -> Json:
     }
 
 
-def summary_of(plan: Plan, part: SummaryPart, by: Sequence[Slice] = SLICES) -> Json:
+def summary_of(plan: Plan, part: SummaryPart) -> Json:
     """Return the summary of some responses.
 
     Args:
         plan: a recipe bound to its input.
         part: what the summary is made of.
-        by: what numbers are sliced by.
     """
-    resolved, (cells, facts, totals) = plan.resolved, part
-    labels = {key: cells.by_label(key, totals.keys) for key in by}
+    cells, facts, totals = part
+    labels = {key: cells.by_label(key, totals.keys) for key in SLICES}
     parts = iter(totals.over_each([totals.keys, *(x for rows in labels.values() for _, x in rows)]))
     slices = {"all": Sets(None, [next(parts)])}
     slices |= {
@@ -207,27 +293,57 @@ def summary_of(plan: Plan, part: SummaryPart, by: Sequence[Slice] = SLICES) -> J
         for key, rows in labels.items()
         if rows
     }
-    measured, (sums,) = advantage_facts(slices, resolved), slices["all"].totals
-    known, (tallied, *_) = resolved.lengths != "unknown", totals.tallies or (np.zeros(0, np.int64),)
+    profiles = _profiles(plan.resolved, totals)
+    return _summary(plan, plan_facts(plan), facts, slices, totals.tallies, profiles)
+
+
+def plan_facts(plan: Plan) -> Json:
+    """Return the entries of a summary that follow from the plan."""
+    resolved = plan.resolved
     keys = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
-    summary: Json = {
+    return {
         "schema_version": SCHEMA_VERSION,
-        "responses": sums.count("rows"),
-        "rollouts": sums.count("rollouts") if resolved.unit == "rollout" else None,
-        "groups": sums.count("groups") if resolved.grouped else None,
-        "groups_with_signal": sums.count("with_signal") if "with_signal" in measured else None,
-        "tokens": {"all": sums.count("length"), "policy": sums.count("tokens")} if known else None,
         "roles": roles_of(plan),
         "unit": resolved.unit_facts,
         "group_by": keys if resolved.grouped else None,
         "estimator": resolved.estimator.name,
         "computes": recipe_words(resolved),
         "process_rewards": resolved.process,
+    }
+
+
+def _summary(
+    plan: Plan,
+    of_plan: Json,
+    facts: ResponseFacts,
+    slices: Mapping[str, Sets],
+    tallies: Tallies,
+    profiles: Json,
+) -> Json:
+    """Return the summary of some responses.
+
+    Args:
+        plan: a recipe bound to their files.
+        of_plan: from `plan_facts`.
+        facts: about them.
+        slices: their totals by `all`, and by what else numbers are sliced.
+        tallies: those of the totals.
+        profiles: besides that of advantages.
+    """
+    resolved, (sums,) = plan.resolved, slices["all"].totals
+    measured, known = advantage_facts(slices, resolved), resolved.lengths != "unknown"
+    tallied = tallies[0] if tallies else np.zeros(0, np.int64)
+    summary: Json = of_plan | {
+        "responses": sums.count("rows"),
+        "rollouts": sums.count("rollouts") if resolved.unit == "rollout" else None,
+        "groups": sums.count("groups") if resolved.grouped else None,
+        "groups_with_signal": sums.count("with_signal") if "with_signal" in measured else None,
+        "tokens": {"all": sums.count("length"), "policy": sums.count("tokens")} if known else None,
         "kl": _penalty(resolved, facts.coefficients) if resolved.kl else None,
         **({} if TRUNCATED not in measured else {"truncation": _truncation(plan, facts)}),
         **failure_entries(facts.counts, facts.failures, resolved, plan.columns),
         "facts": measured,
-        "profiles": {"advantage": histogram(tallied)._asdict(), **_profiles(resolved, totals)},
+        "profiles": {"advantage": histogram(tallied)._asdict(), **profiles},
     }
     if "recorded_differs" in measured:
         summary["recorded"] = recorded.verdict(plan.source, plan.columns, measured)

@@ -91,6 +91,13 @@ class Totals:
         """Return how many there are, for how many something is so, and their share."""
         return {"count": count, "total": self.count(name), "mean": self.mean(name, count)}
 
+    def beside(self, counts: Mapping[str, int], spans: Mapping[str, tuple[float, float]]) -> Totals:
+        """Return the totals with whole numbers and extremes that are no sums over rows."""
+        sums = self.sums | {name: count << self.scale for name, count in counts.items()}
+        lows = self.lows | {name: low for name, (low, _) in spans.items()}
+        highs = self.highs | {name: high for name, (_, high) in spans.items()}
+        return replace(self, sums=sums, lows=lows, highs=highs)
+
     def deviations(self, name: str, count: int) -> int:
         """Return n Σx² - (Σx)² of n numbers, in units of 4^-`scale`: nothing is lost in it."""
         total, *squares = (self.sums.get(f"{name}.{part}", 0) for part in SPREADS[1:])

@@ -5,7 +5,8 @@ The columns of the roles `rollout` and `turn` are read here only for warnings.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from rlpost.kernels.codes import joint_codes
 from rlpost.recipe.roles import fits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -29,6 +30,16 @@ TURN_ROLES = (ROLLOUT, TURN)
 BY_ID, BY_TURN = np.int8(1), np.int8(2)
 """What shows that a row is a turn: a rollout id that it shares, or the numbers of turns."""
 _SHARES_ID, _SEVERAL_IDS, _SEVERAL_TURNS, _FROM_0, _FROM_1, _NOT_COUNTED = 1, 2, 4, 8, 16, 32
+EVIDENCE = {
+    "shares_id": _SHARES_ID,
+    "several_ids": _SEVERAL_IDS,
+    "several_turns": _SEVERAL_TURNS,
+    "from_0": _FROM_0,
+    "from_1": _FROM_1,
+    "not_counted": _NOT_COUNTED,
+}
+"""The bits of `turn_evidence`. How many rows have each adds up over tables: every table has whole
+groups, so what the rows of an input are does not depend on its division."""
 
 
 def turn_columns(columns: ColumnMap, content: Callable[[str], str]) -> dict[str, str]:
@@ -45,55 +56,28 @@ def turn_columns(columns: ColumnMap, content: Callable[[str], str]) -> dict[str,
     }
 
 
-class TurnCounts(NamedTuple):
-    """How many rows have each kind of evidence; those of several tables add up.
+def evidence_counts(evidence: Evidence) -> Counter[str]:
+    """Return how many rows have each bit of a column from `turn_evidence`."""
+    return Counter({x: int(np.count_nonzero(evidence & bit)) for x, bit in EVIDENCE.items()})
 
-    Every table has whole groups. So what the rows of an input are does not depend on its division.
+
+def turns_of(counts: Mapping[str, int]) -> tuple[int, np.int8]:
+    """Return how many rows look like turns, and by what.
+
+    Rows of a group with one rollout id are turns (`BY_ID`) if some group has several ids. Otherwise
+    the id may be that of the prompt or the step. Then, or without ids, rows of groups with several
+    turns are turns (`BY_TURN`) if turns count up from 0, or from 1, in every group, each in at most
+    as many rows as the turn before. The number of turns of a dialogue, a column of the same name,
+    does not.
+
+    Args:
+        counts: of `evidence_counts`, or their sums.
     """
-
-    shares_id: int = 0
-    several_ids: int = 0
-    several_turns: int = 0
-    from_0: int = 0
-    from_1: int = 0
-    not_counted: int = 0
-
-    @classmethod
-    def of(cls, evidence: Evidence) -> TurnCounts:
-        """Return the counts of a column from `turn_evidence`."""
-        return cls(*(int(np.count_nonzero(evidence & bit)) for bit in _BITS))
-
-    def __or__(self, other: TurnCounts) -> TurnCounts:
-        """Return the counts of both."""
-        return TurnCounts(*(a + b for a, b in zip(self, other, strict=True)))
-
-    @property
-    def turns(self) -> tuple[int, np.int8]:
-        """How many rows look like turns, and by what.
-
-        Rows of a group with one rollout id are turns (`BY_ID`) if some group has several ids.
-        Otherwise the id may be that of the prompt or the step. Then, or without ids, rows of groups
-        with several turns are turns (`BY_TURN`) if turns count up from 0, or from 1, in every
-        group, each in at most as many rows as the turn before. The number of turns of a dialogue, a
-        column of the same name, does not.
-        """
-        if self.several_ids:
-            return self.shares_id, BY_ID
-        if self.not_counted or (self.from_0 and self.from_1):
-            return 0, BY_TURN
-        return self.several_turns, BY_TURN
-
-    @property
-    def of_groups(self) -> int:
-        """How many rows share an id, if the rows of every group have one id: 0 if they do not.
-
-        The id is that of the prompt or the step, or each prompt has one rollout of several turns.
-        """
-        return 0 if self.several_ids else self.shares_id
-
-
-NO_TURNS = TurnCounts()
-_BITS = (_SHARES_ID, _SEVERAL_IDS, _SEVERAL_TURNS, _FROM_0, _FROM_1, _NOT_COUNTED)
+    if counts["several_ids"]:
+        return counts["shares_id"], BY_ID
+    if counts["not_counted"] or (counts["from_0"] and counts["from_1"]):
+        return 0, BY_TURN
+    return counts["several_turns"], BY_TURN
 
 
 def one_id(groups: str, column: str) -> tuple[str, str]:
@@ -109,7 +93,7 @@ def one_id(groups: str, column: str) -> tuple[str, str]:
 
 
 def turn_evidence(group: Codes, rollout: Codes | None, turn: Codes | None) -> Evidence:
-    """Return the evidence that rows are turns, [N] bits that `TurnCounts.of` counts.
+    """Return the evidence that rows are turns, [N] bits of `EVIDENCE`.
 
     Args:
         group: [N] codes from 0 of whole groups.
@@ -134,10 +118,10 @@ def turn_evidence(group: Codes, rollout: Codes | None, turn: Codes | None) -> Ev
 def turn_rows(group: Codes, rollout: Codes | None, turn: Codes | None) -> Evidence:
     """Return which rows look like turns, and by what, `BY_ID` or `BY_TURN`, [N]; else 0.
 
-    Arguments as of `turn_evidence`, of a whole input; the rule is that of `TurnCounts.turns`.
+    Arguments as of `turn_evidence`, of a whole input; the rule is that of `turns_of`.
     """
     evidence = turn_evidence(group, rollout, turn)
-    rows, by = TurnCounts.of(evidence).turns
+    rows, by = turns_of(evidence_counts(evidence))
     bit = _SHARES_ID if by == BY_ID else _SEVERAL_TURNS
     return np.where(evidence & bit > 0, by, 0).astype(np.int8) if rows else evidence * 0
 

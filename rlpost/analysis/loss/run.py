@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
-    from rlpost.pipeline.totals import TotalsBy
+    from rlpost.pipeline.run import FileEntries
 
 
 Json = dict[str, Any]
@@ -91,7 +91,9 @@ def loss(
             rewritten = published(engine, publish)
         with engine.clock.summary():
             summary = summarise_losses(plan, responses, totals, configs)
-        facts_of_responses = ResponseFacts() if stored else response_facts(plan, responses)
+        facts_of_responses = ResponseFacts()
+        if not stored:
+            (facts_of_responses,) = response_facts(plan, responses, [0, len(responses)])
         sums = totals[f"{variants_of(configs)[0].prefix}{BY_CELL}"].total()
         run = RunFacts(plan, facts_of_responses, sums, summary, summary["nonfinite"])
         findings = findings_of(run, *OF_ROWS)
@@ -124,18 +126,17 @@ def loss(
     return add_log(result, log, configs[0].options, rerun)
 
 
-def _metadata(
-    plan: Plan, index: int, _: Responses, __: TotalsBy, *, names: tuple[str, ...], loss: LossConfig
-) -> dict[str, str]:
-    """Return the metadata of a file; the same bytes for the same input and options."""
+def _metadata(plan: Plan, _: Responses, *, names: tuple[str, ...], loss: LossConfig) -> FileEntries:
+    """Return what makes the metadata of files; the same bytes for the same input and options."""
     computed = {
         "rlpost.recipe": plan.resolved.recipe.model_dump_json(),
         SEMANTICS_KEY: str(SEMANTICS),
     }
-    return {
+    entries = {
         "rlpost.version": __version__,
         **({} if "advantages" in plan.columns else computed),  # else those of the input stay
-        "rlpost.input": in_utf8(plan.source.files[index].path.name),
         **mask_metadata(plan.resolved, names),
         "rlpost.loss": json.dumps(loss.resolved()),
     }
+    files = plan.source.files
+    return lambda index, _: entries | {"rlpost.input": in_utf8(files[index].path.name)}

@@ -8,6 +8,7 @@ reads the footer once, with its own bounded codec, validates it, and passes it o
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from rlpost.io.parquet.footer import (
     Wire,
     column_metas,
     decode,
+    decoded_structs,
     encoded,
     read_footer_bytes,
 )
@@ -93,7 +95,7 @@ def check_utf8(table: pa.RecordBatch) -> None:
 
 def _check(footer: Struct) -> None:
     """Raise DamagedError if pyarrow could not construct its objects from a footer."""
-    leaves = _leaves(footer.structs(FileMeta.SCHEMA))
+    leaves = _leaves(footer.encoded(FileMeta.SCHEMA))
     writer = footer.binary(FileMeta.CREATED_BY, b"")
     if len(writer) > MAX_CREATOR or not _is_text(writer):
         raise DamagedError("its writer's name is too long, or not UTF-8")
@@ -143,8 +145,10 @@ class _SchemaGroup(NamedTuple):
     definition: int
 
 
-def _leaves(elements: list[Struct]) -> list[_Leaf]:
-    """Return the leaf columns of a schema, which is a tree in depth-first order."""
+@lru_cache(4)
+def _leaves(schema: bytes) -> list[_Leaf]:
+    """Return the leaf columns of an encoded schema, which is a tree in depth-first order."""
+    elements = decoded_structs(schema)
     if not elements:
         raise DamagedError("it has no schema")
     leaves: list[_Leaf] = []

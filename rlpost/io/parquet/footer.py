@@ -76,10 +76,10 @@ ColumnMeta = IntEnum(
 Spine = dict[int, "Spine"]
 """The fields of a struct whose structs are decoded with it, and those of each of them."""
 FOOTER: Spine = {
-    FileMeta.SCHEMA: {},
     FileMeta.ROW_GROUPS: {RowGroup.COLUMNS: {ColumnChunk.META: {}}},
     FileMeta.KEY_VALUES: {},
 }
+"""That of FileMetaData; the schema stays encoded, since it is the same in many files."""
 _VARINTS = (Wire.I64, Wire.I32, Wire.I16)
 _BINARY = int(Wire.BINARY)
 _INTEGERS = frozenset((int(Wire.I32), int(Wire.I64)))
@@ -117,9 +117,12 @@ class Struct(dict[int, tuple[int, Any]]):
     def structs(self, field: int) -> list[Struct]:
         """Return a list of structs; a missing one is empty."""
         value = self._typed(field, (Wire.LIST,), [])
-        if isinstance(value, list):
-            return cast("list[Struct]", value)
-        return [decode(item)[0] for item in self.parts(field, Wire.STRUCT)]
+        return cast("list[Struct]", value) if isinstance(value, list) else decoded_structs(value)
+
+    def encoded(self, field: int) -> bytes:
+        """Return an encoded list; a missing one is empty."""
+        value = self._typed(field, (Wire.LIST,), b"\0")
+        return value if isinstance(value, bytes) else encoded_structs(value)
 
     def parts(self, field: int, kind: Wire) -> list[bytes]:
         """Return the encoded values of a list; a missing one is empty."""
@@ -176,6 +179,14 @@ def decode(data: bytes, spine: Spine | None = None, last: int | None = None) -> 
     """
     try:
         return _struct(data, 0, spine or {}, [MAX_STRUCTS], last)
+    except IndexError:
+        raise FooterError("it ends in the middle of a value") from None
+
+
+def decoded_structs(data: bytes) -> list[Struct]:
+    """Decode a list of structs; raises as `decode`."""
+    try:
+        return _structs(data, 0, {}, [MAX_STRUCTS])[0]
     except IndexError:
         raise FooterError("it ends in the middle of a value") from None
 
@@ -315,12 +326,15 @@ def encode(fields: Struct) -> bytes:
         last = field
         if isinstance(value, bytes):
             out += value
-        elif isinstance(value, Struct):
-            out += encode(value)
         else:
-            out += _list_start(Wire.STRUCT, len(value)) + b"".join(map(encode, value))
+            out += encode(value) if isinstance(value, Struct) else encoded_structs(value)
     out.append(0)
     return bytes(out)
+
+
+def encoded_structs(values: Sequence[Struct]) -> bytes:
+    """Encode a list of structs; the inverse of `decoded_structs`."""
+    return _list_start(Wire.STRUCT, len(values)) + b"".join(map(encode, values))
 
 
 def encoded(kind: Wire, value: int | bytes) -> bytes:
@@ -445,7 +459,7 @@ def read_footer(
 def read_schema_elements(file: OpenFile, size: int) -> list[Struct]:
     """Decode the flattened schema of a file; raises as `read_footer`."""
     data, _ = read_footer_bytes(file, size)
-    return decode(data, {FileMeta.SCHEMA: {}}, FileMeta.SCHEMA)[0].structs(FileMeta.SCHEMA)
+    return decode(data, last=FileMeta.SCHEMA)[0].structs(FileMeta.SCHEMA)
 
 
 def read_footer_bytes(file: OpenFile, size: int) -> tuple[bytes, int]:

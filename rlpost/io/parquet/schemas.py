@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -57,7 +58,7 @@ def join_file_metadata(
     joined = join_table_metadata(metadata, names, fields)
     joined.pop(SOURCE_KEY, None)
     if ARROW_SCHEMA in joined:
-        joined[ARROW_SCHEMA] = _join_arrow_schema(joined[ARROW_SCHEMA], names, fields)
+        joined[ARROW_SCHEMA] = _join_arrow_schema(joined[ARROW_SCHEMA], (*names,), fields)
     return joined
 
 
@@ -82,7 +83,8 @@ def _arrow_schema(value: bytes) -> pa.Schema:
         raise FooterError(f"its Arrow schema cannot be read ({error})") from None
 
 
-def _join_arrow_schema(value: bytes, names: Sequence[str], fields: pa.Schema) -> bytes:
+@lru_cache(4)
+def _join_arrow_schema(value: bytes, names: tuple[str, ...], fields: pa.Schema) -> bytes:
     """Select columns of an encoded Arrow schema and append new ones, or FooterError."""
     schema = _arrow_schema(value)
     missing = [name for name in names if schema.get_field_index(name) < 0]

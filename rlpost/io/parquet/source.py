@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -192,6 +192,7 @@ class Source:
         source = Source.__new__(Source)
         source.files, source.fingerprints = [self.files[index]], [self.fingerprints[index]]
         source.footers, source.schemas = [self.footers[index]], [self.schemas[index]]
+        source._sizes = [self._sizes[index]]  # noqa: SLF001 - it is of this class
         source._opened = {}  # noqa: SLF001 - it is of this class
         return source
 
@@ -201,25 +202,16 @@ class Source:
         return decoded
 
     @cached_property
-    def _sizes(self) -> tuple[Counter[str], Counter[str]]:
-        """The compressed bytes and the values of each top-level column in all files."""
-        compressed, values = Counter[str](), Counter[str]()
-        for footer in self.footers:
-            names = _leaf_columns(footer)
-            for group in map(footer.row_group, range(footer.num_row_groups)):
-                for place, name in enumerate(names):
-                    chunk = group.column(place)
-                    compressed[name] += chunk.total_compressed_size
-                    values[name] += chunk.num_values
-        return compressed, values
+    def _sizes(self) -> list[_Sizes]:
+        return [_sizes_of(footer) for footer in self.footers]
 
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Return the compressed bytes of some columns in all files."""
-        return sum(self._sizes[0][name] for name in {*columns})
+        return sum(sizes.compressed[name] for sizes in self._sizes for name in {*columns})
 
     def values_of(self, column: str) -> int:
         """Return the number of values of a column in all files; an empty list counts as one."""
-        return self._sizes[1][column]
+        return sum(sizes.values[column] for sizes in self._sizes)
 
     def read(self, columns: Sequence[str], chunk_tokens: int, sized_by: str) -> Iterator[RowChunk]:
         """Read columns in chunks, in file order.
@@ -354,6 +346,23 @@ def _unreadable(file: InputFile, error: Exception) -> RlpostError:
         f"{file.path}: not a Parquet file, or damaged ({reason}); write it again, or convert other "
         "formats with `rlpost convert`"
     )
+
+
+class _Sizes(NamedTuple):
+    """The compressed bytes and the values of each top-level column of a file."""
+
+    compressed: Counter[str]
+    values: Counter[str]
+
+
+def _sizes_of(footer: pq.FileMetaData) -> _Sizes:
+    sizes, names = _Sizes(Counter(), Counter()), _leaf_columns(footer)
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for place, name in enumerate(names):
+            chunk = group.column(place)
+            sizes.compressed[name] += chunk.total_compressed_size
+            sizes.values[name] += chunk.num_values
+    return sizes
 
 
 def _leaf_columns(footer: pq.FileMetaData) -> list[str]:

@@ -8,6 +8,7 @@ output has no page indexes: some readers need them for all columns of a row grou
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlpost.io.outputs import ByteRange
@@ -25,6 +26,8 @@ from rlpost.io.parquet.footer import (
     Wire,
     chunk_extent,
     column_metas,
+    decoded_structs,
+    encoded_structs,
     shift_chunk,
     top_level,
 )
@@ -72,20 +75,14 @@ def splice(
         EncryptedError: a column is encrypted.
         FooterError: the file cannot be spliced, but may be readable.
     """
-    elements = footer.structs(FileMeta.SCHEMA)
-    columns = top_level(elements)
-    kept = [c for c in columns if (keep is None or c.name in keep) and c.name not in drop]
-    names = [column.name for column in kept]
-    leaves = [leaf for column in kept for leaf in column.leaves]
-    count = sum(len(column.leaves) for column in columns)
+    schema = footer.encoded(FileMeta.SCHEMA)
+    joined = _joined_schema(schema, new, None if keep is None else (*keep,), (*drop,))
+    names, leaves, count = joined.names, joined.leaves, joined.all_leaves
     groups = footer.structs(FileMeta.ROW_GROUPS)
     _check_overlap([extent for group in groups for extent in _extents(group, count, end)])
     for group in groups:
         _select_columns(group, leaves)
-    added = new.footer.structs(FileMeta.SCHEMA)[1:]
-    root = Struct(elements[0]).put(SchemaElement.CHILDREN, Wire.I32, len(kept) + len(new.fields))
-    schema = [root, *(element for column in kept for element in column.elements), *added]
-    footer.put_structs(FileMeta.SCHEMA, schema)
+    footer[FileMeta.SCHEMA] = (Wire.LIST, joined.encoded)
     if FileMeta.COLUMN_ORDERS in footer:
         orders = footer.parts(FileMeta.COLUMN_ORDERS, Wire.STRUCT)
         del footer[FileMeta.COLUMN_ORDERS]
@@ -94,9 +91,42 @@ def splice(
             orders += new.footer.parts(FileMeta.COLUMN_ORDERS, Wire.STRUCT)
             footer.put_parts(FileMeta.COLUMN_ORDERS, Wire.STRUCT, orders)
     put_key_values(footer, join_file_metadata(key_values(footer), names, new.fields))
-    if len(kept) == len(columns):
+    if joined.whole:
         return Splice(names, [ByteRange(len(MAGIC), end - len(MAGIC), len(MAGIC))])
     return Splice(names, _compact(groups))
+
+
+class _JoinedSchema(NamedTuple):
+    """Some columns of a schema, and new ones behind them."""
+
+    names: list[str]
+    """The kept columns."""
+    whole: bool
+    """They are all of its columns."""
+    leaves: list[int]
+    """The numbers of their leaf columns."""
+    all_leaves: int
+    """Leaf columns of the whole schema."""
+    encoded: bytes
+
+
+@lru_cache(4)
+def _joined_schema(
+    schema: bytes, new: Encoder, keep: tuple[str, ...] | None, drop: tuple[str, ...]
+) -> _JoinedSchema:
+    """Return a schema with new columns: once for all files that have it."""
+    elements = decoded_structs(schema)
+    columns = top_level(elements)
+    kept = [c for c in columns if (keep is None or c.name in keep) and c.name not in drop]
+    added = new.footer.structs(FileMeta.SCHEMA)[1:]
+    root = Struct(elements[0]).put(SchemaElement.CHILDREN, Wire.I32, len(kept) + len(new.fields))
+    return _JoinedSchema(
+        [column.name for column in kept],
+        len(kept) == len(columns),
+        [leaf for column in kept for leaf in column.leaves],
+        sum(len(column.leaves) for column in columns),
+        encoded_structs([root, *(x for column in kept for x in column.elements), *added]),
+    )
 
 
 def _extents(group: Struct, leaves: int, end: int) -> list[tuple[int, int]]:

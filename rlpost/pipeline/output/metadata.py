@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost._version import __version__
@@ -40,7 +41,7 @@ _LONGEST = 400  # characters of an error in the metadata
 
 @dataclass(frozen=True)
 class FileMetadata:
-    """The metadata of an enriched file; without `input` and `summary`, that of a whole run."""
+    """The metadata of an enriched file; without `file` and `summary`, that of a whole run."""
 
     recipe: Recipe
     run: str
@@ -59,8 +60,6 @@ class FileMetadata:
     """The metadata entry of the column `sample_mask`, if the run writes it."""
     file: int = 0
     """The number of the file in the run, from 0."""
-    input: str = ""
-    """The name of the input file."""
     summary: Json | None = None
     """The summary of the file; None in a file of `rlpost loss`."""
     version: str = __version__
@@ -68,26 +67,25 @@ class FileMetadata:
     semantics: int = SEMANTICS
     """The semantics of its numbers; see `rlpost.recipe.semantics`."""
 
-    def of_file(self, number: int, path: AnyPath, summary: Json) -> Self:
-        """Return the metadata of one file of the run, from its number, input and summary."""
-        return replace(self, file=number, input=in_utf8(path.name), summary=summary)
-
-    @property
-    def entries(self) -> dict[str, str]:
-        """The key-value metadata of a Parquet file."""
-        run: Json = {"run": self.run, "file": self.file, "files": self.files, "rows": self.rows}
+    def entries_of(self, number: int, path: AnyPath, summary: Json) -> dict[str, str]:
+        """Return the key-value metadata of one file of the run: its number, input and summary."""
+        run: Json = {"run": self.run, "file": number, "files": self.files, "rows": self.rows}
         run |= {"running": self.running} if self.running else {}
         run |= {"kl_coef": self.kl_coef} if self.kl_coef is not None else {}
         return {
             "rlpost.version": self.version,
             SEMANTICS_KEY: str(self.semantics),
-            "rlpost.recipe": self.recipe.model_dump_json(),
-            "rlpost.input": self.input,
-            **({} if self.summary is None else {"rlpost.summary": json.dumps(self.summary)}),
+            "rlpost.recipe": self._recipe_text,
+            "rlpost.input": in_utf8(path.name),
+            "rlpost.summary": json.dumps(summary),
             RUN_KEY: json.dumps(run),
             **self.mask,
             **({PRESET_KEY: json.dumps(self.asked)} if self.asked else {}),
         }
+
+    @cached_property
+    def _recipe_text(self) -> str:
+        return self.recipe.model_dump_json()
 
     @classmethod
     def read(cls, path: str, metadata: Mapping[bytes, bytes]) -> Self:

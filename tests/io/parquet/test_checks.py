@@ -36,6 +36,7 @@ def edited(path: Path, change) -> Path:
     data = path.read_bytes()
     begin = len(data) - 8 - struct.unpack("<I", data[-8:-4])[0]
     footer, _ = decode(data[begin:-8], FOOTER)
+    footer.put_structs(FileMeta.SCHEMA, footer.structs(FileMeta.SCHEMA))  # decoded
     change(footer)
     end = encode(footer)
     path.write_bytes(data[:begin] + end + struct.pack("<I", len(end)) + MAGIC)

@@ -185,5 +185,5 @@ def test_a_field_of_the_wrong_type_raises_footer_error():
     for read in (fields.integer, fields.struct, fields.binary):
         with pytest.raises(FooterError, match="field 3"):
             read(3)
-    with pytest.raises(FooterError, match="not a list of STRUCT"):
+    with pytest.raises(FooterError, match="a list of structs has other values"):
         fields.structs(2)

@@ -56,6 +56,7 @@ def edited(path, edit):
     data = path.read_bytes()
     with path.open("rb") as file:
         footer, start = read_footer(file.fileno(), len(data))
+    footer.put_structs(FileMeta.SCHEMA, footer.structs(FileMeta.SCHEMA))  # decoded
     edit(footer)
     path.write_bytes(data[:start] + file_end(footer))
 

@@ -10,7 +10,7 @@ import polars as pl
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.display.text import counted, share
 from rlpost.pipeline.groups import LARGE, joins_files, mixed_domains, mixed_files
-from rlpost.pipeline.turns import BY_ID, TurnCounts, one_id, turn_evidence
+from rlpost.pipeline.turns import BY_ID, evidence_counts, one_id, turn_evidence
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
@@ -248,7 +248,8 @@ def _one_id(data: CheckInput) -> Result:
     if data.chosen_unit is not None or column is None or "rollout" not in rows:
         return None
     evidence = turn_evidence(rows["group"], rows["rollout"], None)
-    if not TurnCounts.of(evidence).of_groups:
+    counts = evidence_counts(evidence)
+    if counts["several_ids"] or not counts["shares_id"]:
         return None
     text, advice = one_id("all groups with several rows have", column)
     return Problem(text, pl.Series(evidence > 0), ["rollout"], advice=advice)
