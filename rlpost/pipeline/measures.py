@@ -199,7 +199,7 @@ class Measure(NamedTuple):
     name: str
     """If it ends with a colon, there is one for each component, mask or filter."""
     of: str
-    """A key of POPULATIONS."""
+    """A key of POPULATIONS, or of those of an analysis."""
     about: str
     """One sentence."""
     kind: Kind = "numbers"
@@ -222,16 +222,17 @@ class Measure(NamedTuple):
         own = (x for x in sums if x.startswith(self.name) and x.endswith(suffix))
         return [name.removesuffix(suffix) for name in own]
 
-    def entry(self, name: str, totals: Totals) -> Json | None:
+    def entry(self, name: str, size: str, totals: Totals) -> Json | None:
         """Return the numbers of a set of responses; None of a set without any.
 
         Args:
             name: that of one component, mask or filter.
+            size: the sum that counts the population.
             totals: of the set.
         """
         if not totals.sums:
             return None
-        count = totals.count(POPULATIONS[self.of].size)
+        count = totals.count(size)
         if self.value is not None:
             return {"count": count, "value": self.value(totals, name.partition(":")[2])}
         if self.kind == "numbers":
@@ -249,21 +250,25 @@ def whole(facts: Mapping[str, Json], name: str) -> Json:
 
 
 def facts_of(
-    measures: Sequence[Measure], slices: Mapping[str, Sets], **words: str
+    measures: Sequence[Measure],
+    slices: Mapping[str, Sets],
+    populations: Mapping[str, Population] = POPULATIONS,
+    **words: str,
 ) -> dict[str, Json]:
     """Return the entry of each measure: its population, and its numbers by each key.
 
     Args:
         measures: in order.
         slices: by the name of the key; `all` is the whole input.
+        populations: those of the measures.
         words: what populations say in place of names in braces.
     """
-    return {
-        name: sliced(
-            POPULATIONS[measure.of].words.format(**words), slices, partial(measure.entry, name)
-        )
-        for measure, name in _named((*measures,), (*slices["all"].totals[0].sums,))
-    }
+    facts: dict[str, Json] = {}
+    for measure, name in _named((*measures,), (*slices["all"].totals[0].sums,)):
+        words_of, size = populations[measure.of]
+        entry = partial(measure.entry, name, size)
+        facts[name] = sliced(words_of.format(**words), slices, entry)
+    return facts
 
 
 @lru_cache(8)

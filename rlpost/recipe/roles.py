@@ -102,7 +102,6 @@ ROLES: dict[str, Role] = {
     ),
     "log_probs": _role("log_probs", "tokens", "log_probs", "per_token_logps", "new_log_probs"),
     "values": _role("values", "tokens", "values", "value_preds"),
-    "new_values": _role("new_values", "tokens", "new_values"),
     "token_rewards": _role(
         "token_rewards", "tokens", "token_rewards", "process_rewards"
     ),

@@ -10,6 +10,8 @@ BASE had a tree for each topic, in which steps and domains were lists. What went
 - `steps.tokens`, `domains.tokens`: of all rows, also those that do not count
 - `groups.all_pass`, `groups.all_fail`, `groups.size.median`: no page has them; the others are
   measures (`group_size`, `single`, `equal_rewards`, `all_pass`)
+- `groups.pass_rate`: `passed` is the same for groups of one size
+- `critic.losses`, `critic.calibration`, `critic.lambdas`, `entropy.top_*`: no page has them
 - `failures.of`: rollouts count if `rollouts` is a number
 - `advantages.of`, `failures.by_step` beyond the worst five: `facts` has them
 """
@@ -38,7 +40,7 @@ def _of_tree(old: Json) -> Json:
     """Return the part of the JSON of BASE that is left."""
     kept = {name: old[name] for name in SAME}
     if groups := old["groups"]:
-        gone = ("all_pass", "all_fail", "size", "of")
+        gone = ("all_pass", "all_fail", "size", "of", "pass_rate")
         size = groups["size"] or {}
         groups = {x: y for x, y in groups.items() if x not in gone}
         groups["size"] = [x and float(x) for x in (size.get("min"), size.get("max"))]
@@ -69,9 +71,11 @@ def _of_tree(old: Json) -> Json:
     if failures := old["failures"]:
         names = ("column", "count", "failed", "reasons", "baselines")
         kept["failures"] = {name: failures[name] for name in names}
+    gone = ("responses", "losses", "calibration", "lambdas", "groups")
+    gone += ("top_share", "top_mean", "top_least")
     for name in ("critic", "entropy"):
         if old[name]:
-            kept[name] = {x: y for x, y in old[name].items() if x != "responses"}
+            kept[name] = {x: y for x, y in old[name].items() if x not in gone}
     return kept
 
 
@@ -130,8 +134,8 @@ def _of_table(new: Json) -> Json:
             **{name: failures[name] for name in ("column", "reasons", "baselines")},
             "count": whole("failed", "count"), "failed": whole("failed", "total"),
         }  # fmt: skip
-    if critic := new["critic"]:
-        kept["critic"] = _critic(critic, facts, whole)
+    if "position" in facts.get("value", ()):
+        kept["critic"] = _critic(facts, whole)
     if entropy := new["entropy"]:
         kept["entropy"] = _entropy(entropy, facts, whole)
     return kept
@@ -163,50 +167,30 @@ def _slices(facts: Json, key: str) -> list[Json]:
 def _groups(groups: Json | None, whole: Any) -> Json | None:
     equal, passing = (whole(x, "total") or 0 for x in ("equal_rewards", "all_pass"))
     return groups and {
-        **groups, "pass_rate": whole("pass_rate"), "count": whole("group_size", "count"),
+        **groups, "count": whole("group_size", "count"),
         "single": whole("single", "total"), "no_signal": equal, "equal_all_pass": passing,
         "equal_all_fail": equal - passing,
         "size": [whole("group_size", "min"), whole("group_size", "max")],
     }  # fmt: skip
 
 
-def _critic(critic: Json, facts: Json, whole: Any) -> Json:
-    places = critic["by_position"]
-    rows = [
-        {
-            "tokens": places["count"][at], "value": places["value"][at],
-            "returns": places["reward_to_go"][at],
-            "rmse": math.sqrt(places["squared_value_error"][at]),
-        }
-        for at in range(len(places["label"]))
-    ]  # fmt: skip
+def _critic(facts: Json, whole: Any) -> Json:
+    places, means = facts["value"]["position"], ("value", "reward_to_go", "squared_value_error")
+    columns = (facts[name]["position"]["mean"] for name in means)
+    rows: list[Json] = [
+        {"tokens": count, "value": value, "returns": returns, "rmse": math.sqrt(square)}
+        for count, value, returns, square in zip(places["count"], *columns, strict=True)
+    ]
+    first = {**rows[0]}
     for at, row in enumerate(rows[:-1]):
         row |= {"first": 4**at // 4, "end": 4**at}
-    first = {name: x for name, x in rows[0].items() if name not in ("first", "end")}
     steps = facts["value"].get("step", {"label": []})["label"]
-    parts, lambdas = critic["calibration"], critic["lambdas"] or {"lambda": []}
-    losses = [name.partition(":")[2] for name in facts if name.startswith("value_loss:")]
-    settings = {"xtuner": (0.2, None), "areal 1.0.4, huber": (0.5, 10.0)}
     return {
         "tokens": whole("value", "count"), "value": whole("value"),
         "returns": whole("reward_to_go"),
         "explained_variance": whole("critic_explained", "value"),
         "rmse": math.sqrt(whole("squared_value_error")),
         "first": first, "last": rows[-1], "by_position": rows[:-1],
-        "losses": [
-            {
-                "frameworks": name,
-                **dict(zip(("clip", "delta"), settings.get(name, (0.5, None)), strict=True)),
-                "plain": whole(f"value_loss:{name}"),
-                "clipped": whole(f"clipped_value_loss:{name}"),
-                "clipped_share": whole(f"value_clipped:{name}"),
-            }
-            for name in losses
-        ],
-        "calibration": [
-            {"tokens": n, "value": value, "returns": returns}
-            for n, value, returns in zip(*parts.values(), strict=True)
-        ],
         "steps": [
             {
                 "label": label, "tokens": _at(facts, "value", "step", "count", at),
@@ -214,11 +198,6 @@ def _critic(critic: Json, facts: Json, whole: Any) -> Json:
                 "rmse": math.sqrt(_at(facts, "squared_value_error", "step", "mean", at)),
             }
             for at, label in enumerate(steps if len(steps) > 1 else [])
-        ],
-        "groups": critic["groups"],
-        "lambdas": [
-            {"lam": lam, "bias": lambdas["bias"][at], "std": lambdas["std"][at]}
-            for at, lam in enumerate(lambdas["lambda"])
         ],
     }  # fmt: skip
 
@@ -232,7 +211,7 @@ def _entropy(entropy: Json, facts: Json, whole: Any) -> Json:
             if n
         ]
 
-    places = {name: values[:-1] for name, values in entropy["by_position"].items()}
+    places = {name: values[:-1] for name, values in facts["entropy"]["position"].items()}
     covariance = facts.get("covariance", {"all": None})
     parts = [(None, covariance["all"]["count"], whole("covariance", "value"))] if (
         covariance["all"]
@@ -240,11 +219,10 @@ def _entropy(entropy: Json, facts: Json, whole: Any) -> Json:
     if "step" in covariance and len(covariance["step"]["label"]) > 1:
         columns = (covariance["step"][name] for name in ("label", "count", "value"))
         parts += [row for row in zip(*columns, strict=True) if row[1]]
-    names = ("column", "sampled", "top_share", "top_mean", "top_least")
     return {
-        **{name: entropy[name] for name in names},
+        **{name: entropy[name] for name in ("column", "sampled")},
         "tokens": whole("entropy", "count"), "mean": whole("entropy"),
-        "by_position": rows(places, "entropy"),
+        "by_position": rows(places, "mean"),
         "steps": rows(facts["entropy"].get("step"), "mean"),
         "domains": rows(facts["entropy"].get("domain"), "mean"),
         "advantages": entropy["covariance_of"],

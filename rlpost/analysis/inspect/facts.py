@@ -12,16 +12,11 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts
 from rlpost.analysis.inspect.causes import causes_of
-from rlpost.analysis.inspect.estimates import (
-    covariance,
-    critic_profile,
-    entropy_profile,
-    recorded_facts,
-)
+from rlpost.analysis.inspect.estimates import covariance, entropy_profile, recorded_facts
 from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
-from rlpost.analysis.inspect.measures import table_facts, words_of
+from rlpost.analysis.inspect.measures import WORDS, table_facts
 from rlpost.analysis.inspect.model import Facts, Histogram, Mismatch, TokenColumn, TokenFacts
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.profiles import quantiles_of
@@ -170,19 +165,18 @@ def inspect_source(
     groups = group_table(rows, table)
     populations, pairs, labels = populations_of(rows, table, groups)
     noun = "rollout" if resolved.unit == "rollout" else "response"
-    in_words = {"row": "row" if noun == "rollout" else noun, "unit": noun}
+    words = {"row": "row" if noun == "rollout" else noun, "unit": noun}
     advantages, covariances = covariance(reading, table, labels.get("step", ()))
     measured, components = component_facts(
         rows, table, selection.components, selection.advantages,
         stored_shares(source, reward_components),
     )  # fmt: skip
-    measured = {
-        **table_facts(populations, pairs, labels), **reading.sums.facts(labels), **measured,
-        **({"covariance": covariances} if covariances else {}),
-        **(compared := recorded_facts(reading, table, recipe)),
-    }  # fmt: skip
+    compared = recorded_facts(reading, table, recipe)
+    measured |= compared | covariances
     for entry in measured.values():
-        entry["of"] = words_of(entry["of"]).format(**in_words)
+        entry["of"] = WORDS[entry["of"]].format(**words)
+    measured |= table_facts(populations, pairs, labels, **words)
+    measured |= reading.sums.facts(labels, **words)
     has_mask, both = selection.lists == "mask", {*LOG_PROB_PAIRS[0]} <= {*selection.tokens}
     credit = selection.advantages if "advantage" in measured else None
     facts = Facts(
@@ -218,15 +212,10 @@ def inspect_source(
         failures=failure_facts(
             rows, table, selection.columns.columns.get("failure"), masked=masked
         ),
-        critic=critic_profile(reading),
         profiles=profiles_of(rows, table, groups),
-        engine_gap=(places := reading.sums.by_position("compared")) and {"by_position": places},
         left_out=0 if "kept" not in rows else table.left_out.get("sample_mask", 0)
         if masked != "none" else int((~rows["kept"].to_numpy() & table.counted).sum()),
     )  # fmt: skip
-    entropy = entropy_profile(reading, facts)
-    if entropy is not None:
-        entropy["covariance_of"] = advantages
     data = CheckInput(
         reading=reading,
         table=table,
@@ -237,11 +226,15 @@ def inspect_source(
         evidence=evidence,
         partial=partial,
     )
-    if facts.critic is not None:
-        facts.critic["turns"] = bool((data.turns > 0).any())
     findings, checks = run_checks(data, ignore)
-    seconds = time.perf_counter() - start
-    return replace(facts, findings=findings, checks=checks, entropy=entropy, seconds=seconds)
+    return replace(
+        facts,
+        findings=findings,
+        checks=checks,
+        turns=bool((data.turns > 0).any()),
+        entropy=entropy_profile(reading, facts, advantages),
+        seconds=time.perf_counter() - start,
+    )
 
 
 def _counted(

@@ -342,7 +342,8 @@ class Facts:
     """Errors first."""
     facts: dict[str, Json]
     """By measure: its population, `of`; its numbers of the whole input, `all`; and arrays of them
-    by `step` and by `domain`, with the labels, if the input has these."""
+    by `step` and by `domain`, with the labels, if the input has these; of some measures of tokens
+    also by `position` in the response."""
     prompt_groups: PromptGroup | None
     rewards: RewardFacts | None
     lengths: LengthFacts | None
@@ -364,15 +365,11 @@ class Facts:
     `no_signal`, and what the share of the advantage is a `share_of`."""
     failures: FailureFacts | None = None
     """None without a column that names them."""
-    critic: Json | None = None
-    """`calibration`: means of tokens with about the same value, a tenth of them; `by_position`;
-    `lambdas`: bias and std of the targets of first tokens, of `groups` of several responses;
-    `turns`: whether rows are turns of rollouts, so that returns lack the rewards of later ones."""
+    turns: bool = False
+    """Whether rows look like turns of rollouts: returns then lack the rewards of later turns."""
     entropy: Json | None = None
-    """`column`; whether it is an estimate, `sampled`; `top_share`, `top_mean` and `top_least` of
-    the 20 % of tokens that are highest; `by_position`; what `covariance_of` is of."""
-    engine_gap: Json | None = None
-    """`by_position`."""
+    """`column`; whether it is an estimate, `sampled`; `log_probs`, and what `covariance_of` is of.
+    """
     left_out: int = 0
     """Responses whose sample mask is 0. If a run of rlpost computed it, those alone that count here
     and are left out of `advantages`."""

@@ -1,17 +1,14 @@
-"""Profiles of numbers: quantiles, histograms, correlations, and sums by the bin of a value."""
+"""Profiles of numbers: quantiles, histograms, correlations."""
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.model import Histogram
-from rlpost.kernels.quantiles import BINS as BINS_OF_VALUES
-from rlpost.kernels.quantiles import bins_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,57 +66,3 @@ def spearman(left: Floats, right: Floats) -> float | None:
     """Return Pearson's correlation of the ranks; equal values share their mean rank."""
     ranks = [pl.Series(side).rank().to_numpy() for side in (left, right)]
     return pearson(ranks[0], ranks[1])
-
-
-_UNITS = 46  # binary digits behind the point
-_COARSE = 12
-_LARGEST = 2.0**22
-_TO_COARSE, _TO_UNITS = (1.5 * 2.0 ** (52 - digits) for digits in (_COARSE, _UNITS))
-"""Adding one of them rounds a smaller number to a multiple of 2⁻¹², or of 2⁻⁴⁶."""
-
-
-class BinnedSums:
-    """Sums of numbers by the bin of a value, in fixed memory, which do not depend on chunks.
-
-    Numbers are rounded to multiples of 2⁻⁴⁶ and clamped to ±2²², so that their sums are integers.
-    """
-
-    def __init__(self) -> None:
-        self.counts = np.zeros(BINS_OF_VALUES, np.int64)
-        """Numbers in each bin of `rlpost.kernels.quantiles`."""
-        self._parts: dict[str, NDArray[np.int64]] = {}
-
-    def add(self, by: NDArray[np.floating[Any]], **values: NDArray[np.float64]) -> None:
-        """Add finite numbers, [n] each, to the bins of `by`, [n]."""
-        bins = bins_of(by)
-        self.counts += np.bincount(bins, minlength=BINS_OF_VALUES)
-        for name, numbers in values.items():
-            fine = np.clip(numbers, -_LARGEST, _LARGEST)
-            coarse = fine + _TO_COARSE
-            coarse -= _TO_COARSE
-            fine -= coarse
-            fine += _TO_UNITS
-            fine -= _TO_UNITS
-            # Of half a million numbers, both sums are below 2⁵³ units: float64 has them exactly.
-            sums = [
-                np.bincount(bins, part, BINS_OF_VALUES) * 2.0**digits
-                for part, digits in ((coarse, _COARSE), (fine, _UNITS))
-            ]
-            before = self._parts.get(name, np.zeros((2, BINS_OF_VALUES), np.int64))
-            self._parts[name] = before + np.array(sums).astype(np.int64)
-
-    def mean(self, name: str, bins: slice) -> float:
-        """Return the mean of the numbers in a range of bins, rounded once; 0 of none."""
-        coarse, fine = (int(part) for part in self._parts[name][:, bins].sum(1))
-        count = max(int(self.counts[bins].sum()), 1)
-        return ((coarse << (_UNITS - _COARSE)) + fine) / (count << _UNITS)
-
-    def parts(self, most: int) -> list[slice]:
-        """Return at most so many ranges of whole bins with about the same count of numbers."""
-        below = np.concatenate([[0], self.counts.cumsum()])
-        targets = below[-1] * np.arange(1, most) / most
-        after = np.searchsorted(below, targets)
-        nearer = targets - below[after - 1] < below[after] - targets
-        ends = [0, *(after - nearer).tolist(), len(self.counts)]
-        spans = [slice(a, b) for a, b in pairwise(ends) if a < b]
-        return [span for span in spans if self.counts[span].any()]

@@ -13,8 +13,7 @@ from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect import columns as decode
 from rlpost.analysis.inspect.alignment import ShiftSums
 from rlpost.analysis.inspect.columns import Block
-from rlpost.analysis.inspect.measures import TOKENS_OF_COLUMN, TokenSums
-from rlpost.analysis.inspect.profiles import BinnedSums
+from rlpost.analysis.inspect.measures import TokenSums
 from rlpost.analysis.inspect.selection import KEYS, LOG_PROB_PAIRS, LOG_PROBS, ColumnSelection
 from rlpost.analysis.inspect.token_sample import TokenSample
 from rlpost.analysis.inspect.tokens import ColumnCounts
@@ -67,9 +66,6 @@ class PassResult:
     """Of offsets between columns."""
     tally: NDArray[np.int64] = field(default_factory=lambda: tally(np.zeros(0)))
     """Of advantages, of `rlpost.kernels.histogram`."""
-    bins: dict[str, BinnedSums] = field(
-        default_factory=lambda: {"entropy": BinnedSums(), "value": BinnedSums()}
-    )
     sample: TokenSample = field(default_factory=TokenSample)
     files: list[str] = field(default_factory=list)
     """Paths of the files, by `file` of `rows`."""
@@ -356,7 +352,7 @@ def _tokens(
         more, finite = reading.counts.add(role, policy)
         flags |= more
         if selection.details:
-            reading.sums.add(f"{TOKENS_OF_COLUMN}{role}", finite, keys)
+            reading.sums.add(f"column {role}", finite, keys)
     reading.totals.add(block, steps)
     for left, other in LOG_PROB_PAIRS:
         if {left, other} <= policy.values.keys():
@@ -381,7 +377,7 @@ def _policy_rows(
     block: Block, policy: Block, reading: PassResult, others: Mapping[str, Any],
     keys: NDArray[np.int64],
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
-    """Return divergences, and sums for critic and entropy, per response; the reading gets sums.
+    """Return divergences, and sums for a covariance, per response; the reading gets sums.
 
     Args:
         block: of the rows that count.
@@ -408,17 +404,10 @@ def _policy_rows(
         entropies, products = tokens.entropy_tokens(policy, tokens.policy_role(selection.tokens))
         rows |= products
         if entropies is not None:
-            reading.bins["entropy"].add(entropies["entropy"], entropy=entropies["entropy"])
             sums.add("policy", entropies, keys, placed=True)
         if "values" in block.values and "reward" in others:
             critic = tokens.critic_tokens(policy, others["reward"][block.places])
-            pairs = {name: critic[name] for name in ("value", "return")}
-            reading.bins["value"].add(pairs["value"], **pairs)
             sums.add("critic", critic, keys, placed=True)
-            if "group" in others:
-                targets = tokens.first_targets(critic, others["reward"][critic.rows])
-                wide = tokens.placed_rows(len(keys), critic.rows, targets)
-                rows |= {name: x[block.places] for name, x in wide.items()}
     wanted = {name: rows.get(name, np.full(block.rows, np.nan)) for name in selection.row_numbers}
     return tokens.placed_rows(len(keys), block.places, wanted)
 

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.counted import COUNTED_KEYS, COUNTED_NUMBERS, counted_table
-from rlpost.analysis.inspect.measures import COMPONENT, LEFT, CountedRows
+from rlpost.analysis.inspect.measures import CountedRows
 from rlpost.analysis.inspect.model import (
     Label,
     LengthFacts,
@@ -34,7 +34,7 @@ from rlpost.kernels.moments import exact_product, reaches
 from rlpost.kernels.segments import count_true
 from rlpost.pipeline.data import LEFT_OUT
 from rlpost.pipeline.groups import equal_components
-from rlpost.pipeline.measures import CORRELATION, SHARE, WITH_REWARD
+from rlpost.pipeline.measures import COMPONENT, CORRELATION, LEFT, SHARE, WITH_REWARD
 from rlpost.pipeline.profiles import group_tallies, profiles, response_tallies
 from rlpost.pipeline.stages.rewards import group_statistics
 from rlpost.pipeline.totals import ExactTotals
@@ -149,7 +149,7 @@ def populations_of(
         cell, size = columns["cell"], columns["rows"]
         of_groups = {"group_size": size, "single": size == 1}
         if "passed" in columns:
-            of_groups["pass_rate"], equal = columns["passed"] / size, columns["equal"]
+            equal = columns["equal"]
             equals = {"equal_rewards": equal, "all_pass": equal & columns["passing"]}
             populations["several"] = CountedRows(cell, size > 1, equals)
         populations["groups"] = CountedRows(cell, size > 0, of_groups)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rlpost.analysis.inspect.tokens import LAMBDAS, policy_role
+from rlpost.analysis.inspect.tokens import policy_role
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
 from rlpost.pipeline.columns import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 LOG_PROBS = ("old_log_probs", "infer_log_probs", "ref_log_probs", "log_probs")
-TOKEN_ROLES = (*LOG_PROBS, "values", "new_values", "token_rewards")
+TOKEN_ROLES = (*LOG_PROBS, "values", "token_rewards")
 LOG_PROB_PAIRS = (
     ("old_log_probs", "infer_log_probs"),
     ("old_log_probs", "ref_log_probs"),
@@ -204,8 +204,6 @@ class ColumnSelection:
         if self.details and policy_role(roles):
             names += ["entropy:l_tokens", "entropy:l"]
             names += ["entropy:a", "entropy:la"] if self.advantages else []
-        if self.details and {"values", "reward", "group"} <= self.contents:
-            names += [f"target:{lam}" for lam in LAMBDAS]
         return names
 
     @property

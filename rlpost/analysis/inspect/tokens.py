@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 LOG_RATIO_CLAMP = Numerics().log_ratio_clamp.bound
-LAMBDAS = (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)
-_SMALLEST = 1e-30  # of λᵗ
 POLICIES = ("old_log_probs", "log_probs", "infer_log_probs")
 
 
@@ -176,13 +174,15 @@ def critic_tokens(policy: Block, rewards: Floats) -> PolicyTokens:
     the reward, and the token rewards of policy tokens. So no value is part of it.
 
     Args:
-        policy: with `values`, and `token_rewards` and `new_values` if there are columns.
+        policy: with `values`, and `token_rewards` if there is a column.
         rewards: [n].
     """
     offsets, names = policy.offsets, {"values": "value", "token_rewards": "process"}
-    columns = {new: policy.values[name].astype(np.float64)
-               for name, new in {**names, "new_values": "new"}.items()
-               if name in policy.values}  # fmt: skip
+    columns = {
+        new: policy.values[name].astype(np.float64)
+        for name, new in names.items()
+        if name in policy.values
+    }
     good = np.isfinite(rewards) & (np.diff(offsets) > 0)
     for values in columns.values():
         good &= np.isfinite(segment_sums(values, offsets))
@@ -193,33 +193,6 @@ def critic_tokens(policy: Block, rewards: Floats) -> PolicyTokens:
     errors = returns - tokens["value"]
     more = {"return": returns, "error": errors}
     return PolicyTokens(tokens.rows, tokens.offsets, {**tokens.columns, **more})
-
-
-def first_targets(tokens: PolicyTokens, rewards: Floats) -> dict[str, Floats]:
-    """Return the target V + A of each response's first token by λ, of `critic_tokens`, [n] each.
-
-    Args:
-        tokens: of the critic.
-        rewards: [N] of all responses of the chunk.
-    """
-    values, offsets = tokens["value"], tokens.offsets
-    first, last = offsets[:-1], offsets[1:] - 1
-    if not len(first):
-        return {f"target:{lam}": np.zeros(0) for lam in LAMBDAS}
-    ahead = np.append(values[1:], 0.0)
-    ahead[last] = 0.0
-    delta = ahead - values
-    delta += tokens.columns.get("process", 0.0)
-    delta[last] += rewards
-    at = np.arange(len(values)) - np.repeat(first, np.diff(offsets))
-    targets = {"target:0.0": values[first] + delta[first], "target:1.0": tokens["return"][first]}
-    for lam in LAMBDAS[1:-1]:
-        powers = np.power(lam, np.arange(int(np.diff(offsets).max())))
-        powers[powers < _SMALLEST] = 0.0
-        ahead = np.take(powers, at, out=ahead, mode="clip")
-        ahead *= delta
-        targets[f"target:{lam}"] = values[first] + segment_sums(ahead, offsets)
-    return targets
 
 
 def advantage_tokens(

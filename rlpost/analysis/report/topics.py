@@ -15,7 +15,6 @@ from rlpost.analysis.report.charts import (
     line,
 )
 from rlpost.analysis.report.page import Section
-from rlpost.display.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -111,9 +110,9 @@ def _rate_names(facts: Facts, groups: PromptGroup) -> list[str]:
 def _entropy(facts: Facts) -> Iterator[Chart]:
     if facts.entropy is None:
         return
-    places = {name: values[:-1] for name, values in facts.entropy["by_position"].items()}
+    labels, means = (facts.by("position", "entropy", x)[:-1] for x in ("label", "mean"))
     title = "Mean entropy by position in the response"
-    yield bars(title, places["label"], places["entropy"], "nats", "policy token")
+    yield bars(title, labels, means, "nats", "policy token")
     steps = facts.labels("step")
     for title, values, from_zero in (
         ("Mean entropy by step", facts.by("step", "entropy"), True),
@@ -124,24 +123,6 @@ def _entropy(facts: Facts) -> Iterator[Chart]:
             yield line(title, steps, values, facts.roles["batch"].column, from_zero=from_zero)
 
 
-def _critic(facts: Facts) -> Iterator[Chart]:
-    critic = facts.critic
-    if critic is None:
-        return
-    parts = critic["calibration"]
-    leads = [
-        returns - value for value, returns in zip(parts["value"], parts["return"], strict=True)
-    ]
-    labels = [number(value, digits=2) for value in parts["value"]]
-    title = "Mean return less mean value, by decile of the value"
-    yield bars(title, labels, leads, "more return than value", "mean value of the decile")
-    if targets := critic["lambdas"]:
-        title = "Error of the target of a prompt's first token, √(bias² + variance)"
-        note = "around the mean return of the prompt's group"
-        lams = [f"{lam:g}" for lam in targets["lambda"]]
-        yield line(title, lams, targets["error"], "λ", from_zero=True, note=note)
-
-
 CHARTS: dict[str, Callable[[Facts], Iterator[Chart]]] = {
     "steps": _steps,
     "rewards": _rewards,
@@ -149,6 +130,5 @@ CHARTS: dict[str, Callable[[Facts], Iterator[Chart]]] = {
     "advantages": _advantages,
     "groups": _groups,
     "entropy": _entropy,
-    "critic": _critic,
 }
 """By topic, its charts; the page has the topics in this order."""

@@ -26,7 +26,7 @@ def test_the_layout_of_files_changes_no_number(sample, facts, tmp_path):
         if gap := one["mismatch"]:  # these name files and rows
             gap["largest"] = [(token["position"], token["infer"]) for token in gap["largest"]]
     names = ("facts", "prompt_groups", "rewards", "masks", "responses", "tokens", "mismatch")
-    for name in (*names, "engine_gap", "critic"):
+    for name in (*names, "turns"):
         assert again[name] == before[name], name
     for name in ("columns", "identical"):
         assert again["token_facts"][name] == before["token_facts"][name], name

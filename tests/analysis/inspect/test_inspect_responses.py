@@ -43,7 +43,6 @@ def test_pass_rates_equal_a_plain_computation(sample, facts):
     groups = pl.read_parquet(sample).group_by("step", "prompt_id").agg(passed.mean())
     rates = groups["reward"].to_numpy()
     found = facts.prompt_groups
-    assert facts.whole("pass_rate")["mean"] == pytest.approx(rates.mean())
     assert found.pass_rates[0].groups == (rates == 0).sum()
     assert found.pass_rates[-1].groups == (rates == 1).sum()
     assert sum(one.groups for one in found.pass_rates) == len(rates)

@@ -61,16 +61,17 @@ def test_long_responses_are_split_by_position(tmp_path):
         pa.table({**columns, "old_log_probs": old, "infer_log_probs": infer}),
         tmp_path / "a.parquet",
     )
-    found = inspect([tmp_path / "a.parquet"]).engine_gap["by_position"]
+    facts = inspect([tmp_path / "a.parquet"])
     bounds = [0, 1, 4, 16, 64, 256, 1024]
     names = ["0", "1 to 3", "4 to 15", "16 to 63", "64 to 255", "256 to 1,023", "last"]
-    assert found["label"] == names
+    assert facts.by("position", "engine_gap", "label") == names
     slices = [slice(low, high) for low, high in itertools.pairwise(bounds)]
     for at, part in enumerate([*slices, slice(-1, None)]):
         gaps = np.concatenate([a[part] - b[part] for a, b in zip(old, infer, strict=True)])
-        assert found["count"][at] == len(gaps)
-        assert found["engine_gap"][at] == pytest.approx(np.abs(gaps).mean())
-        assert found["engine_k3"][at] == pytest.approx((np.expm1(gaps) - gaps).mean())
+        assert facts.by("position", "engine_gap", "count")[at] == len(gaps)
+        assert facts.by("position", "engine_gap")[at] == pytest.approx(np.abs(gaps).mean())
+        k3 = facts.by("position", "engine_k3")[at]
+        assert k3 == pytest.approx((np.expm1(gaps) - gaps).mean())
 
 
 def test_nonfinite_tokens_and_rows_of_unequal_lists_are_left_out(tmp_path):

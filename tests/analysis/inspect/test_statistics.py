@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpost.analysis.inspect.measures import Measured, entry, slices_of
 from rlpost.analysis.inspect.profiles import pearson
 from rlpost.analysis.inspect.responses import exact_total, pass_at_k
 from rlpost.pipeline.measures import Numbers
@@ -52,9 +51,6 @@ def test_sums_are_exact_in_any_order(values):
     assert float(exact_total(numbers)) == math.fsum(values) == float(exact_total(numbers[::-1]))
 
 
-X = Measured("x", "counted", "", None)
-
-
 def spread_of(values, offsets=None):
     """The numbers of a measure of responses, or of their tokens."""
     numbers = Numbers()
@@ -62,9 +58,9 @@ def spread_of(values, offsets=None):
         numbers.add_numbers("x", values, np.ones(len(values), np.bool_))
     else:
         numbers.add_tokens("x", values, None, offsets)
-    sums = {**numbers.sums, "count": numbers.sums["x.count"]}
-    totals = ExactTotals.of(np.zeros(len(sums["count"]), np.int64), sums, numbers.spans)
-    return entry(X, slices_of(totals, [], {})["all"].totals[0])
+    keys = np.zeros(len(numbers.sums["x.count"]), np.int64)
+    totals = ExactTotals.of(keys, numbers.sums, numbers.spans).total()
+    return totals.numbers("x", totals.count("x.count"))
 
 
 def test_spread_of_one_number_and_of_no_number():

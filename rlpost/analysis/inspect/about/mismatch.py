@@ -93,17 +93,15 @@ def _table(facts: Facts) -> TextTable:
             f"{counted(sure['total'], 'token')} that the engine found likely (≥ 0.5) "
             "are over 7 × less likely for the trainer"
         )
-    places = facts.engine_gap["by_position"] if facts.engine_gap else {"label": []}
-    several = len(places["label"]) > 2  # noqa: PLR2004 - one repeats the lines above
-    means = [places[name] if several else [] for name in names[::2][:2]]
-    largest = max(means[0], default=0.0)
-    columns = aligned(means[0]), aligned(means[1])
-    rows = [
-        (
-            places["label"][i], f"{places['count'][i]:,}", columns[0][i], columns[1][i],
-            bar(mean, largest, BAR),
-        )
-        for i, mean in enumerate(means[0])
-    ]  # fmt: skip
+    labels, counts, sizes = (
+        facts.by("position", "engine_gap", part) for part in ("label", "count", "mean")
+    )
+    largest = max(sizes, default=0.0)
+    columns = (
+        labels, (f"{count:,}" for count in counts), aligned(sizes),
+        aligned(facts.by("position", "engine_k3")), (bar(size, largest, BAR) for size in sizes),
+    )  # fmt: skip
+    several = len(labels) > 2  # noqa: PLR2004 - one repeats the lines above
+    rows = [*zip(*columns, strict=True)] if several else []
     headings = ("position", "tokens", "mean |Δ|", "k3", "")
     return TextTable(headings, rows, "Engine ‖ trainer", lines, text=(0, 4))
