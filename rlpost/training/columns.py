@@ -34,18 +34,10 @@ ROWS = ("reward", "response_advantage", "sample_weight")
 """Columns of responses that batches have by default."""
 _COMPUTED = ("is_weight", "sample_mask", "sample_weight")
 _SHOWN = 12  # columns that an error shows
-RESERVED = frozenset(
-    {
-        "mask",
-        "lengths",
-        "cu_seqlens",
-        "position_ids",
-        "input_ids",
-        "attention_mask",
-        "rows",
-        "totals",
-    }
-)
+RESERVED = (
+    "mask", "lengths", "cu_seqlens", "position_ids", "input_ids", "attention_mask", "rows",
+    "totals",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,63 +92,44 @@ def training_columns(
         DataError: a column that is named is absent, or there is no column to train on.
     """
     roles = {name: column for name, column in columns_map.items() if name not in TOKEN_IDS}
-    found = columns_of(source, Recipe.of({"columns": roles}), results=True)
-    available = source.columns
+    served = columns_of(source, Recipe.of({"columns": roles}), results=True).columns
     kinds = partition_types(source.files)
     kinds |= {field.name: field.type for field in source.schemas[0]}
     ids = {name: _ids(source.name, name, kinds, columns_map.get(name)) for name in TOKEN_IDS}
-    names = {**{name: name for name in available}, **found.columns}
+    names = {**{name: name for name in source.columns}, **served}
     names |= {name: column for name, column in ids.items() if column is not None}
     for name, column in columns_map.items():
         if column == "none":
             names.pop(name, None)
-    _check_alike(source, {*names, *found.columns.values()})
+    _check_alike(source, {*names, *served.values()})
     picked = _picked(chosen, names, ids, source.name)
-    tokens, rows, others = {}, {}, {}
-    for name in picked:
-        kind, column = kinds[names[name]], names[name]
-        if name in TOKEN_IDS:
-            continue
-        if is_tokens(kind):
-            tokens[name] = column
-        elif is_number(kind):
-            rows[name] = column
-        else:
-            others[name] = column
+    tokens, rows, others = dict[str, str](), dict[str, str](), dict[str, str]()
+    for name in (x for x in picked if x not in TOKEN_IDS):
+        kind = kinds[names[name]]
+        (tokens if is_tokens(kind) else rows if is_number(kind) else others)[name] = names[name]
     response_token_ids, prompt_token_ids = (
         ids[name] if name in picked else None for name in TOKEN_IDS
     )
-    mask = FINAL_MASK if FINAL_MASK in available else found.columns.get("mask")
+    mask = FINAL_MASK if FINAL_MASK in source.columns else served.get("mask")
     lists = [name for name in (mask, *tokens.values(), response_token_ids) if name is not None]
     lengths = next((name for name in lists if is_list(kinds[name])), None)
-    sample_mask = None if mask == FINAL_MASK else found.columns.get("sample_mask")
     return TrainingColumns(
-        mask=mask,
-        sample_mask=sample_mask,
-        lengths=lengths,
-        tokens=tokens,
-        rows=rows,
-        others=others,
-        response_token_ids=response_token_ids,
-        prompt_token_ids=prompt_token_ids,
+        mask, None if mask == FINAL_MASK else served.get("sample_mask"), lengths,
+        tokens, rows, others, response_token_ids, prompt_token_ids,
         input_ids=response_token_ids is not None and (packed or prompt_token_ids is not None),
-    )
+    )  # fmt: skip
 
 
 def _check_alike(source: Source, used: Collection[str]) -> None:
     """Raise DataError if some files lack a column that batches of others would have."""
-    roles = {name for role in ROLES.values() for name in role.aliases}
-    relevant = (
-        {*TOKENS, *ROWS, FINAL_MASK, "sample_mask"}
-        | roles
-        | {n for x in TOKEN_IDS.values() for n in x}
-    )
-    every = {name for schema in source.schemas for name in schema.names} & (relevant | {*used})
+    aliases = {name for role in ROLES.values() for name in role.aliases}
+    of_ids = {name for names in TOKEN_IDS.values() for name in names}
+    relevant = {*TOKENS, *ROWS, FINAL_MASK, "sample_mask", *aliases, *of_ids, *used}
+    columns = {name for schema in source.schemas for name in schema.names} & relevant
     for file, schema in zip(source.files, source.schemas, strict=True):
-        own = {*schema.names, *(key for key, _ in file.partitions)}
-        if lacking := sorted(every - own):
+        if lacking := columns - {*schema.names, *(key for key, _ in file.partitions)}:
             raise DataError(
-                f"{file.path}: has no `{lacking[0]}`, which other files have; all files of one "
+                f"{file.path}: has no `{min(lacking)}`, which other files have; all files of one "
                 "load need the same columns: load them apart, or write them with the same recipe"
             )
 
@@ -178,7 +151,7 @@ def _no_column(text: str, name: str, names: Collection[str]) -> ErrorPart:
         emit = f" --emit {name}" if name in EXTRA else ""
         some = " if its options compute it" if name in _COMPUTED else ""
         return ErrorPart(text, tip=f"`rlpost advantages{emit}` writes it{some}: load the output")
-    shown = sorted({*names} - RESERVED)
+    shown = sorted({*names}.difference(RESERVED))
     more = ", ..." if len(shown) > _SHOWN else ""
     return no_such(text, name, names, f"there are {', '.join(shown[:_SHOWN])}{more}")
 
@@ -199,31 +172,18 @@ def _picked(
         )
     read = TOKEN_IDS if "response_token_ids" in names else ()  # prompts alone are no input_ids
     default = [name for name in (*TOKENS, *ROWS, *read) if name in names]
-    picked = default if chosen is None else list(dict.fromkeys(chosen))
+    by_column = {column: name for name, column in ids.items()}
+    picked = default if chosen is None else [*dict.fromkeys(by_column.get(x, x) for x in chosen)]
     if not picked:
         raise DataError(f"{where}: no column to train on; name some with columns=")
     for name in picked:
-        _check_name(name, names, ids, where)
+        if name in RESERVED:
+            raise UsageError(f"load: columns: {name!r} is in every batch; leave it out")
+        if name not in names:
+            text = f"{where}: columns: no role or column {name!r}"
+            raise DataError(_no_column(text, name, names))
     if "prompt_token_ids" in picked and "response_token_ids" not in picked:
         raise UsageError(
             "load: columns: prompt_token_ids need response_token_ids, too, for input_ids"
         )
     return picked
-
-
-def _check_name(
-    name: str, names: Mapping[str, str], ids: Mapping[str, str | None], where: str
-) -> None:
-    """Raise UsageError or DataError if batches cannot have a column by this name."""
-    if name in ("input_ids", "attention_mask"):
-        raise UsageError(
-            f"load: columns: {name!r} is made of prompt_token_ids and response_token_ids: name "
-            "these two"
-        )
-    if name in RESERVED:
-        raise UsageError(f"load: columns: {name!r} is in every batch; leave it out")
-    if name not in names:
-        raise DataError(_no_column(f"{where}: columns: no role or column {name!r}", name, names))
-    own = next((one for one in TOKEN_IDS if ids[one] == name), name)
-    if own != name:
-        raise UsageError(f"load: columns: `{name}` has token ids: name them {own}")

@@ -22,7 +22,7 @@ from rlpost.io.threads import Prefetcher
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 from rlpost.training.columns import training_columns
 from rlpost.training.layout import of_rows, packed, padded
-from rlpost.training.reading import Piece, windows
+from rlpost.training.reading import Batch, windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -46,7 +46,7 @@ class _LoadedRow(NamedTuple):
     """Tokens without the prompt."""
 
 
-_Batch = list[_LoadedRow]
+_Rows = list[_LoadedRow]
 
 
 class TrainingData(IterableDataset[dict[str, Any]]):
@@ -130,29 +130,27 @@ class TrainingData(IterableDataset[dict[str, Any]]):
         self._source.check_unchanged("since it was loaded; load it anew")
         layout = padded if self._layout == "padded" else packed
         for batches in islice(self._rounds(), number, None, workers):
-            rows = batches[self._rank]
-            pieces, count = _pieces(rows), len(rows)
-            numbers = np.array([row.data.numbers[row.place] for row in rows], np.int64)
+            batch = Batch.of((row.data, row.place) for row in batches[self._rank])
             yield {
-                **layout(pieces, count),
-                **of_rows(pieces, count),
-                "rows": torch.from_numpy(numbers),
+                **layout(batch),
+                **of_rows(batch),
+                "rows": torch.from_numpy(batch.numbers),
                 "totals": _totals([row for batch in batches for row in batch]),
             }
 
-    def _rounds(self) -> Iterator[list[_Batch]]:
+    def _rounds(self) -> Iterator[list[_Rows]]:
         """Yield a batch of each rank, and again."""
-        batches: list[_Batch] = []
-        found = False
+        batches: list[_Rows] = []
+        yielded = False
         for batch in _cut(self._rows(), self._most, padded=self._layout == "padded"):
             batches.append(batch)
             if len(batches) == self._world:
-                found = True
+                yielded = True
                 yield batches
                 batches = []
         if batches and (divided := _divided(batches, self._world)):
             yield divided
-        elif not found:
+        elif not yielded:
             left = sum(map(len, batches))
             raise DataError(
                 f"{self._source.name}: {left} responses are left to train on by {self._world} "
@@ -185,15 +183,15 @@ def _check_options(layout: str, numbers: Mapping[str, tuple[object, int]]) -> No
 
 def _kept_rows(data: SliceData) -> Iterator[_LoadedRow]:
     """Yield the rows of a slice that the sample mask keeps."""
-    numbers = (one.tolist() for one in (data.kept, data.sizes, data.tokens, data.lengths))
-    for place, (kept, *counts) in enumerate(zip(*numbers, strict=True)):
-        if kept:
-            yield _LoadedRow(data, place, *counts)
+    places = np.flatnonzero(data.kept)
+    counts = (x[places].tolist() for x in (data.sizes, data.tokens, data.lengths))
+    for place, *numbers in zip(places.tolist(), *counts, strict=True):
+        yield _LoadedRow(data, place, *numbers)
 
 
-def _cut(rows: Iterable[_LoadedRow], most: int, *, padded: bool) -> Iterator[_Batch]:
+def _cut(rows: Iterable[_LoadedRow], most: int, *, padded: bool) -> Iterator[_Rows]:
     """Cut rows into batches of at most `most` tokens, and at least one row."""
-    batch: _Batch = []
+    batch: _Rows = []
     longest = total = 0
     for row in rows:
         longest = max(longest, row.size)
@@ -206,7 +204,7 @@ def _cut(rows: Iterable[_LoadedRow], most: int, *, padded: bool) -> Iterator[_Ba
         yield batch
 
 
-def _divided(batches: Sequence[_Batch], count: int) -> list[_Batch] | None:
+def _divided(batches: Sequence[_Rows], count: int) -> list[_Rows] | None:
     """Divide batches in two, the one of the most rows first, until there are `count`.
 
     None if there are too few rows.
@@ -219,17 +217,6 @@ def _divided(batches: Sequence[_Batch], count: int) -> list[_Batch] | None:
             return None
         parts[number : number + 1] = [parts[number][:half], parts[number][half:]]
     return parts
-
-
-def _pieces(batch: _Batch) -> list[Piece]:
-    """Return the rows of a batch by slice."""
-    found: dict[int, list[int]] = {}
-    for number, row in enumerate(batch):
-        found.setdefault(id(row.data), []).append(number)
-    return [
-        Piece(batch[into[0]].data, np.array([batch[i].place for i in into]), np.array(into))
-        for into in found.values()
-    ]
 
 
 def _totals(rows: Sequence[_LoadedRow]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,10 @@ from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.source import with_partitions
+from rlpost.kernels.segments import offsets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
@@ -35,13 +36,33 @@ class RaggedColumn:
     values: NDArray[Any]
     offsets: NDArray[np.int64]
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of values of each row, [n]."""
+        return np.diff(self.offsets)
+
+    def take(self, places: NDArray[np.int64]) -> RaggedColumn:
+        """Return some of the rows; without a copy if they are consecutive."""
+        lengths, starts = self.lengths[places], self.offsets[places]
+        offsets = offsets_of(lengths)
+        if (np.diff(places) == 1).all():
+            return RaggedColumn(self.values[starts[0] : starts[0] + offsets[-1]], offsets)
+        inside = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return RaggedColumn(self.values[inside], offsets)
+
+    @classmethod
+    def joined(cls, parts: Sequence[RaggedColumn]) -> RaggedColumn:
+        """Return the rows of all parts."""
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(np.concatenate([part.values for part in parts]), offsets_of(lengths))
+
 
 @dataclass(frozen=True)
 class SliceData:
-    """Some rows of a row group, decoded; columns by their names in batches."""
+    """Some rows of the input, decoded; columns by their names in batches."""
 
     numbers: NDArray[np.int64]
-    """The row numbers, ascending."""
+    """The row numbers."""
     lists: dict[str, RaggedColumn]
     rows: dict[str, NDArray[Any]]
     others: dict[str, pa.Array]
@@ -55,15 +76,33 @@ class SliceData:
     """Tokens of each response, with its prompt if that is read."""
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Rows of a batch that are in one slice."""
+class Batch(NamedTuple):
+    """The rows of a batch; columns by their names."""
 
-    data: SliceData
-    places: NDArray[np.int64]
-    """Positions in the slice."""
-    into: NDArray[np.int64]
-    """Positions in the batch."""
+    numbers: NDArray[np.int64]
+    lists: dict[str, RaggedColumn]
+    rows: dict[str, NDArray[Any]]
+    others: dict[str, list[Any]]
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[SliceData, int]]) -> Batch:
+        """Return rows by their slices and the places in these; those of a slice stay together."""
+        by_slice: dict[int, tuple[SliceData, list[int]]] = {}
+        for data, place in rows:
+            by_slice.setdefault(id(data), (data, []))[1].append(place)
+        parts = [(data, np.array(places)) for data, places in by_slice.values()]
+        first = parts[0][0]
+        return cls(
+            np.concatenate([data.numbers[places] for data, places in parts]),
+            {
+                name: RaggedColumn.joined([data.lists[name].take(places) for data, places in parts])
+                for name in first.lists
+            },
+            {x: np.concatenate([data.rows[x][places] for data, places in parts])
+             for x in first.rows},
+            {x: [value.as_py() for data, places in parts for value in data.others[x].take(places)]
+             for x in first.others},
+        )  # fmt: skip
 
 
 def windows(
@@ -164,11 +203,11 @@ def _slice_data(
     others = {name: batch.column(column) for name, column in columns.others.items()}
     row_values = {name: _numbers(batch.column(c), at(c)) for name, c in columns.rows.items()}
     mask, count = decoded["mask"], batch.num_rows
-    lengths = np.diff(mask.offsets) if columns.lengths is not None else np.ones(count, np.int64)
+    lengths = mask.lengths if columns.lengths is not None else np.ones(count, np.int64)
     inside = np.concatenate([[0], mask.values.cumsum(dtype=np.int64)])
     tokens = inside[mask.offsets[1:]] - inside[mask.offsets[:-1]]
     prompts = decoded.get("prompt_token_ids")
-    sizes = lengths if prompts is None else lengths + np.diff(prompts.offsets)
+    sizes = lengths if prompts is None else lengths + prompts.lengths
     if columns.lengths is None:
         del decoded["mask"]
     kept = _kept(batch, columns, at)
@@ -187,8 +226,8 @@ def _kept(batch: pa.RecordBatch, columns: TrainingColumns, at: Any) -> NDArray[n
 def _numbers(array: pa.Array, location: CellLocation) -> NDArray[Any]:
     """Return a number per row: int64 of integers, bool of bools, float32 of floats."""
     if not pa.types.is_floating(array.type) and not array.null_count:
-        own = ragged.to_numpy(array)
-        return own if pa.types.is_boolean(array.type) else own.astype(np.int64)
+        values = ragged.to_numpy(array)
+        return values if pa.types.is_boolean(array.type) else values.astype(np.int64)
     return ragged.numbers(array, location).astype(np.float32)
 
 
@@ -206,14 +245,11 @@ def _mask(batch: pa.RecordBatch, columns: TrainingColumns, at: Any) -> RaggedCol
 
 def _without_first(mask: RaggedColumn, prompts: RaggedColumn | None) -> RaggedColumn:
     """Return the mask without the first tokens of responses that have no prompt."""
-    first = mask.offsets[:-1][np.diff(mask.offsets) > 0]
+    bare = mask.lengths > 0
     if prompts is not None:
-        bare = (np.diff(prompts.offsets) == 0) & (np.diff(mask.offsets) > 0)
-        first = mask.offsets[:-1][bare]
-    if not first.size:
-        return mask
+        bare &= prompts.lengths == 0
     values = mask.values.copy()
-    values[first] = False
+    values[mask.offsets[:-1][bare]] = False
     return RaggedColumn(values, mask.offsets)
 
 
@@ -224,10 +260,10 @@ def _check_lengths(decoded: dict[str, RaggedColumn], at: Any, columns: TrainingC
     for name, column in {**columns.tokens, **ids}.items():
         if column is None or np.array_equal(decoded[name].offsets, offsets):
             continue
-        row = int(np.flatnonzero(np.diff(decoded[name].offsets) != np.diff(offsets))[0])
-        own, other = (int(np.diff(x)[row]) for x in (decoded[name].offsets, offsets))
+        lengths = decoded[name].lengths, decoded["mask"].lengths
+        row = int(np.flatnonzero(np.not_equal(*lengths))[0])
         raise at(column).error(
             row,
-            f"has {own} values but `{columns.lengths}` has {other}",
+            f"has {lengths[0][row]} values but `{columns.lengths}` has {lengths[1][row]}",
             "every token column of a row needs the same length",
         )
