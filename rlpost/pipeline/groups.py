@@ -103,6 +103,11 @@ class PromptGroups(NamedTuple):
         return np.diff(self.offsets)
 
 
+_NONE = np.zeros(0, np.int64)
+NO_GROUPS = PromptGroups(_NONE, np.zeros(1, np.int64), np.zeros(0), _NONE > 0, _NONE > 0, _NONE)
+"""Those of an input without a key of groups."""
+
+
 def prompt_groups(
     responses: Responses, rewards: Floats, rows: Mask, pass_threshold: float
 ) -> PromptGroups:
@@ -136,6 +141,29 @@ def members_of(codes: Integers, rows: Mask) -> tuple[Integers, Integers]:
     return members, offsets_of(counts)
 
 
+def profile_tallies(
+    responses: Responses, rewards: Floats, passed: Mask, groups: PromptGroups, rows: Mask,
+    signal: Mask,
+) -> Tallies:  # fmt: skip
+    """Return the tallies of which `profiles` makes those of an input.
+
+    Args:
+        responses: with a row for each response or rollout.
+        rewards: [N] their rewards.
+        passed: [N] those that pass.
+        groups: of them; or NO_GROUPS.
+        rows: [N] the responses that count.
+        signal: [G] groups with signal.
+    """
+    mean = np.full(len(rewards), np.nan)
+    mean[groups.members] = groups.mean.repeat(groups.size)
+    passes = count_true(passed[groups.members], groups.offsets)
+    return (
+        *group_tallies(groups.size, passes, groups.mean, signal),
+        *response_tallies(rewards, responses["tokens"], passed, mean, rows),
+    )
+
+
 class CellCounts(NamedTuple):
     """Whole numbers by cell, [cells] int64 each, which are no sums over rows."""
 
@@ -158,8 +186,16 @@ def group_counts(
     """
     recipe, cells = resolved.recipe, len(responses.cells.pairs)
     rows, rewards = countable(responses, recipe), total_rewards(responses)
+
+    def tallies(groups: PromptGroups, signal: Mask) -> Tallies:
+        if not profiled:
+            return ()
+        passed = reaches(rewards, recipe.pass_threshold)
+        scored = rewards if resolved.rewarded else np.full(len(rewards), np.nan)
+        return profile_tallies(responses, scored, passed, groups, rows, signal)
+
     if not resolved.grouped:
-        return CellCounts({}, {}, _tallies(responses, resolved, None) if profiled else ())
+        return CellCounts({}, {}, tallies(NO_GROUPS, NO_GROUPS.equal))
     groups = prompt_groups(responses, rewards, rows, recipe.pass_threshold)
     size, several = groups.size, groups.size > 1
     kinds = {"groups": size > 0, "several": several, "single": ~several}
@@ -178,37 +214,8 @@ def group_counts(
         equal = of_component.cell[of_component.equal]
         counts[f"equal_component:{name}"] = np.bincount(equal, minlength=cells)
     signal = kinds.get("with_signal", ~groups.equal)
-    tallies = _tallies(responses, resolved, groups, signal) if profiled else ()
-    return CellCounts(counts, {"group_size": keyed_extremes(size, groups.cell, cells)}, tallies)
-
-
-def _tallies(
-    responses: Responses,
-    resolved: ResolvedRecipe,
-    groups: PromptGroups | None,
-    signal: Mask = np.zeros(0, np.bool_),  # noqa: B008 - nobody changes it
-) -> Tallies:
-    """Return what profiles are made of.
-
-    Args:
-        responses: with a row for each response or rollout.
-        resolved: the recipe.
-        groups: of the responses that count; None without any.
-        signal: [G] the groups with signal.
-    """
-    rows, rewards = countable(responses, resolved.recipe), total_rewards(responses)
-    passed = reaches(rewards, resolved.recipe.pass_threshold)
-    scored = rewards if resolved.rewarded else np.full(len(rewards), np.nan)
-    mean, none = np.full(len(rewards), np.nan), np.zeros(0, np.int64)
-    size, passes, means = none, none, mean[:0]
-    if groups is not None:
-        size, means = groups.size, groups.mean
-        passes = count_true(passed[groups.members], groups.offsets)
-        mean[groups.members] = means.repeat(size)
-    return (
-        *group_tallies(size, passes, means, signal),
-        *response_tallies(scored, responses["tokens"], passed, mean, rows),
-    )
+    spans = {"group_size": keyed_extremes(size, groups.cell, cells)}
+    return CellCounts(counts, spans, tallies(groups, signal))
 
 
 def component_groups(responses: Responses, recipe: Recipe, rows: Mask) -> dict[str, PromptGroups]:

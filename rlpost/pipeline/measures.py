@@ -109,11 +109,12 @@ class Numbers:
         self.add_spread(name, xp.astype(counted, xp.int64), inside, squares, (values, values))
 
     def add_pair(self, name: str, x: Array, y: Array, counted: Array) -> None:
-        """Add the sums of two numbers of each response that counts, of `PairSums`."""
+        """Add the sums of two numbers of each response that counts, which `pair_sums` returns."""
         x, y = (namespace(part).where(counted, part, 0.0) for part in (x, y))
-        values = (counted, x, y, x**2, y**2, x * y)
-        for part, value in zip(PairSums._fields, values, strict=True):
-            self.sums[f"{name}.{part}"] = value
+        sums = {"number": counted, "x": x, "y": y}
+        for part, factors in {"xx": (x, x), "yy": (y, y), "xy": (x, y)}.items():
+            sums[part], sums[f"{part}.rest"] = exact_product(*factors)
+        self.sums.update({f"{name}.{part}": values for part, values in sums.items()})
 
     def add_spread(
         self, name: str, count: Array, total: Array, squares: tuple[Array, Array],
@@ -647,23 +648,22 @@ def _add_components(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
         numbers.add_pair(f"{CORRELATION}{name},{other}", values[name], values[other], both)
     count, total = (numbers.sums[f"advantage.{part}"] for part in ("count", "total"))
     trained, advantage = numbers.sums["trained"], total / count.clip(1)
-    numbers.sums["trained.advantage"] = advantage
     xp = namespace(count)
     rows = _rows_of_credit(batch) if resolved.constant else batch.responses
     for name, weight in weights.items():
         part = rows[x] if (x := f"part:{name}") in rows else weight * rows[f"{COMPONENT}{name}"]
-        part = xp.where(trained & xp.isfinite(part), part, 0.0)
-        numbers.sums.update(
-            {f"{SHARE}{name}.product": part * advantage, f"{SHARE}{name}.total": part}
-        )
+        part = xp.where(xp.isfinite(part), part, 0.0)
+        numbers.add_pair(f"{SHARE}{name}", part, advantage, trained)
+
+
+def pair_sums(totals: Totals, name: str) -> PairSums:
+    """Return the sums of pairs that were added under a name; 0 if none were."""
+    sums = ((totals.total(f"{name}.{x}"), f"{name}.{x}.rest") for x in PairSums._fields)
+    return PairSums(*(total + totals.total(rest) for total, rest in sums))
 
 
 def _correlation_of(prefix: str) -> Callable[[Totals, str], float | None]:
-    def value(totals: Totals, name: str) -> float | None:
-        sums = (totals.total(f"{prefix}{name}.{part}") for part in PairSums._fields)
-        return correlation(PairSums(*sums))
-
-    return value
+    return lambda totals, name: correlation(pair_sums(totals, f"{prefix}{name}"))
 
 
 def _advantage_share(totals: Totals, component: str) -> float | None:
@@ -671,10 +671,11 @@ def _advantage_share(totals: Totals, component: str) -> float | None:
 
     A is the mean of a response's advantages.
     """
-    names = [x.removesuffix(".product") for x in totals.sums if x.endswith(".product")]
-    parts = {x: (totals.total(f"{x}.product"), totals.total(f"{x}.total")) for x in names}
-    trained = totals.total("trained"), totals.total("trained.advantage")
-    return advantage_shares(parts, *trained)[f"{SHARE}{component}"]
+    names = [x for x in totals.sums if x.startswith(SHARE) and x.endswith(".number")]
+    pairs = {x: pair_sums(totals, x) for x in (name.removesuffix(".number") for name in names)}
+    parts = {name: (pair.xy, pair.x) for name, pair in pairs.items()}
+    whole = pairs[f"{SHARE}{component}"]
+    return advantage_shares(parts, whole.number, whole.y)[f"{SHARE}{component}"]
 
 
 MEASURES = (
@@ -710,7 +711,7 @@ MEASURES = (
     Measure(CORRELATION, "units", "Pearson's, of two components.", "value",
             value=_correlation_of(CORRELATION), needs=".number"),
     Measure(SHARE, "trained", "cov(R_k, A) / cov(sum_j R_j, A), R_k a component times its weight.",
-            "value", value=_advantage_share, needs=".product"),
+            "value", value=_advantage_share, needs=".number"),
     Measure("advantage_clipped", "tokens", "Advantages clipped to --advantage-clip.", "share",
             _add_clips),
     Measure("below_top_entropy", "tokens", "Tokens below --top-entropy-quantile.", "share"),

@@ -12,6 +12,7 @@ BASE had a tree for each topic, in which steps and domains were lists. What went
   measures (`group_size`, `single`, `equal_rewards`, `all_pass`)
 - `groups.pass_rate`: `passed` is the same for groups of one size
 - `critic.losses`, `critic.calibration`, `critic.lambdas`, `entropy.top_*`: no page has them
+- `failures.baselines`, `token_facts.duplicates`: what read them went
 - `failures.of`: rollouts count if `rollouts` is a number
 - `advantages.of`, `failures.by_step` beyond the worst five: `facts` has them
 """
@@ -52,7 +53,7 @@ def _of_tree(old: Json) -> Json:
     if tokens := old["token_facts"]:
         gone = ("quantiles", "quantiles_of")
         kept["token_facts"] = {
-            **tokens,
+            **{name: x for name, x in tokens.items() if name != "duplicates"},
             "columns": {
                 role: {x: y for x, y in one.items() if x not in gone}
                 for role, one in tokens["columns"].items()
@@ -69,7 +70,7 @@ def _of_tree(old: Json) -> Json:
             {x: y for x, y in part.items() if x != "label"} for part in parts
         ]
     if failures := old["failures"]:
-        names = ("column", "count", "failed", "reasons", "baselines")
+        names = ("column", "count", "failed", "reasons")
         kept["failures"] = {name: failures[name] for name in names}
     gone = ("responses", "losses", "calibration", "lambdas", "groups")
     gone += ("top_share", "top_mean", "top_least")
@@ -131,7 +132,7 @@ def _of_table(new: Json) -> Json:
         ]
     if failures := new["failures"]:
         kept["failures"] = {
-            **{name: failures[name] for name in ("column", "reasons", "baselines")},
+            **{name: failures[name] for name in ("column", "reasons")},
             "count": whole("failed", "count"), "failed": whole("failed", "total"),
         }  # fmt: skip
     if "position" in facts.get("value", ()):

@@ -122,7 +122,8 @@ def test_inspect_has_the_same_numbers_of_raw_and_of_enriched_files(tmp_path):
                         assert value == pytest.approx(whole(summary, key)["value"]), key
             share = found.whole(f"advantage_share:{name}")["value"]
             want = whole(summary, f"advantage_share:{name}")["value"]
-            assert share == pytest.approx(want, rel=1e-6)
+            # What gdpo normalised is not in the file.
+            assert share == (pytest.approx(want, rel=1e-6) if estimator == "grpo" else None)
             assert found.components[name]["share_of"] == "advantages"
     total = sum(w * COLUMNS[name] for name, w in weights.items())
     centred = by_group(total, lambda part: part - part.mean())

@@ -13,23 +13,29 @@ from rlpost._version import __version__
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts
 from rlpost.analysis.inspect.causes import causes_of
 from rlpost.analysis.inspect.estimates import covariance, entropy_profile, recorded_facts
-from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
-from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
+from rlpost.analysis.inspect.footers import input_facts, normalises_components, role_facts
 from rlpost.analysis.inspect.measures import WORDS, table_facts
-from rlpost.analysis.inspect.model import Facts, Histogram, Mismatch, TokenColumn, TokenFacts
+from rlpost.analysis.inspect.model import (
+    Facts,
+    FailureFacts,
+    Histogram,
+    Mismatch,
+    TokenColumn,
+    TokenFacts,
+)
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.profiles import quantiles_of
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
-    component_facts,
-    duplicates_of,
+    component_profile,
     group_facts,
     group_table,
     length_facts,
     populations_of,
     profiles_of,
     reward_facts,
+    row_advantages,
     table_of,
 )
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, select_columns
@@ -40,6 +46,8 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
 from rlpost.kernels.histogram import histogram
 from rlpost.pipeline.columns import LENGTH, absent, lacks_of, masked_rows, without_effect
+from rlpost.pipeline.failures import reasons_of_failures
+from rlpost.pipeline.groups import NO_GROUPS
 from rlpost.pipeline.recorded import verdict
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.recipe.input_columns import recorded_advantages, resolve_input
@@ -162,17 +170,19 @@ def inspect_source(
     reading = read(source, selection, users, reporter, counted)
     rows, counts = reading.rows, reading.counts
     table = table_of(rows, resolved, masked=masked)
-    groups = group_table(rows, table)
-    populations, pairs, labels = populations_of(rows, table, groups)
+    groups = table.groups() if "group" in rows else None
+    group_rows = None if groups is None else group_table(rows, table, groups)
+    stored_input, of_row, share_of = input_facts(source, columns), None, ""
+    if selection.components:
+        of_row, share_of = row_advantages(rows, table, selection.advantages)
+    if normalises_components(stored_input):
+        of_row = None
+    populations, pairs, labels = populations_of(rows, table, groups, of_row)
     noun = "rollout" if resolved.unit == "rollout" else "response"
     words = {"row": "row" if noun == "rollout" else noun, "unit": noun}
     advantages, covariances = covariance(reading, table, labels.get("step", ()))
-    measured, components = component_facts(
-        rows, table, selection.components, selection.advantages,
-        stored_shares(source, reward_components),
-    )  # fmt: skip
     compared = recorded_facts(reading, table, recipe)
-    measured |= compared | covariances
+    measured = {**compared, **covariances}
     for entry in measured.values():
         entry["of"] = WORDS[entry["of"]].format(**words)
     measured |= table_facts(populations, pairs, labels, **words)
@@ -187,14 +197,16 @@ def inspect_source(
         roles=role_facts(source, columns),
         findings=[],
         facts=measured,
-        prompt_groups=group_facts(groups, selection.columns, resolved),
+        prompt_groups=None if groups is None or group_rows is None else group_facts(
+            selection.columns, table, groups, group_rows, rewarded="reward" in rows
+        ),
         rewards=reward_facts(table, selection.reward_column if "reward" in rows else None),
         lengths=length_facts(rows, table, selection.lengths_column),
         masks=mask_facts(rows, columns.column("mask"), counts.high.get("mask"))
         if has_mask else None,
-        token_facts=_token_facts(reading, table),
+        token_facts=_token_facts(reading),
         mismatch=_mismatch(reading) if both and "engine_k3" in measured else None,
-        input=input_facts(source, columns),
+        input=stored_input,
         checks=[],
         seconds=0.0,
         rlpost_version=__version__,
@@ -208,11 +220,13 @@ def inspect_source(
             ) if compared else None,
             "histogram": Histogram(*histogram(reading.tally)),
         },
-        components=components,
-        failures=failure_facts(
-            rows, table, selection.columns.columns.get("failure"), masked=masked
+        components=component_profile(rows, table, selection.components, share_of),
+        failures=None if "failure" not in selection.columns else FailureFacts(
+            selection.columns.column("failure"),
+            recipe.failures,
+            dict(reasons_of_failures(table.rows).most_common()),
         ),
-        profiles=profiles_of(rows, table, groups),
+        profiles=profiles_of(rows, table, NO_GROUPS if groups is None else groups),
         left_out=0 if "kept" not in rows else table.left_out.get("sample_mask", 0)
         if masked != "none" else int((~rows["kept"].to_numpy() & table.counted).sum()),
     )  # fmt: skip
@@ -220,7 +234,7 @@ def inspect_source(
         reading=reading,
         table=table,
         facts=facts,
-        group_rows=groups,
+        group_rows=group_rows,
         repeated=_repeated(segments, rows, table) if segments and len(rows) else None,
         chosen_unit=chosen,
         evidence=evidence,
@@ -347,10 +361,10 @@ def _mismatch(reading: PassResult) -> Mismatch:
     return Mismatch(causes_of(tokens), len(tokens), largest)
 
 
-def _token_facts(reading: PassResult, table: CountedTable) -> TokenFacts | None:
-    """Return the statistics of columns; None if no column of tokens or texts was read."""
+def _token_facts(reading: PassResult) -> TokenFacts | None:
+    """Return the statistics of columns; None if no column of tokens was read."""
     roles, rows, counts = reading.selection.tokens, reading.rows, reading.counts
-    if not roles and "copy" not in rows:
+    if not roles:
         return None
     kl = rows["kl"].to_numpy() if "kl" in rows else np.zeros(0)
     return TokenFacts(
@@ -368,9 +382,6 @@ def _token_facts(reading: PassResult, table: CountedTable) -> TokenFacts | None:
             for role in roles
             if role in LOG_PROBS
         },
-        duplicates=duplicates_of(
-            reading.selection, rows, table.rows["group" if "group" in rows else "step"]
-        ),
     )
 
 

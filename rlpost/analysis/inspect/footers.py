@@ -6,15 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.model import ColumnFacts, FileFacts, InputFacts, RoleFacts
-from rlpost.errors import UsageError
 from rlpost.estimators import ESTIMATORS
-from rlpost.io.parquet.inputs import RECIPE_KEY, stored_object
-from rlpost.pipeline.measures import SHARE
-from rlpost.recipe.recipe import Recipe
+from rlpost.io.parquet.inputs import stored_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow.parquet as pq
 
     from rlpost.analysis.inspect.model import Json
@@ -83,28 +78,13 @@ def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
     return origin
 
 
-def stored_shares(
-    source: Source, components: Mapping[str, float]
-) -> dict[str, float | None] | None:
-    """Return the shares of the advantage of components that an estimator normalised by group.
+def normalises_components(stored: InputFacts) -> bool:
+    """Return whether advantages are of reward components that the estimator of a file normalised.
 
-    They are in the summary of an enriched file. None if the estimator of the input reads rewards,
-    which are weighted sums of components. Shares of several files are unknown.
+    A share of the advantage is then that of numbers which the file does not have.
     """
-    if not components or not source.footers:
-        return None
-    metadata = source.footers[0].metadata or {}
-    try:
-        facts = stored_object(metadata, b"rlpost.summary").get("facts", {})
-        recipe = Recipe.of(stored_object(metadata, RECIPE_KEY))
-        if "components" not in ESTIMATORS[recipe.estimator].columns:
-            return None
-        same = len(source.files) == 1 and recipe.component_weight == {**components}
-        return {
-            name: facts[f"{SHARE}{name}"]["all"]["value"] if same else None for name in components
-        }
-    except (AttributeError, LookupError, TypeError, UsageError):
-        return None  # it is damaged
+    names = {(file.rlpost or {}).get("estimator") for file in stored.files}
+    return any(x in ESTIMATORS and "components" in ESTIMATORS[x].columns for x in names if x)
 
 
 def _types(source: Source) -> dict[str, dict[str, list[str]]]:

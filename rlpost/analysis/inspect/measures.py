@@ -11,13 +11,25 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rlpost.analysis.segments import segment_counts, segment_sums
 from rlpost.kernels.divergence import effective_sample_size
-from rlpost.pipeline.measures import COMPONENT, LEFT, Measure, Numbers, Population, facts_of
+from rlpost.pipeline.measures import (
+    COMPONENT,
+    CORRELATION,
+    LEFT,
+    MEASURES,
+    SHARE,
+    WITH_REWARD,
+    Measure,
+    Numbers,
+    Population,
+    facts_of,
+)
 from rlpost.pipeline.totals import ExactTotals, Label, Sets, sliced
 
 if TYPE_CHECKING:
@@ -35,6 +47,7 @@ WORDS = {
     "counted": "{row}s that nothing leaves out, with a finite reward or without",
     "units": "{unit}s that nothing leaves out, with a finite reward or without",
     "scored": "{unit}s that count",
+    "credited": "{row}s that count, with an advantage",
     "tried": "{unit}s that nothing leaves out, or a failure alone",
     "groups": "prompt groups",
     "several": "prompt groups of several {unit}s",
@@ -292,6 +305,8 @@ class CountedRows(NamedTuple):
     """[n]"""
     columns: Mapping[str, NDArray[Any]]
     """[n] numbers or flags by measure; without those that the input lacks."""
+    pairs: Mapping[str, tuple[NDArray[Any], NDArray[Any]]] = MappingProxyType({})
+    """[n] each, of which a measure is a correlation or a share."""
 
     def totals(self, size: str) -> ExactTotals:
         """Return the sums of all columns by cell, and of what counts under the name `size`."""
@@ -307,12 +322,19 @@ class CountedRows(NamedTuple):
                 else:
                     known = counted & np.isfinite(values)
                     numbers.add_numbers(name, values.astype(np.float64), known)
+            for name, (x, y) in self.pairs.items():
+                both = counted & np.isfinite(x[part]) & np.isfinite(y[part])
+                numbers.add_pair(name, x[part], y[part], both)
             totals += ExactTotals.of(self.cell[part], numbers.sums, numbers.spans)
         return totals
 
 
 BLOCK = 1 << 14
 """Rows whose sums fit the cache."""
+OF_COMPONENTS = {
+    COMPONENT: "scored", WITH_REWARD: "scored", CORRELATION: "scored", SHARE: "credited",
+}  # fmt: skip
+"""The populations of the measures of reward components, which are those of a run."""
 TABLE_MEASURES = (
     Measure(LEFT, "all", "Rows that no statistic counts, by reason.", "share"),
     Measure("counted", "all", "Rows that no mask, failure or later attempt leaves out.", "share"),
@@ -327,7 +349,7 @@ TABLE_MEASURES = (
     Measure("single", "groups", "Groups of one.", "share"),
     Measure("equal_rewards", "several", "Groups whose rewards are equal: no signal.", "share"),
     Measure("all_pass", "several", "Groups of equal rewards that pass.", "share"),
-    Measure(COMPONENT, "scored", "A reward component."),
+    *(x._replace(of=OF_COMPONENTS[x.name], add=None) for x in MEASURES if x.name in OF_COMPONENTS),
 )
 
 

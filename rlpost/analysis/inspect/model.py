@@ -223,26 +223,6 @@ class TokenFacts:
     shifts: list[Shift]
     edges: dict[str, Json]
     """By role: responses that look `padded`, padded on the `left`, or `shifted`."""
-    duplicates: Json | None
-    """Responses that repeat an earlier one of their group: `column` (which is compared),
-    `rows`, `share`, `long_rows` (of 32 tokens or more); `unique`: responses without a copy."""
-
-
-@dataclass(frozen=True)
-class Baselines:
-    """The mean rewards of groups with and without the responses that failed, as recorded."""
-
-    groups: int
-    emptied: int
-    """Groups in which every response failed."""
-    moved: int
-    """Groups whose mean reward is another one without failures."""
-    distance: float
-    """By how much, on average over those."""
-    farthest: float
-    mean_with: float | None
-    """The mean reward of the responses of all groups."""
-    mean_without: float | None
 
 
 @dataclass(frozen=True)
@@ -254,8 +234,6 @@ class FailureFacts:
     """What becomes of them: drop, mask, keep or zero."""
     reasons: dict[str, int]
     """Reason to how many failed for it; of several, the last by turn."""
-    baselines: Baselines | None
-    """None without groups or rewards."""
 
 
 @dataclass(frozen=True)

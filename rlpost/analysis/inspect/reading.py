@@ -125,7 +125,7 @@ def read(
     if not source.rows:
         parts.add(_rows(_empty_chunk(source, names), source, reading))
     reading.counts.drop_buffers()
-    joined = _with_copies(parts.joined(), selection)
+    joined = parts.joined()
     pa.default_memory_pool().release_unused()
     release_freed_memory()
     return replace(reading, rows=joined)
@@ -172,14 +172,6 @@ class RowParts:
 
 
 _SMALL = 4  # bytes of a number
-
-
-def _with_copies(rows: pl.DataFrame, selection: ColumnSelection) -> pl.DataFrame:
-    """Without a column of texts or tokens, identify responses by the mean of their log-probs."""
-    if selection.copies_role is None or "copy" in rows:
-        return rows
-    mean = pl.col(f"mean:{selection.copies_role}")
-    return rows.with_columns(copy=pl.when(mean.is_finite()).then(pl.struct(mean, "tokens").hash()))
 
 
 def _empty_chunk(source: Source, names: Sequence[str]) -> RowChunk:
@@ -265,8 +257,6 @@ def _keys_and_numbers(
     }
     if selection.turn is not None:
         rows["turn"] = decode.numbers_of(*column(selection.turn))
-    if selection.sample is not None:
-        rows["sample"] = decode.numbers_of(*column(selection.sample))
     if FAILURE in selection.columns:
         rows["failure"] = pl.Series(pl.from_arrow(failure_reasons(*column(FAILURE))))
     for role in ATTEMPTS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +26,16 @@ from rlpost.analysis.inspect.profiles import (
     quantiles_of,
     spearman,
 )
+from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.io.keys import step_order
 from rlpost.kernels.codes import dense_codes
-from rlpost.kernels.contributions import PairSums, advantage_shares, correlation
-from rlpost.kernels.moments import exact_product, reaches
+from rlpost.kernels.moments import reaches
 from rlpost.kernels.segments import count_true
 from rlpost.pipeline.data import LEFT_OUT
-from rlpost.pipeline.groups import equal_components
+from rlpost.pipeline.groups import equal_components, profile_tallies
 from rlpost.pipeline.measures import COMPONENT, CORRELATION, LEFT, SHARE, WITH_REWARD
-from rlpost.pipeline.profiles import group_tallies, profiles, response_tallies
+from rlpost.pipeline.profiles import profiles
 from rlpost.pipeline.stages.rewards import group_statistics
-from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
@@ -48,11 +46,11 @@ if TYPE_CHECKING:
     from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.measures import Labels, Pair
     from rlpost.analysis.inspect.model import Json
-    from rlpost.analysis.inspect.selection import ColumnSelection
-    from rlpost.kernels.moments import Floats, Mask
+    from rlpost.kernels.moments import Floats
 
     Codes = NDArray[np.int64]
     from rlpost.pipeline.columns import Masked
+    from rlpost.pipeline.groups import PromptGroups
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -77,41 +75,33 @@ def table_of(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: Masked) ->
     return counted_table(columns, resolved, count=len(rows), masked=masked)
 
 
-def group_table(rows: pl.DataFrame, table: CountedTable) -> pl.DataFrame | None:
+def group_table(rows: pl.DataFrame, table: CountedTable, groups: PromptGroups) -> pl.DataFrame:
     """Return a row per group that has responses which count, by the first of these in the input.
 
     Args:
         rows: of a PassResult.
         table: of the rows.
+        groups: of the table.
 
     Returns:
-        Its keys, its `rows` (responses, or rollouts) and `first`, the index of its first row; if
-        there are rewards, `passed`, `equal` (several with equal rewards), `passing` (all of these
-        pass) and `mean`; its `cell`. None without a group column.
+        Its keys, its `rows` (responses, or rollouts), `first`, the index of its first row, and
+        whether its rewards are `equal`.
     """
-    if "group" not in rows:
-        return None
-    groups, valid = table.groups(), np.flatnonzero(table.scored[table.unit] & table.rows["valid"])
+    valid = np.flatnonzero(table.scored[table.unit] & table.rows["valid"])
     first_of = np.zeros(len(table.units), np.int64)
     first_of[table.unit[valid[::-1]]] = valid[::-1]
     starts = groups.offsets[:-1]
     first = np.minimum.reduceat(first_of[groups.members], starts) if len(starts) else starts
-    columns: dict[str, NDArray[Any]] = {"rows": groups.size, "first": first, "cell": groups.cell}
-    if "reward" in rows:
-        passed = reaches(table.units["reward"], table.resolved.recipe.pass_threshold)
-        columns |= {
-            "passed": count_true(passed[groups.members], groups.offsets),
-            "equal": groups.equal,
-            "passing": groups.passing,
-            "mean": groups.mean,
-        }
-    order = np.argsort(first, kind="stable")
-    keys = rows.select(key for key in ("batch", "group") if key in rows)[first[order]]
-    return keys.with_columns(pl.Series(name, x[order]) for name, x in columns.items())
+    keys = rows.select(key for key in ("batch", "group") if key in rows)[first]
+    sizes = keys.with_columns(first=first, rows=groups.size, equal=groups.equal)
+    return sizes.sort("first")
 
 
 def populations_of(
-    rows: pl.DataFrame, table: CountedTable, groups: pl.DataFrame | None
+    rows: pl.DataFrame,
+    table: CountedTable,
+    groups: PromptGroups | None,
+    credit: NDArray[np.float64] | None,
 ) -> tuple[dict[str, CountedRows], list[Pair], Labels]:
     """Return the populations of measures, with step and domain of each cell, and their labels.
 
@@ -122,12 +112,17 @@ def populations_of(
         rows: of a PassResult.
         table: of the rows.
         groups: of the table.
+        credit: [N] the advantage of each row, NaN where it is unknown; None without components.
     """
     whole, units, recipe = table.rows, table.units, table.resolved.recipe
     names = {"tokens": "policy_tokens", "length": "tokens", "kl": "kl"}
     numbers = {names[x]: rows[x].to_numpy() for x in names if x in rows}
     of_all = {f"{LEFT}{x}": whole["left_out"] == LEFT_OUT.index(x) + 1 for x in table.left_out}
-    scored = {x: units[x] for x in (f"{COMPONENT}{y}" for y in recipe.reward_components or ())}
+    weights = recipe.component_weight if recipe.reward_components else {}
+    parts = {name: units[f"{COMPONENT}{name}"] for name in weights}
+    scored = {f"{COMPONENT}{name}": values for name, values in parts.items()}
+    pairs = {f"{WITH_REWARD}{x}": (values, units["reward"]) for x, values in parts.items()}
+    pairs |= {f"{CORRELATION}{x},{y}": (parts[x], parts[y]) for x, y in combinations(parts, 2)}
     if "reward" in rows:
         rewards = units["reward"]
         scored |= {"reward": rewards, "passed": reaches(rewards, recipe.pass_threshold)}
@@ -137,75 +132,69 @@ def populations_of(
         "all": CountedRows(cell, all_rows, of_all | {"counted": table.counted}),
         "counted": CountedRows(cell, table.counted, numbers),
         "units": CountedRows(units["cell"], table.counted_units, cut),
-        "scored": CountedRows(units["cell"], table.scored, scored),
+        "scored": CountedRows(units["cell"], table.scored, scored, pairs),
     }
+    if credit is not None:
+        columns = {name: whole[f"{COMPONENT}{name}"] for name in weights}
+        columns = {x: np.where(np.isfinite(y), y, 0.0) * weights[x] for x, y in columns.items()}
+        shares = {f"{SHARE}{name}": (part, credit) for name, part in columns.items()}
+        credited = table.counted & whole["valid"] & np.isfinite(credit)
+        populations["credited"] = CountedRows(cell, credited, {}, shares)
     if "failure:end" in whole:
         tried = whole["known"] & np.isin(whole["left_out"], (0, LEFT_OUT.index("failure") + 1))
-        parts = (table.unit[x] for x in (tried, tried & whole["failure:end"]))
-        tried, failed = (np.bincount(x, minlength=len(units)) > 0 for x in parts)
+        of_rows = (table.unit[x] for x in (tried, tried & whole["failure:end"]))
+        tried, failed = (np.bincount(x, minlength=len(units)) > 0 for x in of_rows)
         populations["tried"] = CountedRows(units["cell"], tried, {"failed": failed})
     if groups is not None:
-        columns = {x: groups[x].to_numpy() for x in groups.columns if x not in ("batch", "group")}
-        cell, size = columns["cell"], columns["rows"]
-        of_groups = {"group_size": size, "single": size == 1}
-        if "passed" in columns:
-            equal = columns["equal"]
-            equals = {"equal_rewards": equal, "all_pass": equal & columns["passing"]}
+        cell, size = groups.cell, groups.size
+        sizes = {"group_size": size, "single": size == 1}
+        populations["groups"] = CountedRows(cell, size > 0, sizes)
+        if "reward" in rows:
+            equals = {"equal_rewards": groups.equal, "all_pass": groups.equal & groups.passing}
             populations["several"] = CountedRows(cell, size > 1, equals)
-        populations["groups"] = CountedRows(cell, size > 0, of_groups)
     cells, labels = whole.cells, dict[str, list[Label]]()
     for name, role, known in (("step", "batch", cells.steps), ("domain", "domain", cells.domains)):
         if role in rows:
-            named = [label for label in known if label is not None]
-            order = step_order(named) if name == "step" else np.argsort([*map(str, named)])
-            labels[name] = [named[place] for place in order]
+            present = [label for label in known if label is not None]
+            order = step_order(present) if name == "step" else np.argsort([*map(str, present)])
+            labels[name] = [present[place] for place in order]
     return populations, [(cells.steps[x], cells.domains[y]) for x, y in cells.pairs], labels
 
 
 def group_facts(
-    groups: pl.DataFrame | None, columns: ColumnMap, resolved: ResolvedRecipe
-) -> PromptGroup | None:
-    """Return the statistics of groups; None without a group column."""
-    if groups is None:
-        return None
-    size = groups["rows"].to_numpy().astype(np.int64)
+    columns: ColumnMap, table: CountedTable, groups: PromptGroups, keys: pl.DataFrame,
+    *, rewarded: bool,
+) -> PromptGroup:  # fmt: skip
+    """Return the statistics of groups.
+
+    Args:
+        columns: of roles.
+        table: of responses.
+        groups: of the table.
+        keys: of the groups, with `group`.
+        rewarded: responses have rewards.
+    """
+    size, threshold = groups.size, table.resolved.recipe.pass_threshold
     values, counts = np.unique(size, return_counts=True)
-    has_rewards = "passed" in groups
-    rates = (groups["passed"] / groups["rows"]).to_numpy() if has_rewards else np.zeros(0)
+    passes = reaches(table.units["reward"], threshold)[groups.members]
+    passed = count_true(passes, groups.offsets)
     return PromptGroup(
         by=[columns.column(role) for role in ("batch", "group") if role in columns],
         sizes=dict(zip(values.tolist()[:MOST_SIZES], counts.tolist()[:MOST_SIZES], strict=True)),
-        prompts=groups["group"].n_unique(),
-        pass_threshold=resolved.recipe.pass_threshold,
-        pass_rates=_pass_rates(rates, int(size.max(initial=0))),
-        pass_at_k=pass_at_k(size, groups["passed"].to_numpy()) if has_rewards else [],
+        prompts=keys["group"].n_unique(),
+        pass_threshold=threshold,
+        pass_rates=_pass_rates(passed / size, int(size.max(initial=0))) if rewarded else [],
+        pass_at_k=pass_at_k(size, passed) if rewarded else [],
     )
 
 
-def profiles_of(rows: pl.DataFrame, table: CountedTable, groups: pl.DataFrame | None) -> Json:
-    """Return the profiles of groups and of lengths, as those of a run; without rewards none.
-
-    Args:
-        rows: of a PassResult.
-        table: of the rows.
-        groups: of the table.
-    """
+def profiles_of(rows: pl.DataFrame, table: CountedTable, groups: PromptGroups) -> Json:
+    """Return the profiles of groups and of lengths, as those of a run; without rewards none."""
     if "reward" not in rows or "tokens" not in rows:
         return {}
     recipe, rewards = table.resolved.recipe, table.units["reward"]
-    mean = np.full(len(table.units), np.nan)
-    size, passed, of_groups = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-    signal = np.zeros(0, np.bool_)
-    if groups is not None:
-        size, passed = (groups[x].to_numpy().astype(np.int64) for x in ("rows", "passed"))
-        signal, of_groups = ~groups["equal"].to_numpy() & (size > 1), groups["mean"].to_numpy()
-        members = table.groups()
-        mean[members.members] = members.mean.repeat(members.size)
-    passes = reaches(rewards, recipe.pass_threshold)
-    tallies = (
-        *group_tallies(size, passed, of_groups, signal),
-        *response_tallies(rewards, table.units["tokens"], passes, mean, table.scored),
-    )
+    passed, signal = reaches(rewards, recipe.pass_threshold), ~groups.equal & (groups.size > 1)
+    tallies = profile_tallies(table.units, rewards, passed, groups, table.scored, signal)
     default = type(recipe).model_fields["pass_threshold"].default
     return profiles(tallies, chosen=recipe.pass_threshold != default)
 
@@ -318,25 +307,6 @@ def _with_reward(rows: pl.DataFrame, lengths: NDArray[Any], table: CountedTable)
     return values
 
 
-# ---- copies ----
-
-
-def duplicates_of(selection: ColumnSelection, rows: pl.DataFrame, group: Codes) -> Json | None:
-    """Return how many responses have the text or tokens of an earlier one of their group."""
-    if "copy" not in rows or not len(rows):
-        return None
-    copied, again = copies_of(rows, group)
-    role = selection.copies_role
-    column = selection.text or (role and selection.columns.column(role))
-    return {
-        "column": column,
-        "rows": int(again.sum()),
-        "share": int(again.sum()) / len(rows),
-        "long_rows": int((pl.Series(again) & is_long(rows)).sum()),
-        "unique": int((~copied).sum()),
-    }
-
-
 def is_long(rows: pl.DataFrame) -> pl.Series:
     """Return whether responses are too long to be equal by chance, [n] bool."""
     if "characters" in rows:
@@ -346,108 +316,59 @@ def is_long(rows: pl.DataFrame) -> pl.Series:
     return rows["tokens"].cast(pl.Float64).fill_nan(0) >= LONG
 
 
-def copies_of(rows: pl.DataFrame, group: Codes) -> tuple[Mask, Mask]:
-    """Return whether another response of the group has the same text or tokens, and an earlier one.
+# ---- failures ----
 
-    Responses without a text have no copies, [n] each. They are compared by hashes of 64 bits.
 
-    Args:
-        rows: of a PassResult.
-        group: [n] codes of the prompt groups within steps.
+def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
+    """Return by sign the rows with reward exactly 0 that look like failures, [n] each.
+
+    They have no token, or log-probs of 0 alone, which no engine computed. Masked tokens alone are a
+    matter of the mask. Two other signs were tried on generated files, and are worth nothing: a
+    policy gives short wrong answers, too, and a step of many zeros may have hard prompts.
     """
-    key = rows["copy"].fill_null(0).to_numpy() ^ (group.astype(np.uint64) * _MIX)
-    order = np.argsort(key, kind="stable")
-    same = np.append(key[order][1:] == key[order][:-1], False)
-    later = np.roll(same, 1)
-    flags = np.zeros((2, len(key)), np.bool_)
-    flags[:, order] = same | later, later
-    copied, again = flags & rows["copy"].is_not_null().to_numpy()
-    return copied, again
-
-
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+    if "reward" not in rows or "tokens" not in rows:
+        return {}
+    zero, tokens = rows["reward"] == 0, rows["tokens"]
+    none = rows["length" if "length" in rows else "tokens"] == 0
+    signs = {"without tokens": zero & none} if none.sum() * 2 < len(rows) else {}
+    means = [rows[name] for name in (f"mean:{role}" for role in LOG_PROBS) if name in rows]
+    computed = [mean for mean in means if (mean == 0).sum() * 2 < len(rows)]  # in most rows
+    if computed:
+        none = zero & (tokens > 0)
+        for mean in computed:
+            none &= (mean == 0).fill_null(value=False)
+        signs["without log-probs"] = none
+    return signs
 
 
 # ---- reward components ----
 
 
-def component_facts(
-    rows: pl.DataFrame, table: CountedTable, weights: Mapping[str, float], advantages: str | None,
-    stored_shares: Mapping[str, float | None] | None,
-) -> tuple[dict[str, Json], Json]:  # fmt: skip
-    """Return correlations and shares of the reward components as facts, and their profile.
+def component_profile(
+    rows: pl.DataFrame, table: CountedTable, weights: Mapping[str, float], share_of: str
+) -> dict[str, Json]:
+    """Return of each reward component what no measure has.
 
     Args:
         rows: of a PassResult.
         table: of the rows.
         weights: by component; none if the user names no components.
-        advantages: the column of advantages.
-        stored_shares: the shares of the advantage in the metadata of the input, whose estimator
-            normalised the components; None: they are computed here.
+        share_of: what the share of the advantage is a share of.
     """
     if not weights:
-        return {}, {}
-    scored, reward = table.scored, table.units["reward"]
-    values = {name: table.units[f"{COMPONENT}{name}"] for name in weights}
-    shares, of = _shares(rows, table, weights, advantages)
-    if stored_shares is not None:
-        shares, of = dict(stored_shares), advantages or ""
-    pairs = [((name, "reward"), (x, reward)) for name, x in values.items()]
-    pairs += [(names, (values[names[0]], values[names[1]])) for names in combinations(values, 2)]
-    numbers: dict[str, tuple[str, int, float | None]] = {}
-    for names, sides in pairs:
-        both = scored & np.isfinite(sides[0]) & np.isfinite(sides[1])
-        sums = _pair_sums(*(side[both] for side in sides))
-        name = f"{CORRELATION}{','.join(names)}" if sides[1] is not reward else ""
-        name = name or f"{WITH_REWARD}{names[0]}"
-        numbers[name] = "scored", int(both.sum()), correlation(sums)
-    count = int((table.counted & table.rows["valid"]).sum())
-    numbers |= {f"{SHARE}{name}": ("counted", count, x) for name, x in shares.items()}
-    facts: dict[str, Json] = {
-        name: {"of": population, "all": {"count": size, "value": value}}
-        for name, (population, size, value) in numbers.items()
-    }
-    equal = equal_components(table.units, table.resolved.recipe, scored & table.units["keyed"])
-    finite = {name: rows[f"{COMPONENT}{name}"].is_finite() for name in weights}
-    return facts, {
+        return {}
+    rewarded = table.scored & table.units["keyed"]
+    equal = equal_components(table.units, table.resolved.recipe, rewarded)
+    finite = {name: rows[f"{COMPONENT}{name}"].is_finite().to_numpy() for name in weights}
+    return {
         name: {
             "weight": weight,
             "no_signal": equal[name] if "group" in rows else None,
-            "nonfinite": int((~finite[name].to_numpy() & table.counted).sum()),
-            "share_of": of,
+            "nonfinite": int((~finite[name] & table.counted).sum()),
+            "share_of": share_of,
         }
         for name, weight in weights.items()
     }
-
-
-def exact_total(values: Floats) -> Fraction:
-    """Return the exact sum of finite numbers, [n]."""
-    keys = np.zeros(len(values), np.int64)
-    return ExactTotals.of(keys, {"sum": values}, {}).total().total("sum")
-
-
-def _exact_products(x: Floats, y: Floats) -> Fraction:
-    return sum(map(exact_total, exact_product(x, y)), Fraction(0))
-
-
-def _pair_sums(x: Floats, y: Floats) -> PairSums:
-    products = (_exact_products(*pair) for pair in ((x, x), (y, y), (x, y)))
-    return PairSums(Fraction(len(x)), exact_total(x), exact_total(y), *products)
-
-
-def _shares(
-    rows: pl.DataFrame, table: CountedTable, weights: Mapping[str, float], advantages: str | None
-) -> tuple[dict[str, float | None], str]:
-    """Return the share of each component, and what it is a share of."""
-    total, of = row_advantages(rows, table, advantages)
-    there = np.isfinite(total) & table.counted & table.rows["valid"]
-    total = np.where(there, total, 0.0)
-    parts = {}
-    for name, weight in weights.items():
-        values = table.rows[f"{COMPONENT}{name}"]
-        part = np.where(there & np.isfinite(values), values, 0.0) * weight
-        parts[name] = _exact_products(part, total), exact_total(part)
-    return advantage_shares(parts, int(there.sum()), exact_total(total)), of
 
 
 def row_advantages(
@@ -461,7 +382,7 @@ def row_advantages(
         return rows["advantage"].to_numpy(), column
     rewards, scored = table.units["reward"], table.scored
     if "group" not in rows:
-        centred = rewards - float(exact_total(rewards[scored]) / max(int(scored.sum()), 1))
+        centred = rewards - math.fsum(rewards[scored]) / max(int(scored.sum()), 1)
     else:
         scored = scored & table.units["keyed"]
         centred = rewards - group_statistics(table.units, rewards, rows=scored)[0].mean

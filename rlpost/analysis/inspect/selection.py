@@ -41,12 +41,10 @@ LOG_PROB_PAIRS = (
     ("infer_log_probs", "ref_log_probs"),
 )
 NO_ANSWERS = (FAILURE, *ATTEMPTS)
-# Columns that number the rollouts of a prompt.
-SAMPLES = ("sample_idx", "sample_index", "sample_id", "traj_idx", "rollout_idx")
 RESPONSE_ADVANTAGE = "response_advantage"
 KEYS = ("group", "batch", "domain")
 ROWS = (*KEYS, "reward", "truncated")
-# Columns that identify a response, to find copies: a text, else tokens.
+# Columns that identify a response: a text, else tokens.
 TEXTS = (
     "response", "completion", "output", "responses", "output_response", "response_text",
     "completions", "response_tokens", "response_ids", "completion_ids", "output_tokens",
@@ -65,7 +63,7 @@ MACHINES = (
 # Contents that one of several roles or columns provides.
 OF_ROWS = (
     "keys", "mask", "token lists", "lengths", "truncated or lengths", "failures or rewards",
-    "rollout ids, turns or steps", "rollouts, samples or steps", *NO_ANSWERS,
+    "rollout ids, turns or steps", "rollout ids or steps", *NO_ANSWERS,
 )  # fmt: skip
 COMBINED: dict[str, tuple[str, ...]] = {
     "keys": KEYS,
@@ -74,9 +72,8 @@ COMBINED: dict[str, tuple[str, ...]] = {
     "numbers": ("reward", *TOKEN_ROLES),
     "failures or rewards": (FAILURE, "reward"),
     "truncated or lengths": ("truncated", "lengths"),
-    "response texts or log-probs": ("response texts", "infer_log_probs", "old_log_probs"),
     "rollout ids, turns or steps": ("rollout ids", "turns", "batch"),
-    "rollouts, samples or steps": ("rollout ids", "sample ids", "batch"),
+    "rollout ids or steps": ("rollout ids", "batch"),
 }
 
 
@@ -101,7 +98,7 @@ class ColumnSelection:
     tokens: tuple[str, ...]
     """Roles with a number per token."""
     text: str | None
-    """The column by which copies are found."""
+    """The column by which a response is recognised."""
     unusable: dict[str, tuple[str, str]]
     """Roles whose column has an unsuitable type, with column and type; not in `columns`."""
     prompt: str | None = None
@@ -120,8 +117,6 @@ class ColumnSelection:
     """The column of turns."""
     places: Mapping[str, str] = field(default_factory=dict)
     """The columns of branches and agents, by role, if rows have rollout ids."""
-    sample: str | None = None
-    """The column that numbers the rollouts of a prompt."""
     ids: TokenIds | None = None
     """The columns of token ids, if rows have rollout ids."""
     lengths: str | None = None
@@ -148,8 +143,8 @@ class ColumnSelection:
         columns = {
             "reward": self.components, "mask": self.lists == "mask", "token lists": self.lists,
             "lengths": self.lengths_column, "prompts": self.prompt, "response texts": self.text,
-            "rollout ids": self.rollout, "turns": self.turn, "sample ids": self.sample,
-            "token ids": self.ids, "recorded advantages": self.recorded,
+            "rollout ids": self.rollout, "turns": self.turn, "token ids": self.ids,
+            "recorded advantages": self.recorded,
             "log-probs of two policies": len({*LOG_PROBS[:3]} & {*self.tokens}) > 1,
         }  # fmt: skip
         read |= {name for name, column in columns.items() if column}
@@ -180,12 +175,6 @@ class ColumnSelection:
         """The column of which a response's number of policy tokens is known."""
         return self.lists_column or self.lengths
 
-    @property
-    def copies_role(self) -> str | None:
-        """The role by which copies are found if there is no text."""
-        roles = (role for role in ("infer_log_probs", "old_log_probs") if role in self.tokens)
-        return None if self.text else next(roles, None)
-
     def of_rows(self) -> ColumnSelection:
         """Return the selection without columns of tokens and texts: which rows count needs none."""
         return replace(
@@ -214,7 +203,7 @@ class ColumnSelection:
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
         others = (
             self.lists_column, self.text, self.prompt, self.advantages, self.kept, self.rollout,
-            self.turn, *self.places.values(), self.sample, self.lengths, *self.components,
+            self.turn, *self.places.values(), self.lengths, *self.components,
             *self.machines, self.version, self.entropy,
         )  # fmt: skip
         return list(dict.fromkeys(x for x in (*served, *others) if x))
@@ -247,7 +236,6 @@ def select_columns(
             and role in columns
             and fits(role, content_of(source, columns.column(role)))
         },
-        "sample": next((x for x in SAMPLES if content_of(source, x) == "number"), None),
         "components": components,
         "details": details,
     }

@@ -31,7 +31,7 @@ def test_copies_and_dropped_rollouts_are_named(generated, path):
     superseded, duplicate = truth["superseded"], truth["duplicate"]
     # A copy of a row without tokens has no fingerprint of its own.
     copies = (duplicate & ~superseded & _with_tokens(generated)).sum()
-    assert f": {copies:,} rows of a rollout again" in findings["written_twice"].text
+    assert findings["written_twice"].text.startswith(f"{copies:,} of ")
     rows = pl.from_arrow(generated.table.select(["step", "prompt_id", "rollout_id"]))
     sizes = rows.filter(~superseded).group_by("step", "prompt_id").agg(
         size=pl.col("rollout_id").n_unique()
@@ -59,8 +59,6 @@ def test_failures_are_counted_by_rollout(generated, path):
     shares = rollouts.group_by("step").agg(pl.mean("failure"))
     by_step = dict(zip(whole.labels("step"), whole.by("step", "failed"), strict=True))
     assert by_step == pytest.approx(dict(shares.iter_rows()))
-    assert facts.baselines.mean_without > facts.baselines.mean_with
-    assert facts.baselines.moved > 0
 
 
 def test_without_the_column_crashes_look_like_failures(path):

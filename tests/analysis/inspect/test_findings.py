@@ -143,14 +143,6 @@ def without(columns, *names):
     return {name: values for name, values in columns.items() if name not in names}
 
 
-def copies(columns, share):
-    """A share of the rows have the text of the row before them, in pairs."""
-    texts = list(columns["response"])
-    for row in range(1, round(ROWS * share), 2):
-        texts[row] = texts[row - 1]
-    return columns | {"response": texts}
-
-
 def truncated(columns, share):
     count = round(ROWS * share)
     return columns | {"finish_reason": ["length"] * count + ["stop"] * (ROWS - count)}
@@ -311,7 +303,6 @@ CASES = {
         sorted_rewards(BASE, by_length=False),
     ),
     "many_truncated": (truncated(BASE, 0.3), truncated(BASE, 0.2)),
-    "copied_responses": (copies(BASE, 0.9), copies(BASE, 0.04)),
     "nonfinite_log_probs": (with_row(BASE, "old_log_probs", 3, at(1, -np.inf)), BASE),
     "positive_log_probs": (each(BASE, "old_log_probs", np.exp), BASE),
     "constant_log_probs": (each(BASE, "old_log_probs", np.zeros_like), BASE),
@@ -461,7 +452,7 @@ FOUND_BY = {
     "turns_as_steps": ("rows_are_turns", "`step` counts the turns of rollouts"),
     "turns_as_responses": ("rows_are_turns", "192 of 192 responses (100 %) look like turns"),
     "repeated_steps": ("written_twice", "step 2 repeats 0"),
-    "repeated_rollouts": ("written_twice", "1 rows of a rollout again"),
+    "repeated_rollouts": ("written_twice", "1 of 193 rows (0.5 %) are there twice"),
     "zeros_without_answers": ("many_failures", "8 without tokens"),
 }
 OPTIONS = {
@@ -509,7 +500,6 @@ def padded_in_parts(longest):
 
 
 ALONE = ("infer_log_probs", "ref_log_probs")
-LONG = [text * 20 for text in BASE["response"]]
 FURTHER = {
     "old, against infer and mask": ("shifted_lists", each(BASE, "old_log_probs", shift), True),
     "earlier": (
@@ -556,18 +546,6 @@ FURTHER = {
     ),
     "many of the maximum length": ("many_truncated", capped(BASE, 20), True),
     "one of the maximum length": ("many_truncated", capped(BASE, 1), False),
-    "rows twice, without texts": (
-        "copied_responses",
-        {name: [*rows, *rows] for name, rows in without(BASE, "response").items()},
-        True,
-    ),
-    "rows once, without texts": ("copied_responses", without(BASE, "response"), False),
-    "a few long copies": ("copied_responses", copies(BASE, 0.3), True),
-    "a few short copies": ("copied_responses", with_lengths(copies(BASE, 0.3), [20] * ROWS), False),
-    "short texts": ("copied_responses", copies({x: BASE[x] for x in TEXTS}, 0.3), False),
-    "long texts": (
-        "copied_responses", copies({x: BASE[x] for x in TEXTS} | {"response": LONG}, 0.3), True
-    ),
     "prompts of tokens": (
         "group_prompts", BASE | {"prompt_tokens": [[row % 2, 7] for row in range(ROWS)]}, True
     ),
@@ -638,11 +616,10 @@ PROVIDE = {
     "prompts": ("prompt",),
     "batch": ("step",),
     "rollout ids, turns or steps": ("traj_id", "turn", "step"),
-    "rollouts, samples or steps": ("traj_id", "step"),
+    "rollout ids or steps": ("traj_id", "step"),
     "rollout ids": ("rollout_id",),
     "token ids": ("prompt_token_ids",),
     "recorded advantages": ("advantage",),
-    "response texts or log-probs": (*LISTS[1:3], "response"),
 }
 
 
@@ -753,40 +730,6 @@ def test_groups_that_lack_responses_are_told_from_those_split_over_steps(tmp_pat
     more = finding(taken(BASE, [*range(ROWS), 0, 1]), "unequal_groups", tmp_path)
     assert "of 24 prompt groups, 1 have more than the 8 responses of most (2 too many)" in more.text
     assert not more.option
-
-
-def test_a_sample_of_a_prompt_of_two_rollouts_is_there_twice(tmp_path):
-    samples = BASE | {"sample_idx": [row % SIZE for row in range(ROWS)]}
-    assert finding(samples, "written_twice", tmp_path) is None
-    assert finding(BASE | {"sample_idx": [0] * ROWS}, "written_twice", tmp_path) is None
-    twice = samples | {"sample_idx": [*samples["sample_idx"][:-1], 0]}
-    found = finding(twice, "written_twice", tmp_path)
-    assert "1 of 192 responses (0.5 %) are there twice: 1 a sample again" in found.text
-    assert rows_of(found) == [ROWS - 1]
-    ids = with_turns(samples) | {"sample_idx": [row % SIZE // 2 for row in range(ROWS)]}
-    assert finding(ids, "written_twice", tmp_path) is None  # turns of one rollout
-
-
-def test_failures_move_baselines(tmp_path):
-    """Two groups of rewards 1, 0 and 1, 1; the 0 failed in the first."""
-    columns = {
-        "prompt_id": ["a", "a", "b", "b"],
-        "reward": [1.0, 0.0, 1.0, 1.0],
-        "failure": [None, "crash", "", None],
-        "response_mask": [[1], [], [1], [1]],
-    }
-    path = write(tmp_path / "a.parquet", columns)
-    facts = inspect([path])
-    assert (facts.whole("failed")["total"], facts.failures.reasons) == (1, {"crash": 1})
-    means = facts.failures.baselines
-    assert (means.groups, means.moved, means.emptied) == (2, 1, 0)
-    assert (means.mean_with, means.mean_without) == (0.75, 1.0)
-    assert means.distance == means.farthest == 0.5
-    shown = CliRunner().invoke(app, [str(path), "--about", "failures"]).stdout
-    for text in ("crash", "1 of 2 groups", "0.75", "0.5"):
-        assert text in shown
-    listed = loads(CliRunner().invoke(app, [str(path), "--format", "json"]).stdout)
-    assert listed["failures"]["baselines"]["moved"] == 1
 
 
 def test_each_check_has_a_planted_fault():
@@ -915,7 +858,7 @@ def test_a_mask_that_is_offset_is_found_if_observations_have_no_log_probs(tmp_pa
     assert "`response_mask` one token" in found.text
 
 
-def test_rows_without_a_response_are_not_copies(tmp_path):
+def test_rows_without_a_response_are_empty(tmp_path):
     nothing = [np.zeros(0, np.float32)] * ROWS
     columns = without(BASE, "response", "ref_log_probs", "infer_log_probs")
     columns |= {"response_mask": nothing, "old_log_probs": nothing}

@@ -60,13 +60,14 @@ def mixed_groups(count):
     return {**groups([2] * 4), "prompt": texts}
 
 
-def copies(count, length):
-    """A hundred texts of one length, of which some repeat the first."""
-    return {"response": [f"{max(0, row - count):0{length}}" for row in range(100)]}
+def texts_again(length):
+    """A step of texts of one length, twice."""
+    return {"step": some(8, 16, 0, 1), "response": [f"{row % 8:0{length}}" for row in range(16)]}
 
 
-def copied_tokens(length):
-    return {"old_log_probs": [[-1.0] * length] * 10 + [[-2.0 - row] * length for row in range(90)]}
+def tokens_again(length):
+    """The same, of so many tokens."""
+    return texts_again(9) | masks([length] * 16)
 
 
 def again(count):
@@ -193,11 +194,9 @@ PAIRS = {
     "STANDARD_ERRORS of a correlation": (
         "length_follows_reward", lengths_with_rewards(1, 15), lengths_with_rewards(1, 17)
     ),
-    "LONG_COPIES": ("copied_responses", copies(4, 128), copies(5, 128)),
-    "LONG_TEXT": ("copied_responses", copies(10, 127), copies(10, 128)),
-    "LONG": ("copied_responses", copied_tokens(31), copied_tokens(32)),
-    "WITHOUT_COPY": ("copied_responses", copies(93, 9), copies(94, 9)),
     "FEW_RESPONSES": ("written_twice", again(3), again(4)),
+    "LONG_TEXT": ("written_twice", texts_again(127), texts_again(128)),
+    "LONG": ("written_twice", tokens_again(31), tokens_again(32)),
     "LEAST_STEPS": (
         "no_signal before", signal(*3 * [(0, 10)], (10, 10)), signal(*4 * [(0, 10)], (10, 10))
     ),

@@ -1,4 +1,4 @@
-"""The topic `failures`: responses that failed, and what they do to the baselines of groups."""
+"""The topic `failures`: responses that failed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
 from rlpost.display.tables import TextTable
-from rlpost.display.text import aligned, counted, number, percent, plural, share, value_list
+from rlpost.display.text import counted, percent, plural, value_list
 
 if TYPE_CHECKING:
-    from rlpost.analysis.inspect.model import Baselines, Facts
+    from rlpost.analysis.inspect.model import Facts
     from rlpost.display.page import Page
 
 
@@ -25,7 +25,7 @@ MOST_STEPS = 5
 
 @topic
 def failures(facts: Facts) -> Page:
-    """Failures: how many by reason and step, and the baselines with and without them."""
+    """Failures: how many by reason and step."""
     numbers = facts.failures
     if numbers is None:
         return page_of(facts, "failures", [], without_column("failure"))
@@ -41,7 +41,6 @@ def failures(facts: Facts) -> Page:
             (f"`{numbers.column}`", plural(facts.unit)), reasons, "Failures", failure_lines(facts)
         ),
         TextTable((step, "failed"), steps) if len(facts.labels("step")) > 1 else None,
-        _table(numbers.baselines),
     ]
     return page_of(facts, "failures", tables, "")
 
@@ -52,35 +51,5 @@ def failure_lines(facts: Facts) -> list[str]:
     failed = facts.whole("failed")
     if numbers is None or not failed["total"]:
         return []
-    text = (
-        f"{percent(failed['mean'])} of {counted(failed['count'], facts.unit)} failed: "
-        f"{value_list(numbers.reasons)} ({TREATMENTS[numbers.treatment]})"
-    )
-    means = numbers.baselines
-    if means is None or not means.moved:
-        return [text]
-    moved = f"{share(means.moved, means.groups)} of the baselines"
-    by = f"by {number(means.distance)} on average"
-    if numbers.treatment == "drop":
-        return [text, f"counted, they would move {moved}, {by}"]
-    return [text, f"without them {moved} move, {by}"]
-
-
-def _table(baselines: Baselines | None) -> TextTable | None:
-    """Return the mean reward with and without failures, and how far baselines move."""
-    if baselines is None:
-        return None
-    means = aligned([baselines.mean_with, baselines.mean_without])
-    moves = aligned([baselines.distance, baselines.farthest])
-    rows = [
-        ("mean reward with failures", means[0]),
-        ("without", means[1]),
-        (
-            "groups whose baseline moves",
-            f"{baselines.moved:,} of {counted(baselines.groups, 'group')}",
-        ),
-        ("by, on average", moves[0]),
-        ("at most", moves[1]),
-        *([("groups of failures alone", f"{baselines.emptied:,}")] if baselines.emptied else []),
-    ]
-    return TextTable((), rows, "Baselines")
+    text = f"{percent(failed['mean'])} of {counted(failed['count'], facts.unit)} failed: "
+    return [f"{text}{value_list(numbers.reasons)} ({TREATMENTS[numbers.treatment]})"]

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.causes import likeliest
-from rlpost.analysis.inspect.failures import signs_of_failures
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
+from rlpost.analysis.inspect.responses import signs_of_failures
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.text import counted, percent, share

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from rlpost.analysis.inspect.failures import signs_of_failures
 from rlpost.analysis.inspect.findings.base import MOST_NAMED, NotRun, Problem, check
-from rlpost.analysis.inspect.responses import LONG, LONG_TEXT, copies_of, is_long
+from rlpost.analysis.inspect.responses import is_long, signs_of_failures
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted, percent, plural, share, value_list
 
@@ -35,8 +34,6 @@ FAILED = 0.25  # of the rollouts, or of the rows
 FAILED_STEP = 0.5  # of those of one step
 FEW_RESPONSES = 4  # different ones in a step; fewer may be equal by chance
 DIGESTS = 1 << 32  # digests are added in two halves, whose sums fit 64 bits
-LONG_COPIES = 0.05
-WITHOUT_COPY = 0.05  # of the responses, at most
 TRUNCATED = 0.25
 LARGE = 128  # tokens that are a length limit
 AT_LIMIT = 0.05  # of the responses have exactly the maximum length
@@ -182,16 +179,16 @@ def length_follows_reward(data: CheckInput) -> Result:
     return Problem(text, rows, ["reward"], "--overlong-penalty")
 
 
-@check("error", "rollouts, samples or steps")
+@check("error", "rollout ids or steps")
 def written_twice(data: CheckInput) -> Result:
-    """Rows are there twice: a step under another number, rows of a rollout, samples of a prompt.
+    """Rows are there twice: those of a step under another number, or rows of a rollout.
 
     They count and are trained on twice. A step is another one if it has its prompts, responses,
     rewards and log-probs.
 
     Check whether a restart or a retry of the writer wrote them again, and drop the copies.
     """
-    steps, copies, texts = _repeated_steps(data), _repeated_rows(data), []
+    steps, again, texts = _repeated_steps(data), _repeated_rows(data), []
     column = data.column("batch")
     if count := int(steps["rows"].sum()):
         pairs = [*steps.select("batch", "original").iter_rows()]
@@ -200,34 +197,31 @@ def written_twice(data: CheckInput) -> Result:
         noun = column if len(pairs) == 1 else plural(column)
         texts.append(f"{noun} {named}{more}: the same prompts, responses, rewards and log-probs in "
                      f"{data.part(count)}")  # fmt: skip
-    indices = sorted({index for copy in copies.values() for index in copy})
-    if indices and 2 * len(indices) <= data.count:  # else sample ids number no rollouts
-        counts = ", ".join(f"{len(copy):,} {name}" for name, copy in copies.items() if copy)
-        texts.append(f"{data.part(len(indices))} are there twice: {counts}")
+    if again:
+        texts.append(f"{data.part(len(again))} are there twice: rows of a rollout again")
     if not texts:
         return None
-    shown = [*steps["first"].to_list(), *indices]
-    return Problem("; ".join(texts), shown, ["batch"] if count else ["rollout"])
+    return Problem(
+        "; ".join(texts), [*steps["first"].to_list(), *again], ["batch"] if count else ["rollout"]
+    )
 
 
-def _repeated_rows(data: CheckInput) -> dict[str, list[int]]:
-    """Return the rows of a rollout, and the samples of a prompt, that are there again."""
-    parts = ("rollout", "turn", "copy", "tokens", "reward")
-    rows = data.rows_of("batch", "group", "sample", *parts)
-    rows = rows.filter(~data.flags("superseded") & data.unmasked)
-    by, copies = [key for key in ("batch", "group") if key in rows], {}
-    if "group" not in rows:
-        return {}
-    rows = rows.drop_nulls(by)
-    if {"rollout", "copy"} <= {*rows.columns}:
-        same = [*by, *(name for name in parts if name in rows)]
-        again = ~pl.struct(same).is_first_distinct() & (pl.col("copy") != 0)
-        copies["rows of a rollout again"] = rows.filter(again)["index"].to_list()
-    if "sample" in rows and ("rollout" in rows or not ("turn" in rows or (data.turns > 0).any())):
-        unit = "rollout" if "rollout" in rows else "index"
-        again = pl.col(unit) != pl.first(unit).over([*by, "sample"])
-        copies["a sample again"] = rows.filter(again)["index"].to_list()
-    return copies
+def _repeated_rows(data: CheckInput) -> list[int]:
+    """Return the rows of a rollout that are there again: with its turn, text, reward and tokens.
+
+    Without a text, a response is recognised by the mean of its log-probs.
+    """
+    names = data.reading.rows.columns
+    means = [f"mean:{role}" for role in LOG_PROBS if f"mean:{role}" in names]
+    known = pl.col("copy") != 0 if "copy" in names else pl.all_horizontal(pl.col(means).is_finite())
+    if not {"group", "rollout"} <= {*names} or not ("copy" in names or means):
+        return []
+    keys = [key for key in ("batch", "group") if key in names]
+    rows = data.rows_of(*keys, "rollout", "turn", "copy", "tokens", "reward", *means)
+    parts = [name for name in rows.columns if name != "index"]
+    rows = rows.filter(~data.flags("superseded") & data.unmasked).drop_nulls(keys)
+    again: list[int] = rows.filter(~pl.struct(parts).is_first_distinct() & known)["index"].to_list()
+    return again
 
 
 def _repeated_steps(data: CheckInput) -> pl.DataFrame:
@@ -265,8 +259,8 @@ def many_failures(data: CheckInput) -> Result:
 
     Without rollout ids, each row counts. A crash, a time-out or a failed judge is no wrong answer,
     but with reward 0 it lowers the baseline of its group, so the policy is trained towards whatever
-    the survivors did; --about failures has both baselines. Without a column that names failures,
-    rewards of 0 of responses without tokens, or without log-probs, look like them.
+    the survivors did. Without a column that names failures, rewards of 0 of responses without
+    tokens, or without log-probs, look like them.
 
     Repair the environment, and write the reason of each failure to a column (--map failure=COLUMN):
     `rlpost advantages` leaves failures out by --failures drop, its default.
@@ -292,32 +286,6 @@ def many_failures(data: CheckInput) -> Result:
     text = f"{data.part(int(either.sum()))} with reward 0 look like failures, not like wrong "
     text += f"answers: {', '.join(f'{flags.sum():,} {name}' for name, flags in signs.items())}"
     return Problem(text, either, ["reward"], "--map failure=COLUMN")
-
-
-@check("warning", "response texts or log-probs")
-def copied_responses(data: CheckInput) -> Result:
-    """Responses repeat an earlier one of their group: duplicate rows, or collapsed sampling.
-
-    Copies count twice in every baseline. Responses of 32 tokens or more count from 5 % on, others
-    if nearly all do.
-
-    Check whether rows were written twice or sampling collapsed (temperature, seed); drop copies.
-    """
-    rows, tokens = data.reading.rows, data.facts.token_facts
-    duplicates = tokens.duplicates if tokens else None
-    assert duplicates is not None
-    # Short responses are equal by chance, but not all of them.
-    nearly_all = duplicates["unique"] <= WITHOUT_COPY * data.count
-    if not nearly_all and duplicates["long_rows"] < LONG_COPIES * data.count:
-        return None
-    again = pl.Series(copies_of(rows, data.table.rows["group" if "group" in rows else "step"])[1])
-    flags = again if nearly_all else again & is_long(rows)
-    least = f"{LONG} tokens" if "tokens" in rows else f"{LONG_TEXT} characters"
-    units = {"group": " of their group", "batch": " of their step"}
-    within = next((text for role, text in units.items() if role in rows), "")
-    text = f"{data.part(int(flags.sum()))} repeat the `{duplicates['column']}` of an earlier one"
-    text += f"{within}{'' if nearly_all else f' and have {least} or more'}"
-    return Problem(text, flags, [duplicates["column"]])
 
 
 @check("warning", "truncated or lengths")
