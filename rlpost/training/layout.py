@@ -12,7 +12,7 @@ from rlpost.kernels.segments import offsets_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rlpost.training.reading import Batch
+    from rlpost.training.reading import BatchRows
 
 
 PROMPT, RESPONSE = "prompt_token_ids", "response_token_ids"
@@ -23,7 +23,7 @@ def _dtype(name: str) -> Any:
     return _DTYPES.get(name, np.float32)
 
 
-def padded(batch: Batch) -> dict[str, Any]:
+def padded(batch: BatchRows) -> dict[str, Any]:
     """Return the tensors of a batch of B responses, padded to the longest of T tokens.
 
     Columns of tokens are [B, T] float32, `mask` is [B, T] bool, `lengths` [B] int64. With ids of
@@ -55,7 +55,7 @@ def padded(batch: Batch) -> dict[str, Any]:
     return _tensors({"lengths": lengths, **arrays})
 
 
-def packed(batch: Batch) -> dict[str, Any]:
+def packed(batch: BatchRows) -> dict[str, Any]:
     """Return the tensors of a batch as one sequence of T tokens.
 
     Columns of tokens are [T] float32, `mask` [T] bool, `position_ids` [T] int64, `cu_seqlens`
@@ -85,7 +85,7 @@ def packed(batch: Batch) -> dict[str, Any]:
     return _tensors({"lengths": lengths, **arrays, **more})
 
 
-def of_rows(batch: Batch) -> dict[str, Any]:
+def of_rows(batch: BatchRows) -> dict[str, Any]:
     """Return the columns of responses, [B] float32, int64 or bool, and the others as lists."""
     return _tensors(batch.rows) | batch.others
 

@@ -22,7 +22,7 @@ from rlpost.io.threads import Prefetcher
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 from rlpost.training.columns import training_columns
 from rlpost.training.layout import of_rows, packed, padded
-from rlpost.training.reading import Batch, windows
+from rlpost.training.reading import BatchRows, windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -130,7 +130,7 @@ class TrainingData(IterableDataset[dict[str, Any]]):
         self._source.check_unchanged("since it was loaded; load it anew")
         layout = padded if self._layout == "padded" else packed
         for batches in islice(self._rounds(), number, None, workers):
-            batch = Batch.of((row.data, row.place) for row in batches[self._rank])
+            batch = BatchRows.of((row.data, row.place) for row in batches[self._rank])
             yield {
                 **layout(batch),
                 **of_rows(batch),

@@ -76,7 +76,7 @@ class SliceData:
     """Tokens of each response, with its prompt if that is read."""
 
 
-class Batch(NamedTuple):
+class BatchRows(NamedTuple):
     """The rows of a batch; columns by their names."""
 
     numbers: NDArray[np.int64]
@@ -85,7 +85,7 @@ class Batch(NamedTuple):
     others: dict[str, list[Any]]
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[SliceData, int]]) -> Batch:
+    def of(cls, rows: Iterable[tuple[SliceData, int]]) -> BatchRows:
         """Return rows by their slices and the places in these; those of a slice stay together."""
         by_slice: dict[int, tuple[SliceData, list[int]]] = {}
         for data, place in rows:
