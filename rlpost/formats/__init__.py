@@ -22,9 +22,7 @@ from rlpost.formats import (
     verifiers,
     verl,
 )
-from rlpost.formats.containers import JSON, container_of
 from rlpost.formats.containers.json_text import first_fields
-from rlpost.formats.exported import has_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,8 +74,6 @@ def detect(path: Path) -> Format | None:
     Raises:
         UsageError: several do; the error names them.
     """
-    if container_of(path) is JSON and has_schema(path):  # of an export, whatever its fields
-        return generic.JSONL
     candidates = [candidate for candidate in FORMATS.values() if candidate.fits(path)]
     weak = len(candidates) > 1 and generic.JSONL in candidates
     if weak and not generic.has_mask(first_fields(path)):

@@ -206,8 +206,7 @@ class Format:
       file, so a layout can open those beside it.
     - `own` are the fields that are read besides those of `fields`; all others are kept under their
       names. None: others are dropped.
-    - `read` replaces all of that by a reader of the layout's own, for dumps of which it does not
-      return None.
+    - `read` replaces all of that by a reader of the layout's own.
     - `prepare` reads files beside the dump before it; `finish` runs after its last record, and
       warns about what they counted.
     """
@@ -245,7 +244,7 @@ class Format:
     """Returns the file of a directory that reads another one, too; None if none does."""
     prepare: Callable[[Path, ReadOptions], object] | None = None
     finish: Callable[[Path, ReadOptions], None] | None = None
-    read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch] | None] | None = None
+    read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
 
     def __reduce__(self) -> Any:
         return _registered, (self.name,)

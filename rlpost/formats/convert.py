@@ -24,7 +24,6 @@ from rlpost.formats.dumps import (
     find_dumps,
     is_empty,
 )
-from rlpost.formats.exported import is_exported
 from rlpost.formats.fetching import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.arrow import CellLocation
@@ -107,7 +106,6 @@ def _convert(
     dump_format = dumps[0].format
     check_options(dump_format, options)
     plan = plan_targets(dumps, paths, output, overwrite=overwrite)
-    exported = all(is_exported(dump.path, options) for dump in dumps)
     files = write_files(plan, options, reporter, workers)
     if not files and options.where is not None:
         raise options.where.no_match([dump.path for dump in dumps])
@@ -125,7 +123,7 @@ def _convert(
             name: field for name, field in dump_format.sources(options).items() if name in columns
         },
         "missing_roles": dict(missing_roles(dump_format, columns)),
-        "note": "" if exported else dump_format.note,
+        "note": dump_format.note,
         **({"proposed": found.proposal.as_json()} if found.proposal else {}),
         "nonfinite": (nonfinite := _nonfinite(files)),
         "warnings": [

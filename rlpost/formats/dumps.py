@@ -24,7 +24,6 @@ from rlpost.formats.containers import (
     has_objects,
     without_suffixes,
 )
-from rlpost.formats.exported import is_beside
 from rlpost.formats.generic import JSONL
 from rlpost.formats.pickles import is_cut_archive
 from rlpost.formats.proposal import Proposal, propose, sample_of
@@ -273,7 +272,7 @@ def _directory(
         found.dumps.append(Dump(folder, layout, relative))
         part |= {file for file in files if layout.contains(folder, file)}
     for file in files:
-        if file in part or is_beside(file):
+        if file in part:
             continue
         own = _format_if_fits(file, dump_format) if dump_format else detect(file)
         if own is None:

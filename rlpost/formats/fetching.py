@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError
-from rlpost.formats.containers import JSON, container_of
 from rlpost.formats.dumps import is_dump_table
-from rlpost.formats.exported import SUFFIX
 from rlpost.io.input_paths import InputPaths, naming_errors
 from rlpost.io.locks import scratch_folder
 from rlpost.io.paths import (
@@ -21,7 +19,6 @@ from rlpost.io.paths import (
     relative_to_glob,
     remote_errors,
 )
-from rlpost.io.stores import HTTP_SCHEMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,21 +72,6 @@ def _files(url: RemotePath) -> list[tuple[AnyPath, Path]]:
     return list_files(url) if url.is_dir() else []
 
 
-def _fetch_schema(file: RemotePath, copy: Path) -> None:
-    """Fetch the types of the columns of an exported file beside its copy, if it has any.
-
-    A store may deny access to what does not exist, and a web server may have a page for it.
-    """
-    if container_of(file) is not JSON or file.scheme in HTTP_SCHEMES:
-        return
-    schema, exists = file.sibling(file.path + SUFFIX), False
-    with suppress(ReadWriteError):
-        exists = schema.is_file()
-    if exists:
-        with remote_errors(schema, "cannot be read"):
-            schema.store.fetch(schema.path, copy.with_name(copy.name + SUFFIX))
-
-
 def _fetch(url: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
     """Fetch the files of a URL; return the local file, directory or glob, or all its files."""
     files = _files(url)
@@ -105,7 +87,6 @@ def _fetch(url: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with remote_errors(file, "cannot be read"):
             file.store.fetch(file.path, copy)
-        _fetch_schema(file, copy)
     if url.is_file():
         return [str(top / url.name)]
     if not url.is_pattern:

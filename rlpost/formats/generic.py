@@ -14,7 +14,6 @@ from rlpost.formats.base import CANONICAL, LENGTH, Format
 from rlpost.formats.columns import Canonical, is_list_role, kept_values
 from rlpost.formats.containers import EVERYTHING, FOLDER, JSON, ZIP, container_of
 from rlpost.formats.containers import PARQUET as PARQUET_FILES
-from rlpost.formats.exported import is_exported, jsonl_batches, schema_of
 from rlpost.formats.fields import column_of
 from rlpost.formats.keys import SAME_TEXT
 from rlpost.formats.layout import check_layout
@@ -156,14 +155,7 @@ def has_mask(fields: Mapping[str, Any]) -> bool:
 
 
 def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a dump as canonical columns; fields without a role keep their names.
-
-    A file that `rlpost export` wrote has the columns that were exported, in their types.
-    """
-    schema = schema_of(path) if is_exported(path, options) else None
-    if schema is not None:
-        yield from jsonl_batches(path, _records(path, options), schema, options)
-        return
+    """Yield the rows of a dump as canonical columns; fields without a role keep their names."""
     binding = Binding(options, str(path))
     columnar = container_of(path) is PARQUET_FILES and options.rows is None
     parts = _parquet_tables(path, binding) if columnar else _json_tables(path, options, binding)

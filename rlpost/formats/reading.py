@@ -41,9 +41,8 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
         ReadWriteError: a file cannot be read.
     """
     check_container(path, layout)
-    batches = None if layout.read is None else layout.read(path, options)
-    if batches is not None:
-        yield from batches
+    if layout.read is not None:
+        yield from layout.read(path, options)
         return
     options.stats.begin_dump()
     if layout.prepare is not None:

@@ -10,26 +10,17 @@ import pyarrow as pa
 from rlpost.errors import DataError
 from rlpost.formats.base import Field, Format, Version
 from rlpost.formats.containers import PICKLE
-from rlpost.formats.containers.tables import pickle_records
-from rlpost.formats.exported import decode
-from rlpost.formats.fields import same_tokens, tail_of
+from rlpost.formats.fields import same_tokens
 from rlpost.formats.records import Record
-from rlpost.formats.rows import MOST_ROWS, check_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    from rlpost.formats.base import ReadOptions
 
 
 _FINISHED = {"truncated": "length", "completed": "stop"}
 
 RANK = "data_parallel_rank"
 """The rank of the trainer that had a response. Advantages are whitened over all ranks."""
-
-EXPORTED = "rlpost"
-"""Key of what `rlpost export` adds to a dump, and to the metadata of a sample."""
 
 
 def _samples(dump: Record) -> Iterator[Record]:
@@ -52,47 +43,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return value.item()
     return value
-
-
-def read_exported(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch] | None:
-    """Return the columns of samples that `rlpost export` wrote, in their types; None of others."""
-    dump = next(pickle_records(path))
-    return None if options.map or EXPORTED not in dump else _exported(dump, options)
-
-
-def _exported(dump: Record, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of an export; `rlpost.formats.targets.slime` documents where they are."""
-    stored, records = dump.fields[EXPORTED], list(_samples(dump))
-    try:
-        schema = decode(stored["schema"])
-        for first in range(0, len(records), MOST_ROWS):
-            part = records[first : first + MOST_ROWS]
-            columns = [
-                pa.array([_exported_value(one, name, stored["fields"]) for one in part], kind)
-                for name, kind in zip(schema.names, schema.types, strict=True)
-            ]
-            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-            if options.nonfinite == "error":
-                check_finite(batch, [one.where for one in part].__getitem__)
-            yield batch
-    except MemoryError:  # an ArrowException, too, but not about the data
-        raise
-    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{dump.where}: damaged: `{EXPORTED}` does not describe the samples ({error})"
-        ) from None
-
-
-def _exported_value(record: Record, column: str, fields: dict[str, str]) -> Any:
-    """Return the value of a column, from the field of the sample that has it."""
-    if column not in fields:
-        return plain(record.fields["metadata"][EXPORTED][column])
-    item, _, field = fields[column].partition(":")
-    if item.endswith("token_ids"):
-        return tail_of(record, "tokens", record.integer("response_length"))[item]
-    if field.startswith("train_metadata."):
-        return plain(record.fields["train_metadata"][item])
-    return record.fields[field]
 
 
 def _step(sample: Record) -> int:
@@ -190,7 +140,7 @@ ROLLOUT = Format(
         "values": "the critic's values are in train_data/, not in rollout_data/",
     },
     note="A .pt file is one object: tensors are memory-mapped, lists are read into memory.",
-    layout="tail", split=_samples, read=read_exported,
+    layout="tail", split=_samples,
 )  # fmt: skip
 
 

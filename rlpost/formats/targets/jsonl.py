@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rlpost.display.text import counted
-from rlpost.formats.exported import SUFFIX, is_text_in_json, schema_text
 from rlpost.formats.targets.base import ExportColumns, ExportTarget, Lines, is_plain
 from rlpost.formats.targets.rows import Rows, nonfinite
 
@@ -16,6 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rlpost.io.outputs import OutputFile
+
+
+def is_text_in_json(kind: pa.DataType) -> bool:
+    """Return whether values are a text in JSON: dates, timestamps and decimals."""
+    types = pa.types
+    return bool(types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind))
 
 
 def write(
@@ -55,7 +60,6 @@ TARGET = ExportTarget(
     source="any reader of JSON; `rlpost convert` (format jsonl)",
     write=write,
     use="rlpost convert {out} back.parquet --from jsonl",
-    beside=lambda held: {SUFFIX: schema_text(held.schema)},
     is_held=lambda kind: is_plain(kind) or is_text_in_json(kind),
 )
 """All columns are `others`."""

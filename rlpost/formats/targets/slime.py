@@ -3,7 +3,7 @@
 A file has the samples of one step: a dictionary with `rollout_id` and `samples`, each with the
 fields of slime's Sample. Advantages and returns are in `train_metadata`, which slime passes to its
 trainer; a function file beside the samples hands them over. Columns that a Sample has no field for
-are in `metadata`, from where `rlpost.formats.slime` reads them back.
+are in `metadata`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.formats.exported import HOOK, encode
 from rlpost.formats.pickles import save
-from rlpost.formats.slime import EXPORTED
 from rlpost.formats.targets.base import ExportTarget
 
 if TYPE_CHECKING:
@@ -27,41 +25,30 @@ if TYPE_CHECKING:
 
 TOKENS = {"infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs"}
 CREDIT = ("advantages", "returns")
-EXACT = {
-    "response_token_ids": "tokens",
-    "prompt_token_ids": "tokens",
-    "mask": "loss_mask",
-    **TOKENS,
-    **{name: f"train_metadata.{name}" for name in CREDIT},
-}
-"""Items whose values a sample has in a field of its own."""
+HOOK = "rlpost_advantages.py"
+"""The function for slime's advantage hook, beside its samples."""
 
 
 def write(
     parts: Iterable[Rows], files: Sequence[OutputFile], held: ExportColumns, step: int
 ) -> list[str]:
     """Write the samples of a step, which are one object in the file."""
-    exact = {held.columns[x]: f"{x}:{field}" for x, field in EXACT.items() if x in held.columns}
-    others = [name for name in held.schema.names if name not in exact]
     groups, rollouts = dict[Any, int](), dict[Any, int]()
     samples = []
     for rows in parts:
-        metadata = {name: rows.plain(name) for name in others}
+        metadata = {name: rows.plain(name) for name in held.others}
         keys = {name: rows.keys(name) for name in ("group", "rollout_id") if name in rows}
         for row, fields in enumerate(_fields(rows)):
             sample = {
                 "group_index": _code(groups, keys["group"][row]) if "group" in keys else None,
                 "index": int(rows.numbers[row]),
                 **fields,
-                "metadata": {
-                    EXPORTED: {name: _storable(values[row]) for name, values in metadata.items()}
-                },
+                "metadata": {name: _storable(values[row]) for name, values in metadata.items()},
             }
             if "rollout_id" in keys:
                 sample["rollout_id"] = _code(rollouts, keys["rollout_id"][row])
             samples.append(sample)
-    stored = {"schema": encode(held.schema), "fields": exact}
-    save({"rollout_id": step, "samples": samples, EXPORTED: stored}, files[0].path)
+    save({"rollout_id": step, "samples": samples}, files[0].path)
     return []
 
 
@@ -178,7 +165,7 @@ TARGET = ExportTarget(
         "rollout_id": "rollout_id",
         "truncated": "status",
         **TOKENS,
-        **{name: EXACT[name] for name in CREDIT},
+        **{name: f"train_metadata.{name}" for name in CREDIT},
         "prompt": "prompt",
         "response": "response",
         "batch": "name of the file",
@@ -190,7 +177,7 @@ TARGET = ExportTarget(
         ),
         "reward": "slime normalises rewards before its advantage hook runs",
     },
-    others="metadata.rlpost",
+    others="metadata",
     source="slime/utils/types.py Sample, slime/observability/rollout_data_utils.py "
     "load_debug_rollout_data, slime/backends/megatron_utils/loss.py (2026)",
     write=write,
