@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pyarrow as pa
 
 from rlpost.formats.attempts import Attempts
-from rlpost.formats.containers import EVERYTHING, Contents, container_of
+from rlpost.formats.containers import container_of
 from rlpost.recipe.roles import ON_DEMAND, ROLES
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ class ReadStats:
     """Rows that were left out because there is a later attempt."""
     begins_with_0: int = 0
     """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
+    left_out: dict[str, None] = field(default_factory=dict)
+    """Fields with values that have no column."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """A noun, and what happened to so many of them, that the user should see."""
     evaluated: int = 0
@@ -112,6 +114,7 @@ class ReadStats:
         self.sources |= other.sources
         self.annotated |= other.annotated
         self.warnings += other.warnings
+        self.left_out |= other.left_out
         self.counts.update(other.counts)
         for run in other.runs:
             self.runs.setdefault(run, len(self.runs) + 1)
@@ -173,8 +176,6 @@ class Version:
     field: str
     """The field of a record with its version; a record without it is of the first one."""
     known: tuple[int | str, ...]
-    fields: frozenset[str] = frozenset()
-    """All fields that a record of a known version can have, for the error; none: not listed."""
 
 
 @dataclass(frozen=True)
@@ -193,20 +194,20 @@ class Format:
 
     - `containers` are those that it is found in (`rlpost.formats.containers`), which read the
       records; a dump in another one is an error.
-    - `contents` names the files of a directory or archive, and the columns of a table, to read.
+    - `members` is a glob of the files of a directory or archive that have records; empty: all.
     - `sniff` recognises it by the fields of the first record, or by the names of columns.
     - `fields` names the columns (`CANONICAL`, and others under their own names) and the dotted path
       of each, in the record or in what contains it; a `Field` computes one. A column of a role is
       in all dumps, and a record without it is an error, if `missing_roles` does not say why the
       role may be missing. The user's map is applied to the row's record afterwards.
-    - `at` is the path of the rows inside a record; `split` makes several records of one by code.
+    - `at` is the path of the rows inside a record, if it has any; else it is a row. `split` makes
+      several records of one by code.
     - `rows` turns records into rows by code, each with its record; `fields` are texts for users
       then. `Row(record, {"reward": 1.0, ...})` is a whole row; `record.get`, `record.integer` and
       `record.nested` raise errors that name file, line and field. `record.file` is the record's
       file, so a layout can open those beside it.
     - `own` are the fields that are read besides those of `fields`; all others are kept under their
-      names. None: others are dropped.
-    - `read` replaces all of that by a reader of the layout's own.
+      names, if `keeps` does not say that they are left out.
     - `prepare` reads files beside the dump before it; `finish` runs after its last record, and
       warns about what they counted.
     """
@@ -231,20 +232,20 @@ class Format:
     `sequence_token_ids` begin with the prompt, and other lists are of the response alone."""
     split: Callable[[Record], Iterator[Record]] | None = None
     rows: Callable[[Iterator[Record], ReadOptions], Iterator[Row]] | None = None
-    own: frozenset[str] | None = None
+    own: frozenset[str] = frozenset()
+    keeps: bool = True
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Column that is not canonical -> its type; others have the type of their first values."""
     integers: bool = True
     """Whether kept fields may be int64; otherwise their numbers are float64."""
     version: Version | None = None
-    contents: Contents = EVERYTHING
+    members: str = ""
     beside: tuple[str, ...] = ()
     """Globs of files in the parent of a dump's directory that belong to it, and are no dumps."""
     part_of: Callable[[Path], Path | None] | None = None
     """Returns the file of a directory that reads another one, too; None if none does."""
     prepare: Callable[[Path, ReadOptions], object] | None = None
     finish: Callable[[Path, ReadOptions], None] | None = None
-    read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
 
     def __reduce__(self) -> Any:
         return _registered, (self.name,)
@@ -254,7 +255,7 @@ class Format:
         container = container_of(path)
         if container not in self.containers or container is None:
             return False
-        return self.sniff(container.first(cast("Path", path), self.contents))
+        return self.sniff(container.first(cast("Path", path), self.members))
 
     def contains(self, folder: Path, file: Path) -> bool:
         """Return whether a file belongs to a directory that is a dump, so it is no dump itself."""

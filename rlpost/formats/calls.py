@@ -78,10 +78,8 @@ class ModelCall:
             )
         return {
             "prompt_token_ids": self.prompt or None,
-            "prompt_length": len(self.prompt) if self.prompt else None,
             "response_mask": self.mask or [1] * len(self.sampled),
             "response_token_ids": self.sampled,
-            "response_length": len(self.sampled),
             "infer_log_probs": self.log_probs or None,
         }
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow.types import is_null
 
 from rlpost.formats.base import CANONICAL, LENGTH
 from rlpost.formats.fields import column_of
-from rlpost.formats.keys import GroupBlocks, content_key, text_key
-from rlpost.formats.layout import TokenColumns, checked_lists, list_columns, ragged
+from rlpost.formats.keys import GroupBlocks, content_key, prompt_key, text_key
+from rlpost.formats.layout import (
+    SEQUENCE_IDS,
+    SEQUENCE_LENGTH,
+    TokenColumns,
+    TokenLists,
+    check_begins,
+    list_arrays,
+    ragged,
+    response_columns,
+)
 from rlpost.formats.records import as_float, describe, rounded_sum
 from rlpost.formats.rows import (
     JSON,
@@ -20,8 +29,8 @@ from rlpost.formats.rows import (
     gathered,
     is_flat,
     is_plain,
+    nullable,
     shown,
-    tables,
     text_of,
     values_of,
 )
@@ -30,95 +39,138 @@ from rlpost.io.finish_reasons import plain_reasons
 from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from rlpost.errors import DataError
-    from rlpost.formats.base import ReadOptions
-    from rlpost.formats.records import Row
+    from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.rows import Fields
     from rlpost.io.arrow import CellLocation
 
+MAPPED = "map "
+"""How the names of fields begin that the map names, beside the columns of a layout."""
 BATCH = "batch"
 """The column of batches that are not integers; `step` is int64."""
-_FLAGS = ("truncated", "finish_reason")
+FLAGS = ("truncated", "finish_reason")
 _NUMBER = "a number (or a list of numbers, which is summed) is needed"
+_MASK, _PROMPT = "response_mask", "prompt_token_ids"
+_KEYS = ("prompt_id", "rollout_id", "sample_id", "domain")
+_ROLE_OF = {role.aliases[0]: name for name, role in ROLES.items()}
+"""Column -> the role that has its name."""
 
 
-@dataclass
 class Canonical:
-    """Makes canonical batches of the tables of a dump, whose rows have the same token columns."""
+    """Makes canonical batches of the tables of a dump, whose rows have the same token columns.
 
-    path: str
-    options: ReadOptions
-    by_prompt: bool = False
-    """Whether equal prompts are a group."""
-    of_layout: bool = False
-    """Whether the lists are of the response already, since the code of a layout cut them."""
-    tokens: TokenColumns = field(default_factory=TokenColumns)
-    _names: dict[str, str] = field(default_factory=dict)
-    _text_batch: bool | None = None
+    Args:
+        path: of the dump, for errors.
+        layout: its format.
+        options: the layout of token lists, blocks of groups, omitted columns.
+    """
 
-    def __post_init__(self) -> None:
-        self._blocks = GroupBlocks(self.options, self.path)
+    def __init__(self, path: str, layout: Format, options: ReadOptions) -> None:
+        self.options, self.declared = options, bool(layout.fields)
+        self.blocks = GroupBlocks(options, path)
+        self._layout = layout.layout if self.declared else options.layout
+        self._types, self._fields = layout.types, layout.fields
+        self._tokens = TokenColumns()
+        self._names: dict[str, str] = {}
+        self._text_batch: bool | None = None
 
     def batch(
-        self, table: Fields, roles: Mapping[str, str], columns: Collection[str] = ()
-    ) -> dict[str, pa.Array]:
-        """Return the canonical columns of a table.
+        self, table: Fields, sources: Mapping[str, str], kept: Mapping[str, pa.Array]
+    ) -> pa.RecordBatch:
+        """Return the canonical columns of a table, and its other fields under their names.
 
         Args:
             table: of the dump.
-            roles: role or canonical column -> field; a field that the table lacks is null.
-            columns: the fields that are canonical columns already, some of which may be null.
+            sources: role or column -> field; a field that the table lacks is null.
+            kept: other fields. A name with another meaning in rlpost becomes `dumped_...`; those of
+                a role that is mapped to none are left out, and counted.
 
         Raises:
             DataError: a value has another type than its role; or lists do not fit each other.
         """
-        arrays: dict[str, pa.Array] = {}
-        lists = {}
-        sources = {**{name: name for name in columns}, **roles}
-        for role, name in sources.items():
-            place = replace(table.location, column=name)
-            array = table.columns.get(name, pa.nulls(table.rows))
-            column = column_of(role) if role in roles else role
-            if is_null(array.type) and role not in roles:
-                continue
-            if is_list_role(role) if role in roles else pa.types.is_list(CANONICAL[column]):
-                lists[column] = ragged(array, place, mask=column == "response_mask")
-                continue
-            if role in roles and role in ROLES:
-                column, array = self._role(role, array, place)
-                _check_one_response(role, name, table, lists)
-                if column in _FLAGS:
-                    arrays = {x: value for x, value in arrays.items() if x not in _FLAGS}
-            else:
-                array = column_values(column, array, place)
-            arrays[column] = array
-        omitted = self.options.omitted_columns
-        arrays = {name: array for name, array in arrays.items() if name not in omitted}
-        lists = {name: array for name, array in lists.items() if name not in omitted}
-        if self.options.group_size is not None:
-            arrays["prompt_id"] = pa.array([self._blocks.next() for _ in range(table.rows)])
-        elif self.by_prompt and "prompt_id" not in omitted:
+        arrays, lists = self._converted(table, sources)
+        omitted, stats = self.options.omitted_columns, self.options.stats
+        if not self.declared and self.options.group_size is not None:
+            arrays["prompt_id"] = pa.array([self.blocks.next() for _ in range(table.rows)])
+        elif not self.declared and "prompt" in arrays and "prompt_id" not in {*arrays, *omitted}:
             arrays["prompt_id"] = _text_keys(arrays["prompt"])
-        if self.of_layout:
-            return arrays | checked_lists(lists, arrays, table.location, self.tokens)
-        return arrays | list_columns(lists, arrays, self.options, table.location, self.tokens)
+        if self._layout and lists:
+            lists = response_columns(self._layout, lists, arrays, table.location, stats)
+        elif _MASK in lists and not self.declared:
+            check_begins(lists, arrays, table.location, stats)
+        if self.declared:
+            self._add_derived(arrays, lists, table.rows)
+        arrays |= list_arrays(lists, arrays, table.location, self._tokens, self._types)
+        arrays = {name: array for name, array in arrays.items() if name not in omitted}
+        return self._with_kept(arrays, kept, table)
 
-    def with_kept(
-        self,
-        arrays: dict[str, pa.Array],
-        kept: Mapping[str, pa.Array],
-        table: Fields,
-    ) -> pa.RecordBatch:
-        """Return canonical columns and fields that are kept under their names as a batch.
+    def _converted(
+        self, table: Fields, sources: Mapping[str, str]
+    ) -> tuple[dict[str, pa.Array], dict[str, TokenLists]]:
+        """Return columns of one value a row, and columns of token lists."""
+        arrays: dict[str, pa.Array] = {}
+        lists: dict[str, TokenLists] = {}
+        for role, name in sources.items():
+            array = table.columns.get(name, pa.nulls(table.rows))
+            of_layout = self.declared and role == name
+            if of_layout and is_null(array.type):
+                continue  # some dumps alone have it
+            field = self._fields.get(role, role) if of_layout else name.removeprefix(MAPPED)
+            place = replace(table.location, column=field if isinstance(field, str) else role)
+            column = column_of(role) if role in ROLES else role
+            if self._has_tokens(role, column, array):
+                lists[column] = ragged(array, place, mask=column == _MASK)
+                continue
+            if of_layout and column not in CANONICAL:
+                kind = pa.int64() if column == SEQUENCE_LENGTH else self._types.get(column)
+                array = other_values(array, kind, place)
+            else:
+                column, array = self._column(column, array, place)
+            if pa.types.is_floating(array.type):
+                _check_one_response(name, table, lists)
+            if column in FLAGS:
+                arrays = {x: value for x, value in arrays.items() if x not in FLAGS}
+            arrays[column] = array
+        return arrays, lists
 
-        A name with another meaning in rlpost becomes `dumped_...`. Those of a role that is mapped
-        to none are left out.
+    def _has_tokens(self, role: str, column: str, array: pa.Array) -> bool:
+        """Return whether a column has a list in each row, with an entry per token.
 
-        Raises:
-            DataError: a number is not finite and must be.
+        In a layout that says how lists are laid out, all lists of numbers do.
         """
+        laid_out = self.declared and self._layout is not None and column not in CANONICAL
+        return (
+            is_list_role(role)
+            or column == SEQUENCE_IDS
+            or (laid_out and arrow.is_tokens(array.type))
+        )
+
+    def _add_derived(
+        self, arrays: dict[str, pa.Array], lists: Mapping[str, TokenLists], rows: int
+    ) -> None:
+        """Add what the lists of a declared layout say of prompts and responses, and nulls."""
+        prompts = lists.get(_PROMPT)
+        if prompts is not None:
+            arrays["prompt_length"] = nullable(prompts.lengths, prompts.valid, pa.int64())
+            keys = arrays.get("prompt_id", pa.nulls(rows, pa.string())).to_pylist()
+            keys = [prompt_key(prompts.row(row)) if key is None and prompts.valid[row] else key
+                    for row, key in enumerate(keys)]  # fmt: skip
+            arrays["prompt_id"] = pa.array(keys, pa.string())
+        tokens = lists.get(_MASK, lists.get("response_token_ids"))
+        if tokens is not None:
+            known = arrays.get(LENGTH, pa.nulls(rows)).to_pylist()
+            lengths = [int(length) if valid else value for length, valid, value
+                       in zip(tokens.lengths, tokens.valid, known, strict=True)]  # fmt: skip
+            arrays[LENGTH] = pa.array(lengths, pa.int64())
+        for name, kind in self._types.items():
+            if not pa.types.is_nested(kind):
+                arrays.setdefault(name, pa.nulls(rows, kind))
+
+    def _with_kept(
+        self, arrays: dict[str, pa.Array], kept: Mapping[str, pa.Array], table: Fields
+    ) -> pa.RecordBatch:
         omitted = self.options.omitted_columns
         taken = {*CANONICAL, *arrays, *self._names.values()}
         for name, array in kept.items():
@@ -139,49 +191,45 @@ class Canonical:
             check_finite(batch, table.location.where)
         return batch
 
-    def _role(self, role: str, array: pa.Array, place: CellLocation) -> tuple[str, pa.Array]:
-        """Return the column of a role, and its values."""
-        column = column_of(role)
-        kind = kind_of(role) if role != LENGTH else ""
-        if role == "batch":
+    def _column(self, column: str, array: pa.Array, place: CellLocation) -> tuple[str, pa.Array]:
+        """Return a column of a role, or a canonical one, and its values in its type."""
+        if column == "step":
             return self._batch(array, place)
-        if kind == "number":
-            return column, numbers(array, place)
-        if role == "truncated":
+        if column in FLAGS:
             return truncation(array, place)
-        if kind == "flag":
-            return column, reasons(array)
-        if kind == "key":
-            needed = column == "prompt_id" and not self.of_layout  # a failed rollout may lack it
-            return column, keys(array, place, nullable=not needed)
-        return column, column_values(column, array, place)
+        kind = CANONICAL.get(column)
+        meaning = kind_of(_ROLE_OF.get(column, "")) if kind is None else ""
+        if meaning == "flag":
+            array = reasons(array)
+        elif meaning == "key" or column in _KEYS:
+            needed = column == "prompt_id" and not self.declared  # a failed rollout may lack it
+            array = keys(array, place, nullable=not needed)
+        elif kind is None or pa.types.is_floating(kind):
+            array = numbers(array, place)
+        else:
+            array = column_values(column, array, place)
+        return column, array
 
     def _batch(self, array: pa.Array, place: CellLocation) -> tuple[str, pa.Array]:
         """Return integers as `step`, and others as texts: those of a dump are of one kind."""
-        array = keys(array, place)
-        texts = array.to_pylist()
-        whole = [x.strip().removeprefix("-").isdecimal() for x in texts]
+        if pa.types.is_integer(array.type) and (self.declared or not array.null_count):
+            return "step", column_values("step", array, place)
+        texts = keys(array, place, nullable=self.declared).to_pylist()
+        whole = [x is None or x.strip().removeprefix("-").isdecimal() for x in texts]
         if self._text_batch is None:
             self._text_batch = not all(whole)
         if self._text_batch:
-            return BATCH, array
+            return BATCH, pa.array(texts, pa.string())
         if not all(whole):
             row = whole.index(False)
             raise place.error(row, f"is {describe(texts[row])}", "an integer is needed")
-        return "step", column_values("step", gathered([*map(int, texts)]), place)
-
-    def close(self) -> None:
-        """End the dump.
-
-        Raises:
-            UsageError: the last block of a group is incomplete.
-        """
-        self._blocks.close()
+        steps = gathered([None if x is None else int(x) for x in texts])
+        return "step", column_values("step", steps, place)
 
 
 def is_list_role(role: str) -> bool:
     """Return whether a role or canonical column has a list in each row."""
-    column = column_of(role)
+    column = ROLES[role].aliases[0] if role in ROLES else role
     if column in CANONICAL:
         return bool(pa.types.is_list(CANONICAL[column]))
     return role in ROLES and kind_of(role) == "tokens"
@@ -318,18 +366,18 @@ def _misfit(array: pa.Array, kind: pa.DataType, place: CellLocation) -> DataErro
     raise AssertionError
 
 
-def _check_one_response(role: str, name: str, table: Fields, lists: Mapping[str, Any]) -> None:
+def _check_one_response(name: str, table: Fields, lists: Mapping[str, TokenLists]) -> None:
     """Raise DataError if a record is a group of responses, whose numbers would be summed.
 
     Such a record has a list for a role of one number, and a list of as many lists, or of as many
     texts under the name of a response.
     """
     array = table.columns.get(name)
-    if array is None or kind_of(role) != "number" or not arrow.is_list(array.type):
+    if array is None or not arrow.is_list(array.type):
         return
     row = int(array.is_valid().index(True).as_py())
     count = len(array[row].as_py() or ()) if row >= 0 else 0
-    if count < 2 or any(one.lengths[row] == count for one in lists.values()):  # noqa: PLR2004
+    if count < 2 or any(column.lengths[row] == count for column in lists.values()):  # noqa: PLR2004
         return
     for other, values in table.columns.items():
         value = values_of(values.slice(row, 1))[0] if _may_be_group(values.type) else None
@@ -347,77 +395,7 @@ def _may_be_group(kind: pa.DataType) -> bool:
     return kind == JSON or (arrow.is_list(kind) and not arrow.is_number(kind.value_type))
 
 
-def record_batches(
-    rows: Iterable[Row],
-    options: ReadOptions,
-    types: Mapping[str, pa.DataType] | None = None,
-    *,
-    path: str = "",
-    own: Collection[str] | None = None,
-    integers: bool = True,
-    stored: pa.Schema | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a layout as record batches, with the user's map applied to their records.
-
-    Args:
-        rows: canonical columns, and others under their own names.
-        options: the map, the omitted columns, and whether numbers must be finite.
-        types: column that is not canonical -> its type; all rows have those that are not lists.
-        path: of the dump.
-        own: fields of the records that are not kept under their names; None: none is kept.
-        integers: whether kept fields may be integers; otherwise their numbers are float64.
-        stored: the types of kept fields in a table.
-
-    Raises:
-        DataError: a value does not fit its column, a row's token lists differ in length, or a row
-            has other token lists than earlier rows.
-    """
-    omitted = options.omitted_columns
-    types = {name: kind for name, kind in (types or {}).items() if name not in omitted}
-    mapped = {role: field for role, field in options.map.items() if field != "none"}
-    canonical = Canonical(path, replace(options, layout=None, group_size=None), of_layout=True)
-    for table in tables(_with_fields(rows, mapped, own), path):
-        names = [name for name in table.columns if name in CANONICAL]
-        arrays = canonical.batch(table, {role: _MAPPED + x for role, x in mapped.items()}, names)
-        known = {*CANONICAL, *arrays, *omitted}
-        for name, array in table.columns.items():
-            if not (name.startswith((_MAPPED, _KEPT)) or name in known or is_null(array.type)):
-                arrays[name] = other_values(array, types.get(name), name, table)
-        arrays |= {name: pa.nulls(table.rows, kind) for name, kind in types.items()
-                 if name not in arrays and not pa.types.is_nested(kind)}  # fmt: skip
-        kept = {name.removeprefix(_KEPT): kept_values(array, integers=integers)
-                for name, array in table.columns.items() if name.startswith(_KEPT)}  # fmt: skip
-        if stored is not None:
-            kept = {name: as_stored(table.columns[_KEPT + name], stored.field(name).type)
-                    for name in kept}  # fmt: skip
-        yield canonical.with_kept(arrays, kept, table)
-
-
-_MAPPED, _KEPT = "map ", "kept "
-"""How the names of the fields of a record begin, beside the columns of a layout."""
-
-
-def _with_fields(
-    rows: Iterable[Row], mapped: Mapping[str, str], own: Collection[str] | None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the values of each row, with mapped and kept fields of its record."""
-    replaced = {*map(column_of, mapped), *(_FLAGS if "truncated" in mapped else ())}
-    missing, last = {*mapped.values()}, None
-    for row in rows:
-        values = {name: x for name, x in row.values.items() if name not in replaced}
-        values |= {_MAPPED + path: row.record.find(path) for path in mapped.values()}
-        if missing:
-            missing -= {path for path in missing if row.record.has_path(path)}
-        if own is not None:
-            kept = row.record.columns.items()
-            values |= {_KEPT + name: x for name, x in kept if name not in own}
-        last = row.record
-        yield row.where, values
-    if missing and last is not None:
-        last.get(min(missing))
-
-
-def other_values(array: pa.Array, kind: pa.DataType | None, name: str, table: Fields) -> pa.Array:
+def other_values(array: pa.Array, kind: pa.DataType | None, place: CellLocation) -> pa.Array:
     """Return a column without a canonical type, in a type of its own or that of its values."""
     nested = array.type == JSON or arrow.is_list(array.type)
     if nested and (array.type == JSON or kind == pa.string()):
@@ -427,13 +405,7 @@ def other_values(array: pa.Array, kind: pa.DataType | None, name: str, table: Fi
     except MemoryError:  # an ArrowException, too, but not about the data
         raise
     except pa.ArrowException:
-        raise _misfit(array, kind, replace(table.location, column=name)) from None
-
-
-def as_stored(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return values of a table in their type there."""
-    nested = array.type == JSON or pa.types.is_nested(kind)
-    return pa.array(values_of(array), kind) if nested else array.cast(kind)
+        raise _misfit(array, kind, place) from None
 
 
 def kept_values(array: pa.Array, *, integers: bool = True) -> pa.Array:

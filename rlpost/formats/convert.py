@@ -25,6 +25,7 @@ from rlpost.formats.dumps import (
     is_empty,
 )
 from rlpost.formats.fetching import fetched_inputs
+from rlpost.formats.records import first_names
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.arrow import CellLocation
 from rlpost.io.input_paths import without_paths
@@ -129,6 +130,7 @@ def _convert(
         "warnings": [
             *options.stats.warnings,
             *(f"{counted(n, noun)} {what}" for (noun, what), n in options.stats.counts.items()),
+            *_left_out(options.stats.left_out),
             *_attempt_warnings(options.stats.replaced),
             *_nonfinite_warnings(nonfinite),
             *_layout_warnings(options),
@@ -163,6 +165,12 @@ def _nonfinite_warnings(nonfinite: dict[str, dict[str, int]]) -> list[str]:
         )
         warnings.append(f"{what}; rlpost advantages rejects that without --nonfinite mask")
     return warnings
+
+
+def _left_out(names: Mapping[str, None]) -> list[str]:
+    """Return the warning about fields that have no column."""
+    text = f"{counted(len(names), 'field')} without a column, left out: {first_names(names)}"
+    return [text] if names else []
 
 
 def _attempt_warnings(replaced: int) -> list[str]:

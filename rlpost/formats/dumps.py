@@ -14,7 +14,6 @@ from rlpost.errors import DataError, ErrorPart, ReadWriteError, UsageError, no_s
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import CANONICAL, ReadStats
 from rlpost.formats.containers import (
-    EVERYTHING,
     FOLDER,
     JSON,
     PARQUET,
@@ -154,7 +153,7 @@ def _is_unnamed(dump: Dump, options: ReadOptions) -> bool:
     if dump.format.name not in GENERIC or options.rows or options.map:
         return False
     container = container_of(dump.path)
-    fields = container.first(dump.path, EVERYTHING) if container else {}
+    fields = container.first(dump.path) if container else {}
     named = resolve(fields, {}, "").columns.keys() | (CANONICAL.keys() & fields.keys())
     return bool(fields) and not named
 
@@ -255,7 +254,7 @@ def _single(path: Path, dump_format: Format | None, relative: Path | None = None
 def _has_records(path: Path) -> bool:
     """Return whether a file of an unknown format has records, which a proposal may read."""
     container = container_of(path)
-    return container in (JSON, ZIP, PARQUET) and bool(container.first(path, EVERYTHING))
+    return container in (JSON, ZIP, PARQUET) and bool(container.first(path))
 
 
 def _generic(path: Path) -> Format:
@@ -354,7 +353,7 @@ def _format_if_fits(file: Path, dump_format: Format) -> Format | None:
         return None
     if dump_format.name in GENERIC:
         return dump_format
-    unreadable = not container.first(file, dump_format.contents)
+    unreadable = not container.first(file, dump_format.members)
     return dump_format if unreadable or dump_format.fits(file) else None
 
 

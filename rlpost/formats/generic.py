@@ -11,8 +11,8 @@ from pyarrow.types import is_struct
 
 from rlpost.errors import DataError, UsageError, closest
 from rlpost.formats.base import CANONICAL, LENGTH, Format
-from rlpost.formats.columns import Canonical, is_list_role, kept_values
-from rlpost.formats.containers import EVERYTHING, FOLDER, JSON, ZIP, container_of
+from rlpost.formats.columns import is_list_role, kept_values
+from rlpost.formats.containers import FOLDER, JSON, ZIP, container_of
 from rlpost.formats.containers import PARQUET as PARQUET_FILES
 from rlpost.formats.fields import column_of
 from rlpost.formats.keys import SAME_TEXT
@@ -154,27 +154,26 @@ def has_mask(fields: Mapping[str, Any]) -> bool:
     return isinstance(fields.get("response_mask"), list)
 
 
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a dump as canonical columns; fields without a role keep their names."""
+def named_tables(
+    path: Path, options: ReadOptions
+) -> Iterator[tuple[Fields, dict[str, str], dict[str, pa.Array]]]:
+    """Yield the tables of a dump, the field of each role, and the fields without a role."""
     binding = Binding(options, str(path))
     columnar = container_of(path) is PARQUET_FILES and options.rows is None
-    parts = _parquet_tables(path, binding) if columnar else _json_tables(path, options, binding)
-    canonical = Canonical(str(path), options)
-    for table in parts:
+    for table in (
+        _parquet_tables(path, binding) if columnar else _json_tables(path, options, binding)
+    ):
         binding.add(table)
-        canonical.by_prompt = binding.by_prompt
-        converted = canonical.batch(table, binding.fields)
         kept = {name: array if columnar else kept_values(array)
                 for name, array in table.columns.items() if binding.is_kept(name)}  # fmt: skip
-        yield canonical.with_kept(converted, kept, table)
+        yield table, binding.fields, kept
     binding.close()
-    canonical.close()
 
 
 def _records(path: Path, options: ReadOptions) -> Iterator[Record]:
     container = container_of(path)
     assert container is not None
-    for record in container.records(path, EVERYTHING):
+    for record in container.records(path):
         yield from (record,) if options.rows is None else record.rows(options.rows)
 
 
@@ -182,13 +181,18 @@ def _json_tables(path: Path, options: ReadOptions, binding: Binding) -> Iterator
     """Yield records as tables, with the nested fields that the map names under their paths."""
 
     def fields() -> Iterator[tuple[str, Mapping[str, Any]]]:
+        last = None
         for record in _records(path, options):
+            if record.outer is not last:
+                last = record.outer
+                options.stats.left_out |= record.unread(read)
             values = record.columns
             inner = {name: record.find(name) for name in paths if name not in values}
             found = {name: value for name, value in inner.items() if value is not None}
             yield record.where, {**_without(values, found), **found} if found else values
 
     paths = [*binding.mapped.values()]
+    read = {*(options.rows or "").split("."), *(path.partition(".")[0] for path in paths)}
     return tables(fields(), str(path))
 
 
@@ -231,7 +235,6 @@ JSONL = Format(
     containers=(JSON, ZIP, FOLDER),
     missing_roles=_MISSING_ROLES,
     sniff=sniff_jsonl,
-    read=read,
     source="any writer; fields are found by role name, by alias or by --map",
     note="--map ROLE=FIELD sets the field of a role; a.b is field b inside a. A list is summed if "
     "the role is one number. Fields without a role are kept.",
@@ -244,7 +247,6 @@ PARQUET = Format(
     containers=(PARQUET_FILES,),
     missing_roles=_MISSING_ROLES,
     sniff=lambda _: False,  # a Parquet file that needs no conversion looks the same
-    read=read,
     source="any writer; columns are found by role name, by alias or by --map",
     note="--map ROLE=COLUMN sets the column of a role; a.b is field b of struct a. A list is "
     "summed if the role is one number. Columns without a role are kept.",

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rlpost.formats.base import Format, Version
 from rlpost.formats.calls import FIELDS, TYPES, ModelCall, call_rows, seconds_of
-from rlpost.formats.containers import FOLDER, JSON, Contents
+from rlpost.formats.containers import FOLDER, JSON
 from rlpost.formats.containers.json_text import json_records
 from rlpost.formats.keys import text_key
 from rlpost.formats.reading import check_version
@@ -186,7 +186,7 @@ FORMAT = Format(
     name="harbor",
     title="Harbor trials (result.json) and ATIF trajectories (trajectory.json)",
     containers=(JSON, FOLDER),
-    contents=Contents(members="*__*/result.json"),
+    members="*__*/result.json",
     missing_roles={
         "reward": "trajectories have no rewards; result.json of their trials has them",
         "domain": "the task has no source",
@@ -203,6 +203,12 @@ FORMAT = Format(
     },
     sniff=_is_harbor,
     rows=_rows,
+    own=frozenset({
+        "trial_name", "task_name", "agent_info", "config", "schema_version", "steps", "id",
+        "source", "agent", "session_id", "trajectory_id", "subagent_trajectories", "agent_result",
+        "step_results", "verifier_result", "exception_info", "agent_execution",
+    }),
+    keeps=False,
     types={**TYPES, "turn_reward": pa.float64(), "seconds": pa.float64()},
     version=Version("schema_version", tuple(f"ATIF-v1.{minor}" for minor in range(9))),
     part_of=trial_of,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Field, Format
 from rlpost.formats.calls import FAILURES, error_name
-from rlpost.formats.containers import JSON, ZIP, Contents
-from rlpost.formats.fields import no_token_roles
+from rlpost.formats.containers import JSON, ZIP
+from rlpost.formats.fields import no_token_roles, read_text
 from rlpost.formats.keys import content_key
 from rlpost.formats.records import Record
 from rlpost.io.finish_reasons import TRUNCATED
@@ -26,15 +26,14 @@ def _is_log(fields: Mapping[str, Any]) -> bool:
     return log or fields.keys() >= {"epoch", "input", "target", "scores", "output"}
 
 
-def _samples(log: Record) -> Iterator[Record]:
-    """Yield the samples, each with its scores as numbers."""
-    for sample in log.rows("samples") if "samples" in log else (log,):
-        scores = {
-            f"score.{name}": number
-            for name, score in (sample.find("scores") or {}).items()
-            if (number := _number(score.get("value"))) is not None
-        }
-        yield Record(sample.where, {**sample.fields, **scores}, sample.file, sample.outer)
+def _scored(sample: Record) -> Iterator[Record]:
+    """Yield a sample with its scores as numbers."""
+    scores = {
+        f"score.{name}": number
+        for name, score in (sample.find("scores") or {}).items()
+        if (number := _number(score.get("value"))) is not None
+    }
+    yield Record(sample.where, {**sample.fields, **scores}, sample.file, sample.outer)
 
 
 def _number(value: object) -> float | None:
@@ -70,7 +69,7 @@ FORMAT = Format(
     title="inspect_ai logs of an evaluation, .json and .eval",
     source="inspect_ai log/_log.py EvalLog and EvalSample, log/_recorders/eval.py (2024 to 2026)",
     containers=(JSON, ZIP),
-    contents=Contents(members="samples/*.json"),
+    members="samples/*.json",
     sniff=_is_log,
     fields={
         "prompt_id": Field("id, input and target", lambda sample: content_key(
@@ -78,7 +77,8 @@ FORMAT = Format(
         "sample_id": "uuid", "reward": Field("the first of scores", _reward),
         "truncated": Field("limit, and output.choices.stop_reason", _truncated),
         "failure": Field("error", lambda x: error_name(x.find("error.message"))),
-        "error": "error.message", "prompt": "input",
+        "error": "error.message",
+        "prompt": Field("input", lambda sample: read_text(sample, "input")),
         "response": Field("output.choices", _answer),
         "response_length": Field("model_usage.output_tokens", _length),
     },
@@ -89,7 +89,8 @@ FORMAT = Format(
     },
     note="The reward is the value of the first scorer, C 1, P 0.5, I and N 0; "
     "--map reward=score.NAME selects another.",
-    split=_samples,
+    at="samples",
+    split=_scored,
     own=frozenset({*_HEAVY, "scores", "output", "limit", "model_usage"}),
     types=FAILURES,
 )  # fmt: skip

@@ -53,19 +53,16 @@ class GroupBlocks:
     """
 
     def __init__(self, options: ReadOptions, where: str) -> None:
-        self._size = options.group_size
-        self._stats = options.stats
-        self._where = where
-        self._records = self._end = 0
+        self._size, self._stats, self._where = options.group_size, options.stats, where
+        self._records = 0
         if self._size is not None:
             options.stats.sources["prompt_id"] = f"blocks of {self._size} records"
 
-    def next(self, place: int | None = None) -> str:
-        """Return the group of the next record, or of the one at a place of the dump."""
+    def next(self) -> str:
+        """Return the group of the next record."""
         assert self._size is not None
-        place = self._records if place is None else place
-        self._records, self._end = self._records + 1, max(self._end, place + 1)
-        return str(self._stats.groups + place // self._size)
+        self._records += 1
+        return str(self._stats.groups + (self._records - 1) // self._size)
 
     def close(self) -> None:
         """End the dump.
@@ -75,19 +72,10 @@ class GroupBlocks:
         """
         if self._size is None:
             return
-        if self._end == self._records:  # none between them is left out
-            check_blocks(self._where, self._records, self._size)
-        self._stats.groups += -(-self._end // self._size)
-
-
-def check_blocks(where: str, records: int, size: int) -> None:
-    """Check that the records make complete blocks.
-
-    Raises:
-        UsageError: the last block is incomplete.
-    """
-    if rest := records % size:
-        raise UsageError(
-            f"{where}: --group-size {size} does not divide {records:,} records: the last group "
-            f"would have {rest}; set the number of responses per prompt, or repair the file"
-        )
+        if rest := self._records % self._size:
+            raise UsageError(
+                f"{self._where}: --group-size {self._size} does not divide {self._records:,} "
+                f"records: the last group would have {rest}; set the number of responses per "
+                "prompt, or repair the file"
+            )
+        self._stats.groups += self._records // self._size

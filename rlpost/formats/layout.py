@@ -1,13 +1,14 @@
 """Token layouts: the lists of a framework -> lists with one entry per response token.
 
 A response begins with the first policy token (mask 1) and ends with the sequence. Tokens between
-two turns (tool output, the user's next message) stay, with mask 0. Every layout function checks
-its record: lists that do not fit the layout are a DataError that names the record.
+two turns (tool output, the user's next message) stay, with mask 0. Lists that do not fit their
+layout, or each other, are a DataError that names the record.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.base import CANONICAL, LENGTH
-from rlpost.formats.records import as_float, describe
+from rlpost.formats.records import as_float
 from rlpost.formats.rows import is_flat, packed, shown, values_of
 from rlpost.io.arrow import dtype_of, fill_nulls, is_tokens, is_true, list_values, to_arrow
 from rlpost.io.memory_limit import memory_limit
@@ -26,39 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.formats.base import ReadOptions
+    from rlpost.formats.base import ReadStats
     from rlpost.io.arrow import CellLocation
-
-
-_LARGE, _COPIES = 1 << 20, 4  # bytes of a vector, and how often it is in memory
-
-
-def response_start(mask: NDArray[np.uint8]) -> int:
-    """Return the index of the first token with mask 1; the length if there is none."""
-    return int(mask.argmax()) if mask.any() else len(mask)
-
-
-def check_prompt(where: str, begin: int, prompt: int | None) -> None:
-    """Check that lists of a response alone do not begin with the prompt.
-
-    Args:
-        where: the record.
-        begin: index of the first mask 1.
-        prompt: number of prompt tokens; None: unknown.
-
-    Raises:
-        DataError: the mask is 0 for at least as many tokens as the prompt has.
-    """
-    if prompt and begin >= prompt:
-        raise DataError(
-            f"{where}: the mask is 0 for the first {counted(begin, 'token')}, and the prompt has "
-            f"{prompt}: if the lists contain the prompt, use --layout padded, shifted, compact or "
-            "left-padded; if they do not, use --layout response"
-        )
-
-
-_IDS, _PROMPT = "response_token_ids", "prompt_token_ids"
-Lists = dict[str, "NDArray[Any]"]
 
 LAYOUTS = {
     "response": "one entry per response token, without padding (no change)",
@@ -68,14 +38,20 @@ LAYOUTS = {
     "compact": "one entry per token with mask 1; the mask covers the sequence",
     "left-padded": "padding, then the response, which ends the list",
 }
+SEQUENCE_LENGTH, SEQUENCE_IDS = "sequence_length", "sequence_token_ids"
+"""What declared layouts read besides columns: the length of a sequence without padding, and the ids
+of prompt and response."""
+_MASK, _IDS, _PROMPT = "response_mask", "response_token_ids", "prompt_token_ids"
+Lists = dict[str, "NDArray[Any]"]
+_LARGE, _COPIES = 1 << 20, 4  # bytes of a vector, and how often it is in memory
+_MASK_NEEDS = "a mask is 1 for policy tokens and 0 for other tokens"
 
 
-def check_layout(name: str) -> str:
-    """Return the layout's name; raise UsageError with the known names if it is unknown."""
+def check_layout(name: str) -> None:
+    """Raise UsageError with the known names if a layout is unknown."""
     if name not in LAYOUTS:
-        every = f"the layouts are {', '.join(LAYOUTS)}"
-        raise UsageError(no_such(f"--layout {name}: no such layout", name, LAYOUTS, every))
-    return name
+        known = f"the layouts are {', '.join(LAYOUTS)}"
+        raise UsageError(no_such(f"--layout {name}: no such layout", name, LAYOUTS, known))
 
 
 def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
@@ -85,45 +61,17 @@ def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
         DataError: the value is not a list, is a list of lists, or has other entries than numbers.
         NotEnoughMemoryError: it does not fit into the memory of the run.
     """
-    needed = "a flat list of numbers, one per token, is needed"
-    value = packed(value)
-    if isinstance(value, np.ndarray):
-        array = value
-    elif isinstance(value, (list, tuple)):
-        try:
-            array = np.asarray(value)
-            if array.dtype == object and {type(x) for x in value} <= {float, int, type(None)}:
-                array = np.asarray(value, np.float64)
-        except (ValueError, OverflowError):
-            raise DataError(f"{where}: `{name}` is a list of lists; {needed}") from None
-    else:
-        raise DataError(f"{where}: `{name}` is {describe(value)}; {needed}")
-    if array.ndim != 1 or array.dtype.kind not in "biuf":
-        what = f"nested {array.ndim} deep" if array.ndim != 1 else "not a list of numbers"
-        raise DataError(f"{where}: `{name}` is {what}; {needed}")
-    if array.nbytes > _LARGE:  # of a tensor, it may be more than its file has
-        memory_limit().check(_COPIES * array.nbytes, f"{where}: `{name}`")
-    return array
-
-
-def as_mask(where: str, name: str, value: object) -> NDArray[np.uint8]:
-    """Return a list of 0 and 1 (ints, floats or bools) as uint8 [T].
-
-    Raises:
-        DataError: as `as_vector`, or an entry is neither 0 nor 1.
-    """
-    array = as_vector(where, name, value)
-    if array.dtype == np.uint8 and array.max(initial=0) <= 1:
-        return array
-    wrong = np.flatnonzero((array != 0) & (array != 1))
-    if len(wrong):
-        at = int(wrong[0])
-        came = "null" if isinstance(value, list) and value[at] is None else array[at]
+    vector = packed(value)
+    if isinstance(vector, list) and is_flat(vector):
+        vector = np.array([np.nan if x is None else as_float(x) for x in vector])
+    if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind not in "biuf":
+        came = f"nested {vector.ndim} deep" if isinstance(vector, np.ndarray) else shown(value)
         raise DataError(
-            f"{where}: `{name}` has {came} at token {at}; a mask is 1 for policy tokens and 0 for "
-            "other tokens"
+            f"{where}: `{name}` is {came}; a flat list of numbers, one per token, is needed"
         )
-    return array.astype(np.uint8)
+    if vector.nbytes > _LARGE:  # of a tensor, it may be more than its file has
+        memory_limit().check(_COPIES * vector.nbytes, f"{where}: `{name}`")
+    return vector
 
 
 def check_length(where: str, name: str, array: NDArray[Any], length: int, of: str) -> None:
@@ -135,13 +83,141 @@ def check_length(where: str, name: str, array: NDArray[Any], length: int, of: st
         )
 
 
+class TokenLists(NamedTuple):
+    """The lists of some rows: offsets [n+1] into values [T], and which rows have a list."""
+
+    offsets: NDArray[np.int64]
+    values: NDArray[Any]
+    valid: NDArray[np.bool_]
+    name: str
+    """Their field, for errors."""
+
+    def row(self, row: int) -> NDArray[Any]:
+        """Return the list of a row."""
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of entries of each row, [n]."""
+        return np.diff(self.offsets)
+
+
+def ragged(array: pa.Array, location: CellLocation, *, mask: bool = False) -> TokenLists:
+    """Return the lists of a column; a null in place of a list is an empty one.
+
+    Raises:
+        DataError: a value is not a list of numbers; or of 0 and 1, if it is a mask.
+    """
+    valid = is_true(array.is_valid())
+    if pa.types.is_null(array.type):
+        return TokenLists(np.zeros(len(array) + 1, np.int64), np.zeros(0), valid, location.column)
+    if not is_tokens(array.type):
+        cells = values_of(array)
+        for row, cell in enumerate(cells):
+            if not (cell is None or is_flat(cell)):
+                raise location.error(row, f"is {shown(cell)}", "a flat list of numbers is needed")
+        floats = ([None if x is None else as_float(x) for x in cell or ()] for cell in cells)
+        array = pa.array([*floats], pa.list_(pa.float64()))  # of bools too, or of long integers
+    if array.null_count:
+        array = array.filter(array.is_valid())
+    given, values = list_values(array, location)
+    lengths = np.zeros(len(valid), np.int64)
+    lengths[valid] = np.diff(given)
+    lists = TokenLists(np.append(0, np.cumsum(lengths)), values, valid, location.column)
+    if mask:
+        wrong = np.flatnonzero((values != 0) & (values != 1))
+        if len(wrong):
+            raise _entry_error(lists, int(wrong[0]), location, _MASK_NEEDS)
+        lists = lists._replace(values=values.astype(np.uint8))
+    return lists
+
+
+def _entry_error(lists: TokenLists, at: int, location: CellLocation, needed: str) -> DataError:
+    row = int(np.searchsorted(lists.offsets, at, side="right")) - 1
+    value = lists.values[at]
+    came = "null" if np.isnan(value) else value
+    return location.error(row, f"has {came} at token {at - lists.offsets[row]}", needed)
+
+
+def response_columns(
+    layout: str,
+    lists: Mapping[str, TokenLists],
+    columns: dict[str, pa.Array],
+    location: CellLocation,
+    stats: ReadStats,
+) -> dict[str, TokenLists]:
+    """Return lists in a layout as lists with one entry per response token, row by row.
+
+    With `tail`, and of sequences with a `SEQUENCE_LENGTH`, the ids before the response are those of
+    the prompt.
+
+    Args:
+        layout: one of `LAYOUTS`, or `tail`: `SEQUENCE_IDS` begin with the prompt, and all other
+            lists are of the response alone.
+        lists: column -> its lists.
+        columns: the other columns; `SEQUENCE_LENGTH` is taken out, and `response_length` becomes 0
+            where the mask has no 1.
+        location: of the rows.
+        stats: counts rows whose lists the layout changed.
+
+    Raises:
+        DataError: a row's lists do not fit the layout.
+    """
+    names = {name: column.name for name, column in lists.items()}
+    rows = len(next(iter(lists.values())).valid)
+    ends = columns.pop(SEQUENCE_LENGTH, pa.nulls(rows)).to_pylist()
+    lengths = columns.get(LENGTH, pa.nulls(rows)).to_pylist()
+    cut: list[Lists] = []
+    for row, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+        where = location.where(row)
+        entries = {name: column.row(row) for name, column in lists.items() if column.valid[row]}
+        if not entries:
+            cut.append({})
+        elif layout == "tail":
+            cut.append(_tail(where, entries, length, names))
+        else:
+            if _MASK not in entries:
+                column = replace(location, column=names.get(_MASK, _MASK))
+                raise column.error(row, "is null", _MASK_NEEDS)
+            cut.append(response_lists(layout, where, entries, end, length, names))
+            stats.count_layout(entries, cut[-1])
+            if length is not None and not len(cut[-1][_MASK]):
+                lengths[row] = 0  # without mask 1 the response is unknown and becomes empty
+    columns |= {LENGTH: pa.array(lengths, pa.int64())} if LENGTH in columns else {}
+    found = dict.fromkeys(name for response in cut for name in response)
+    return {name: _joined([response.get(name) for response in cut], names.get(name, name))
+            for name in found}  # fmt: skip
+
+
+def _joined(parts: list[NDArray[Any] | None], name: str) -> TokenLists:
+    valid = np.array([part is not None for part in parts], np.bool_)
+    offsets = np.cumsum([0, *(0 if part is None else len(part) for part in parts)])
+    values = [part for part in parts if part is not None]
+    return TokenLists(offsets, np.concatenate(values), valid, name)
+
+
+def _tail(where: str, entries: Lists, length: int | None, names: Mapping[str, str]) -> Lists:
+    """Return the lists of a response, and the ids of its prompt; of a mask that is empty, ones."""
+    ids = entries.pop(SEQUENCE_IDS, np.zeros(0))
+    if length is None or not 0 <= length <= len(ids):
+        raise DataError(
+            f"{where}: the response length is {length}, but `{names[SEQUENCE_IDS]}`, prompt and "
+            f"response together, has {len(ids)} entries"
+        )
+    start = len(ids) - length
+    lists = {name: array for name, array in entries.items() if len(array) or not length}
+    for name, array in lists.items():
+        check_length(where, names[name], array, length, LENGTH)
+    return {_MASK: np.ones(length, np.uint8), **lists, _PROMPT: ids[:start], _IDS: ids[start:]}
+
+
 def response_lists(
     layout: str,
     where: str,
-    mask: NDArray[np.uint8],
     lists: Mapping[str, NDArray[Any]],
     length: int | None = None,
     response: int | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Lists:
     """Convert a record's lists from a layout to one entry per response token.
 
@@ -151,64 +227,72 @@ def response_lists(
     Args:
         layout: one of `LAYOUTS`.
         where: the record, for errors.
-        mask: 1 for policy tokens.
-        lists: name -> entries.
-        length: length of the sequence without padding (padded, shifted, compact) or of the
-            response.
+        lists: name -> entries; `response_mask` among them, 1 for policy tokens.
+        length: length of the sequence without padding, if the record has it; the ids before the
+            response are those of the prompt then.
         response: the response length, if the record has that instead.
+        names: name -> the field, for errors.
 
     Returns:
-        The lists and `response_mask`.
+        The lists.
 
     Raises:
-        UsageError: no such layout.
-        DataError: the lists do not fit it or each other, or the mask is 1 outside of the response.
+        DataError: they do not fit the layout or each other, or the mask is 1 outside of the
+            response.
     """
-    if check_layout(layout) == "shifted":
-        mask, lists = _unshifted(where, mask, lists)
+    if layout == "shifted":
+        lists = _unshifted(where, lists, names)
         length = None if length is None else length - 1
     elif layout == "compact":
-        lists = _spread(where, mask, lists)
+        lists = _spread(where, lists, names)
+    mask = lists[_MASK]
     for name, array in lists.items():
-        check_length(where, name, array, len(mask), "the mask")
+        check_length(where, names.get(name, name), array, len(mask), "the mask")
     cut = _extent(layout, where, mask, length, response)
-    return {"response_mask": mask[cut], **{name: array[cut] for name, array in lists.items()}}
+    ids = lists.get(_IDS)
+    before = {} if length is None or ids is None else {_PROMPT: ids[: cut.start]}
+    return before | {name: array[cut] for name, array in lists.items()}
 
 
 def _unshifted(
-    where: str, mask: NDArray[np.uint8], lists: Mapping[str, NDArray[Any]]
-) -> tuple[NDArray[np.uint8], Lists]:
-    """Return mask and lists of the tokens from the second on.
+    where: str, lists: Mapping[str, NDArray[Any]], names: Mapping[str, str]
+) -> Mapping[str, NDArray[Any]]:
+    """Return the lists of the tokens from the second on.
 
     The mask or the ids, or both, have T entries, which shows that the others, of T - 1, are
     shifted. Token 0 has no log-prob, so it cannot be a policy token.
     """
-    every = {"mask": mask, **lists}
+    mask = lists[_MASK]
     tokens = max(len(mask), len(lists.get(_IDS, ())))
-    if {*map(len, every.values())} == {tokens}:
+    if {*map(len, lists.values())} == {tokens}:
         raise DataError(
             f"{where}: all its token lists have {tokens} entries, so none is shifted against the "
             "mask; use --layout padded for lists that are aligned with the mask"
         )
-    for name, array in every.items():
-        if name not in ("mask", _IDS) or len(array) != tokens:
+    for name, array in lists.items():
+        if name not in (_MASK, _IDS) or len(array) != tokens:
             needed = "the mask or the ids, minus one (shifted),"
-            check_length(where, name, array, tokens - 1, needed)
+            check_length(where, names.get(name, name), array, tokens - 1, needed)
     if len(mask) == tokens and mask[0]:
         raise DataError(
             f"{where}: the mask is 1 at token 0, and shifted lists have no entry for it"
         )
-    cut = {name: array[len(array) - tokens + 1 :] for name, array in every.items()}
-    return cut.pop("mask"), cut
+    return {name: array[len(array) - tokens + 1 :] for name, array in lists.items()}
 
 
-def _spread(where: str, mask: NDArray[np.uint8], lists: Mapping[str, NDArray[Any]]) -> Lists:
+def _spread(
+    where: str, lists: Mapping[str, NDArray[Any]], names: Mapping[str, str]
+) -> Mapping[str, NDArray[Any]]:
     """Return lists with entries for mask 1 only over the sequence, 0 elsewhere."""
-    if not lists:
+    mask = lists[_MASK]
+    others = {name: array for name, array in lists.items() if name != _MASK}
+    if not others:
         raise DataError(f"{where}: it has no list besides the mask, so no list is compact")
-    for name, array in lists.items():
-        check_length(where, name, array, int(mask.sum()), "the mask's count of ones")
-    return {name: spread_over_mask(mask, array) for name, array in lists.items()}
+    for name, array in others.items():
+        check_length(
+            where, names.get(name, name), array, int(mask.sum()), "the mask's count of ones"
+        )
+    return {_MASK: mask, **{name: spread_over_mask(mask, x) for name, x in others.items()}}
 
 
 def spread_over_mask(mask: NDArray[np.uint8], array: NDArray[Any]) -> NDArray[Any]:
@@ -218,11 +302,16 @@ def spread_over_mask(mask: NDArray[np.uint8], array: NDArray[Any]) -> NDArray[An
     return spread
 
 
+def _start(mask: NDArray[np.uint8]) -> int:
+    """Return the index of the first token with mask 1; the length if there is none."""
+    return int(mask.argmax()) if mask.any() else len(mask)
+
+
 def _extent(
     layout: str, where: str, mask: NDArray[np.uint8], length: int | None, response: int | None
 ) -> slice:
     """Return where the response is in aligned lists, by the layout and the lengths."""
-    begin, last = response_start(mask), len(mask) - response_start(mask[::-1])
+    begin, last = _start(mask), len(mask) - _start(mask[::-1])
     known = length if response is None else response
     if layout == "response":
         if known is not None:
@@ -258,63 +347,6 @@ def _extent(
     return slice(min(begin, end), end)
 
 
-class TokenLists(NamedTuple):
-    """The lists of some rows: offsets [n+1] into values [T], and which rows have a list."""
-
-    offsets: NDArray[np.int64]
-    values: NDArray[Any]
-    valid: NDArray[np.bool_]
-
-    def row(self, row: int) -> NDArray[Any]:
-        """Return the list of a row."""
-        return self.values[self.offsets[row] : self.offsets[row + 1]]
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """The number of entries of each row, [n]."""
-        return np.diff(self.offsets)
-
-
-def ragged(array: pa.Array, location: CellLocation, *, mask: bool = False) -> TokenLists:
-    """Return the lists of a column; a null in place of a list is an empty one.
-
-    Raises:
-        DataError: a value is not a list of numbers; or of 0 and 1, if it is a mask.
-    """
-    valid = is_true(array.is_valid())
-    if pa.types.is_null(array.type):
-        return TokenLists(np.zeros(len(array) + 1, np.int64), np.zeros(0), valid)
-    if not is_tokens(array.type):
-        cells = values_of(array)
-        for row, cell in enumerate(cells):
-            if not (cell is None or is_flat(cell)):
-                raise location.error(row, f"is {shown(cell)}", "a flat list of numbers is needed")
-        floats = ([None if x is None else as_float(x) for x in cell or ()] for cell in cells)
-        array = pa.array([*floats], pa.list_(pa.float64()))  # of bools too, or of long integers
-    if array.null_count:
-        array = array.filter(array.is_valid())
-    given, values = list_values(array, location)
-    lengths = np.zeros(len(valid), np.int64)
-    lengths[valid] = np.diff(given)
-    lists = TokenLists(np.append(0, np.cumsum(lengths)), values, valid)
-    if mask:
-        wrong = np.flatnonzero((values != 0) & (values != 1))
-        if len(wrong):
-            raise _entry_error(lists, int(wrong[0]), location, _MASK_NEEDS)
-        lists = lists._replace(values=values.astype(np.uint8))
-    return lists
-
-
-_MASK_NEEDS = "a mask is 1 for policy tokens and 0 for other tokens"
-
-
-def _entry_error(lists: TokenLists, at: int, location: CellLocation, needed: str) -> DataError:
-    row = int(np.searchsorted(lists.offsets, at, side="right")) - 1
-    value = lists.values[at]
-    came = "null" if np.isnan(value) else value
-    return location.error(row, f"has {came} at token {at - lists.offsets[row]}", needed)
-
-
 @dataclass
 class TokenColumns:
     """The token columns of the rows of a dump so far: all rows with tokens have the same."""
@@ -325,12 +357,12 @@ class TokenColumns:
         """Raise DataError for a row with tokens that has other lists than earlier rows."""
         if not lists:
             return
-        tokens = np.any([one.lengths > 0 for one in lists.values()], axis=0)
+        tokens = np.any([column.lengths > 0 for column in lists.values()], axis=0)
         if not tokens.any():
             return
         if self.names is None:
             first = int(np.argmax(tokens))
-            self.names = frozenset(name for name, one in lists.items() if one.valid[first])
+            self.names = frozenset(name for name, column in lists.items() if column.valid[first])
         for name in self.names | lists.keys():
             has = lists[name].valid if name in lists else np.zeros_like(tokens)
             wrong = np.flatnonzero(tokens & (has != (name in self.names)))
@@ -343,107 +375,57 @@ class TokenColumns:
                 )
 
 
-def list_columns(
-    lists: Mapping[str, TokenLists],
-    columns: dict[str, pa.Array],
-    options: ReadOptions,
-    location: CellLocation,
-    seen: TokenColumns,
-) -> dict[str, pa.Array]:
-    """Return the token lists of some rows as columns with one entry per response token.
-
-    A row without tokens has empty lists.
-
-    Args:
-        lists: column -> its lists.
-        columns: the other columns, such as lengths.
-        options: the layout, and omitted columns.
-        location: of the rows.
-        seen: the token columns of earlier rows.
-
-    Raises:
-        DataError: a row's lists do not fit the layout, each other, the row's `response_length` or
-            earlier rows.
-    """
-    prompts = {name: one for name, one in lists.items() if name == _PROMPT}
-    lists = {name: one for name, one in lists.items() if name != _PROMPT}
-    if options.layout is not None and lists:
-        lists = _apply_layout(lists, columns, options, location)
-    elif "response_mask" in lists:
-        _check_begins(lists["response_mask"], prompts.get(_PROMPT), columns, options, location)
-    return checked_lists({**prompts, **lists}, columns, location, seen)
-
-
-def checked_lists(
+def list_arrays(
     lists: Mapping[str, TokenLists],
     columns: Mapping[str, pa.Array],
     location: CellLocation,
     seen: TokenColumns,
+    types: Mapping[str, pa.DataType],
 ) -> dict[str, pa.Array]:
-    """Return the lists of responses as columns, if those of a row have the same length."""
-    tokens = {name: one for name, one in lists.items() if name != _PROMPT}
+    """Return the lists of responses as columns; a row without tokens has empty lists.
+
+    Args:
+        lists: column -> its lists.
+        columns: the other columns, such as `response_length`.
+        location: of the rows.
+        seen: the token columns of earlier rows.
+        types: of columns that are not canonical; others are float64.
+
+    Raises:
+        DataError: lists of a row differ in length, or it has other lists than earlier rows.
+    """
+    tokens = {name: column for name, column in lists.items() if name != _PROMPT}
     _check_lengths(tokens, columns, location)
     seen.check(tokens, location)
-    return {name: _column(name, one, location) for name, one in lists.items()}
+    arrays = {}
+    for name, column in lists.items():
+        kind = CANONICAL.get(name) or types.get(name) or pa.list_(pa.float64())
+        arrays[name] = _array(column, kind, location)
+    return arrays
 
 
-def _column(name: str, lists: TokenLists, location: CellLocation) -> pa.Array:
+def _array(lists: TokenLists, kind: pa.DataType, location: CellLocation) -> pa.Array:
     """Return lists in the type of their column; ids must fit, and float32 overflow is infinite."""
-    kind = CANONICAL.get(name, pa.list_(pa.float32()))
     values = lists.values
     with np.errstate(over="ignore", invalid="ignore"):
         converted: NDArray[Any] = values.astype(dtype_of(kind.value_type), copy=False)
     if pa.types.is_integer(kind.value_type) and not np.array_equal(converted, values):
         at = int(np.flatnonzero(converted != values)[0])
         needed = "integers of at most 32 bits are needed"
-        raise _entry_error(lists, at, replace(location, column=name), needed)
+        raise _entry_error(lists, at, replace(location, column=lists.name), needed)
     offsets = pa.py_buffer(lists.offsets.astype(np.int32))
     elements = to_arrow(converted, kind.value_type)
     return pa.Array.from_buffers(kind, len(lists.valid), [None, offsets], children=[elements])
 
 
-def _apply_layout(
+def check_begins(
     lists: Mapping[str, TokenLists],
-    columns: dict[str, pa.Array],
-    options: ReadOptions,
-    location: CellLocation,
-) -> dict[str, TokenLists]:
-    """Convert lists from their layout to one entry per response token, row by row."""
-    assert options.layout is not None
-    lengths = columns[LENGTH].to_pylist() if LENGTH in columns else None
-    cut: dict[str, list[NDArray[Any]]] = {name: [] for name in lists}
-    for row in range(len(lists["response_mask"].valid)):
-        entries = {name: one.row(row) for name, one in lists.items() if one.valid[row]}
-        response = {}
-        if "response_mask" in entries:
-            mask = entries.pop("response_mask")
-            length = None if lengths is None else lengths[row]
-            response = response_lists(
-                options.layout, location.where(row), mask, entries, response=length
-            )
-            options.stats.count_layout({"": mask, **entries}, response)
-            if lengths is not None and not len(response["response_mask"]):
-                lengths[row] = 0  # without mask 1 the response is unknown and becomes empty
-        for name, parts in cut.items():
-            parts.append(response.get(name, lists[name].values[:0]))
-    if lengths is not None:
-        columns[LENGTH] = pa.array(lengths, pa.int64())
-    return {name: _joined(parts, lists[name].valid) for name, parts in cut.items()}
-
-
-def _joined(parts: list[NDArray[Any]], valid: NDArray[np.bool_]) -> TokenLists:
-    offsets = np.cumsum([0, *(len(part) for part in parts)])
-    return TokenLists(offsets, np.concatenate(parts) if parts else np.zeros(0), valid)
-
-
-def _check_begins(
-    mask: TokenLists,
-    prompts: TokenLists | None,
     columns: Mapping[str, pa.Array],
-    options: ReadOptions,
     location: CellLocation,
+    stats: ReadStats,
 ) -> None:
     """Count masks that begin with 0 and have a 1; raise DataError if the lists have the prompt."""
+    mask, prompts = lists[_MASK], lists.get(_PROMPT)
     ones = np.append(np.flatnonzero(mask.values), len(mask.values))
     begins = ones[np.searchsorted(ones, mask.offsets[:-1])] - mask.offsets[:-1]
     late = (begins > 0) & (begins < mask.lengths)
@@ -454,8 +436,13 @@ def _check_begins(
     known = lengths if given is None else _lengths(given)
     if known is not None:
         for row in np.flatnonzero(late & (known > 0) & (begins >= known))[:1]:
-            check_prompt(location.where(int(row)), int(begins[row]), int(known[row]))
-    options.stats.begins_with_0 += int(late.sum())
+            raise DataError(
+                f"{location.where(int(row))}: the mask is 0 for the first "
+                f"{counted(int(begins[row]), 'token')}, and the prompt has {int(known[row])}: if "
+                "the lists contain the prompt, use --layout padded, shifted, compact or "
+                "left-padded; if they do not, use --layout response"
+            )
+    stats.begins_with_0 += int(late.sum())
 
 
 def _lengths(array: pa.Array) -> NDArray[np.float64]:
@@ -469,23 +456,23 @@ def _check_lengths(
     """Raise DataError unless all lists of a row have the same length, `response_length`."""
     if not lists:
         return
-    first, one = next(iter(lists.items()))
+    first, column = next(iter(lists.items()))
     for name, other in lists.items():
-        wrong = np.flatnonzero((other.lengths != one.lengths) & one.valid & other.valid)
+        wrong = np.flatnonzero((other.lengths != column.lengths) & column.valid & other.valid)
         if len(wrong):
             row = int(wrong[0])
             raise DataError(
                 f"{location.where(row)}: its token lists differ in length ({first} "
-                f"{one.lengths[row]}, {name} {other.lengths[row]}); every list needs one entry per "
-                "response token (for jsonl and parquet, --layout sets the layout)"
+                f"{column.lengths[row]}, {name} {other.lengths[row]}); every list needs one entry "
+                "per response token (for jsonl and parquet, --layout sets the layout)"
             )
     if LENGTH in columns:
         lengths = _lengths(columns[LENGTH])
-        wrong = np.flatnonzero((lengths >= 0) & (lengths != one.lengths) & one.valid)
+        wrong = np.flatnonzero((lengths >= 0) & (lengths != column.lengths) & column.valid)
         if len(wrong):
             row = int(wrong[0])
             raise DataError(
-                f"{location.where(row)}: `{first}` has {one.lengths[row]} entries and "
+                f"{location.where(row)}: `{first}` has {column.lengths[row]} entries and "
                 f"`response_length` is {lengths[row]:.0f}; set --layout if the lists contain a "
                 "prompt or padding, or --map response_length=none if it counts something else"
             )

@@ -37,27 +37,20 @@ def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     With `force_on_policy_ratio` NeMo-RL skips the forward pass for them and writes zeros. Usually
     the first record has another number, which proves that they were computed.
     """
-    head = list[Record]()
-    measured = any(map(_is_measured, _kept(islice(records, _PEEKED), head)))
+
+    def is_measured(record: Record) -> bool:
+        values = record.find("prev_logprobs") or ()
+        return bool(as_vector(record.where, "prev_logprobs", [*values]).any())
+
+    head = [*islice(records, _PEEKED)]
+    measured = any(map(is_measured, head))
     for row in field_rows(FORMAT, chain(head, records), options):
-        old = None if measured else row.values.pop("old_log_probs", None)
-        if old is not None and old.any():
+        if not measured and row.values.pop("old_log_probs", None) and is_measured(row.record):
             raise DataError(
                 f"{row.where}: `prev_logprobs` has values here, but only zeros in the first "
                 f"{_PEEKED} records, which look like log-probs that were not computed"
             )
         yield row
-
-
-def _kept(records: Iterator[Record], head: list[Record]) -> Iterator[Record]:
-    for record in records:
-        head.append(record)
-        yield record
-
-
-def _is_measured(record: Record) -> bool:
-    value = record.fields.get("prev_logprobs")
-    return value is not None and bool(as_vector(record.where, "prev_logprobs", value).any())
 
 
 def _unwrapped(record: Record) -> Iterator[Record]:
@@ -83,13 +76,8 @@ def _reward(record: Record) -> float:
     return record.number("filtered_rewards" if record.has("filtered_rewards") else "rewards")
 
 
-def _agent(record: Record) -> Any:
-    agent = record.fields.get("agent_ref")
-    return agent.get("name") if isinstance(agent, dict) else agent
-
-
 def _content(record: Record) -> Any:
-    content = record.fields.get("content")
+    content = record.find("content")
     return "\n".join(map(str, content)) if isinstance(content, list) else content
 
 
@@ -103,8 +91,9 @@ FORMAT = Format(
         **_LISTS, "sequence_length": "input_lengths", "prompt_id": same_tokens("token_ids"),
         "step": Field("the file name", lambda record: step_key_of(record.file)),
         "reward": Field("filtered_rewards, or rewards", _reward), "sample_id": "idx",
-        "domain": Field("agent_ref", _agent), "dumped_sample_mask": "sample_loss_mask",
-        "content": Field("content", _content),
+        "domain": Field("agent_ref", lambda record: record.find("agent_ref.name")
+                        or record.find("agent_ref")),
+        "dumped_sample_mask": "sample_loss_mask", "content": Field("content", _content),
     },
     missing_roles={
         "group": "NeMo-RL writes no prompt id, and this dump has no token_ids; set --group-size",
@@ -121,4 +110,6 @@ FORMAT = Format(
     layout="padded",
     split=_unwrapped,
     rows=_rows,
+    own=frozenset({"filtered_rewards", "rewards", "agent_ref", "content"}),
+    keeps=False,
 )  # fmt: skip

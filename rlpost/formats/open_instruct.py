@@ -158,9 +158,10 @@ def _sample(record: Record) -> str:
 
 def _mask(record: Record) -> list[int] | None:
     """Return a mask; without one, of all tokens, unless the engine's log-probs have the length."""
+    tokens = record.array("response_tokens")
     if record.has("response_mask") or record.has("logprobs"):
         return record.fields.get("response_mask")
-    return [1] * len(record.array("response_tokens"))
+    return [1] * len(tokens)
 
 
 def _domain(record: Record) -> str | None:
@@ -208,15 +209,15 @@ FORMAT = Format(
         "sample_id": Field("step/sample_idx", _sample), "domain": Field("dataset", _domain),
         "reward": "reward", "finish_reason": "finish_reason", "dumped_advantage": "advantage",
         "prompt_token_ids": "prompt_tokens", "response_token_ids": "response_tokens",
-        "prompt_length": Field("prompt_tokens", lambda record: len(record.array("prompt_tokens"))),
-        "response_length": Field("response_tokens",
-                                 lambda record: len(record.array("response_tokens"))),
         "infer_log_probs": "logprobs", "old_log_probs": "trainer_logprobs",
         "response_mask": Field("response_mask of the trainer", _mask),
         "tool_called": Field("request_info.tool_calleds", _called),
         "ground_truth": _json("ground_truth"), "request_info": _json("request_info"),
     },
     split=_sequences,
+    own=frozenset({"sample_idx", "rollout_sample_idx", "prompt_idx", "dataset", "request_info",
+                   "ground_truth", "response_mask"}),
+    keeps=False,
     note="Without the trainer's log-probs beside the rollouts, tool output counts as policy tokens "
     f"(tool_called). Packs alone have no rewards, and groups of {SAME_TOKENS}.",
 )  # fmt: skip

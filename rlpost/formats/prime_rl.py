@@ -21,13 +21,7 @@ from rlpost.formats.base import Field, Format, has
 from rlpost.formats.calls import TYPES, call_rows
 from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.fields import same_tokens
-from rlpost.formats.layout import (
-    as_mask,
-    as_vector,
-    check_length,
-    response_lists,
-    spread_over_mask,
-)
+from rlpost.formats.layout import SEQUENCE_LENGTH, as_vector, check_length, spread_over_mask
 from rlpost.formats.records import Row, as_record, rounded_sum
 from rlpost.io.finish_reasons import TRUNCATED
 from rlpost.io.input_paths import step_key_of
@@ -286,7 +280,7 @@ def _paths(trace: Record) -> Iterator[tuple[int, list[int]]]:
 
 
 def _branch_tokens(nodes: list[Record], annotated: set[str]) -> dict[str, Any] | None:
-    """Return a branch's lists, one entry per response token, and its ids; None without an answer.
+    """Return a branch's lists, one entry per token; None without an answer.
 
     They are empty if no node has tokens, as a client without a tokenizer writes it.
 
@@ -296,7 +290,7 @@ def _branch_tokens(nodes: list[Record], annotated: set[str]) -> dict[str, Any] |
     if not any(node.fields.get("token_ids") for node in nodes):
         return {} if any(node.fields.get("sampled") for node in nodes) else None
     ids = [as_vector(node.where, "token_ids", node.get("token_ids")) for node in nodes]
-    masks = [as_mask(node.where, "mask", node.get("mask")) for node in nodes]
+    masks = [as_vector(node.where, "mask", node.get("mask")) for node in nodes]
     for node, tokens, mask in zip(nodes, ids, masks, strict=True):
         check_length(node.where, "mask", mask, len(tokens), "token_ids")
     mask = np.concatenate(masks)
@@ -310,15 +304,13 @@ def _branch_tokens(nodes: list[Record], annotated: set[str]) -> dict[str, Any] |
                if name in annotated or any(node.fields.get(name) for node in nodes)}  # fmt: skip
     weights = {f"loss_weights.{name}" for x in nodes for name in x.find("loss_weights") or ()}
     content = {"is_content"} if any(node.fields.get("is_content") for node in nodes) else set()
-    lists = {
+    return {
+        "response_mask": mask,
+        "response_token_ids": np.concatenate(ids),
+        SEQUENCE_LENGTH: len(mask),
         **{column: joined(name, _spread) for column, name in compact.items()},
         **{name: joined(name, _whole) for name in sorted(weights | content)},
-        "response_token_ids": np.concatenate(ids),
     }
-    cut = response_lists("padded", nodes[-1].where, mask, lists, len(mask))
-    prompt = int(mask.argmax())
-    return {**cut, "response_length": len(mask) - prompt, "prompt_length": prompt,
-            "prompt_token_ids": lists["response_token_ids"][:prompt]}  # fmt: skip
 
 
 def _whole(node: Record, mask: Any, path: str) -> Any:
@@ -354,6 +346,12 @@ TRACES = Format(
     },
     sniff=_is_traces,
     rows=_trace_rows,
+    layout="padded",
+    own=frozenset({
+        "id", "version", "nodes", "agent", "calls", "rewards", "info", "timing", "ok", "errors",
+        "stop_condition", "traces", "group", "task", "env", "run",
+    }),
+    keeps=False,
     prepare=_annotations_of,
     finish=_warn,
     types={
@@ -402,4 +400,6 @@ TOKENS = Format(
         "domain": "", "entropy": "",
     },
     layout="padded",
+    own=frozenset({"rank", "export_sequence_idx"}),
+    keeps=False,
 )  # fmt: skip

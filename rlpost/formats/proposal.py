@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.errors import DataError
-from rlpost.formats.containers import EVERYTHING, container_of
+from rlpost.formats.containers import container_of
 from rlpost.formats.records import Record
 from rlpost.recipe.candidates import PROMPTS, worth
 from rlpost.recipe.roles import kind_of, resolve
@@ -144,7 +144,7 @@ def sample_of(paths: Sequence[Path], most: int = MOST_ROWS) -> list[Record]:
     chosen, sample = paths[::step][:MOST_FILES], list[Record]()
     for path in chosen:
         container, size = container_of(path), 0
-        for record in container.records(path, EVERYTHING) if container else ():
+        for record in container.records(path) if container else ():
             sample.append(record)
             size += _size(record.fields)
             if len(sample) >= most or size >= MOST_SIZE // len(chosen):

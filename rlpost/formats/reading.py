@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, UsageError
-from rlpost.formats.columns import record_batches
-from rlpost.formats.containers import PARQUET, container_of
-from rlpost.formats.fields import field_rows
-from rlpost.formats.keys import GroupBlocks
-from rlpost.formats.records import describe, first_names
-from rlpost.io.parquet.inputs import InputFile
-from rlpost.io.parquet.source import Source
+from rlpost.formats.columns import FLAGS, MAPPED, Canonical, kept_values
+from rlpost.formats.containers import container_of
+from rlpost.formats.fields import column_of, field_rows
+from rlpost.formats.generic import named_tables
+from rlpost.formats.records import describe
+from rlpost.formats.rows import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     import pyarrow as pa
 
     from rlpost.formats.base import Format, ReadOptions
+    from rlpost.formats.keys import GroupBlocks
     from rlpost.formats.records import Record, Row
+    from rlpost.formats.rows import Fields
 
 
 def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -41,32 +42,78 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
         ReadWriteError: a file cannot be read.
     """
     check_container(path, layout)
-    if layout.read is not None:
-        yield from layout.read(path, options)
-        return
     options.stats.begin_dump()
     if layout.prepare is not None:
         layout.prepare(path, options)
-    table = container_of(path) is PARQUET
-    yield from record_batches(
-        layout_rows(path, layout, options),
-        options,
-        layout.types,
-        path=str(path),
-        own=read_fields(layout),
-        integers=layout.integers,
-        stored=Source([InputFile(path, Path(path.name))]).schemas[0] if table else None,
-    )
+    canonical = Canonical(str(path), layout, options)
+    if layout.fields:
+        tables = _declared_tables(path, layout, options, canonical.blocks)
+    else:
+        tables = named_tables(path, options)
+    for table, sources, kept in tables:
+        yield canonical.batch(table, sources, kept)
+    canonical.blocks.close()
     if layout.finish is not None:
         layout.finish(path, options)
 
 
-def read_fields(layout: Format) -> frozenset[str] | None:
-    """Return the fields of records that are not kept under their names; None: none is kept."""
-    if layout.own is None:
-        return None
+def _declared_tables(
+    path: Path, layout: Format, options: ReadOptions, blocks: GroupBlocks
+) -> Iterator[tuple[Fields, dict[str, str], dict[str, pa.Array]]]:
+    """Yield the rows of a layout as tables, the columns and mapped fields, and other fields."""
+    mapped = {role: field for role, field in options.map.items() if field != "none"}
+    rows = _values(
+        layout_rows(path, layout, options, blocks), layout, mapped, options.stats.left_out
+    )
+    for table in tables(rows, str(path)):
+        sources = {name: name for name in table.columns if not name.startswith((MAPPED, _KEPT))}
+        sources |= {role: MAPPED + field for role, field in mapped.items()}
+        kept = {name.removeprefix(_KEPT): kept_values(array, integers=layout.integers)
+                for name, array in table.columns.items() if name.startswith(_KEPT)}  # fmt: skip
+        yield table, sources, kept
+
+
+_KEPT = "kept "
+"""How the names of fields begin that are kept, beside the columns of a layout."""
+
+
+def _has(value: object) -> bool:
+    return bool(value) if isinstance(value, (str, list, dict)) else value is not None
+
+
+def _values(
+    rows: Iterable[Row], layout: Format, mapped: Mapping[str, str], left_out: dict[str, None]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the values of each row, with mapped and other fields of its record.
+
+    Fields that no column has are added to `left_out`.
+    """
+    replaced = {*map(column_of, mapped), *(FLAGS if "truncated" in mapped else ())}
+    used = {path.partition(".")[0] for path in mapped.values()}
+    read, missing, last = read_fields(layout), {*mapped.values()}, None
+    for row in rows:
+        values = {name: x for name, x in row.values.items() if name not in replaced}
+        values |= {MAPPED + path: row.record.find(path) for path in mapped.values()}
+        if missing:
+            missing -= {path for path in missing if row.record.has_path(path)}
+        others = {name: x for name, x in row.record.columns.items() if name not in read}
+        if layout.keeps:
+            values |= {_KEPT + name: x for name, x in others.items()}
+        else:
+            left_out |= {name: None for name, x in others.items() if name not in used and _has(x)}
+        if last is None or row.record.outer is not last.outer:
+            left_out |= row.record.unread(read | used)
+        last = row.record
+        yield row.where, values
+    if missing and last is not None:
+        last.get(min(missing))
+
+
+def read_fields(layout: Format) -> frozenset[str]:
+    """Return the fields of records that the columns of a layout have, or its code reads."""
     paths = (source for source in layout.fields.values() if isinstance(source, str))
-    return layout.own.union(() if layout.rows else (path.partition(".")[0] for path in paths))
+    inside = [*(layout.at or "").split("."), layout.version.field if layout.version else ""]
+    return layout.own.union(inside, (path.partition(".")[0] for path in paths))
 
 
 def check_container(path: Path, layout: Format) -> None:
@@ -78,54 +125,60 @@ def check_container(path: Path, layout: Format) -> None:
         raise UsageError(f"{path}: is {what}; {layout.name} dumps are {needed}")
 
 
-def records_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[Record]:
-    """Yield the records of a dump: the rows inside them, or what a layout splits them into."""
-    container = container_of(path)
-    assert container is not None
-    return _of_layout(container.records(path, layout.contents), layout, options.rows)
-
-
-def _of_layout(records: Iterator[Record], layout: Format, rows: str | None) -> Iterator[Record]:
-    for record in records:
-        if rows is not None:
-            yield from record.rows(rows)
-            continue
-        if layout.version is not None:
-            check_version(record, layout)
-        if layout.at is not None:
-            yield from record.rows(layout.at)
-        elif layout.split is not None:
-            yield from layout.split(record)
-        else:
-            yield record
+def records_of(record: Record, layout: Format, rows: str | None) -> Iterator[Record]:
+    """Yield the rows inside a record: by a path, or what a layout splits it into."""
+    if rows is not None:
+        yield from record.rows(rows)
+        return
+    check_version(record, layout)
+    inside = layout.at is not None and record.has_path(layout.at)
+    for part in record.rows(layout.at or "") if inside else (record,):
+        yield from layout.split(part) if layout.split is not None else (part,)
 
 
 def check_version(record: Record, layout: Format) -> None:
     """Raise DataError if a record is of a version that the layout lacks."""
     version = layout.version
-    assert version is not None
-    stored = record.fields.get(version.field, version.known[0])
-    if stored in version.known:
-        return
-    known = ", ".join(map(str, version.known))
-    new, lost = record.fields.keys() - version.fields, version.fields - record.fields.keys()
-    texts = [f"new: {first_names(sorted(new))}"] if new and version.fields else []
-    texts += [f"missing: {first_names(sorted(lost))}"] if lost else []
-    raise DataError(
-        f"{record.where}: `{version.field}` is {describe(stored)}; rlpost reads {known} of "
-        f"{layout.name}" + (f" (fields {'; '.join(texts)})" if texts else ""),
-    )
+    stored = None if version is None else record.fields.get(version.field, version.known[0])
+    if version is not None and stored not in version.known:
+        raise DataError(
+            f"{record.where}: `{version.field}` is {describe(stored)}; rlpost reads "
+            f"{', '.join(map(str, version.known))} of {layout.name}"
+        )
 
 
-def layout_rows(path: Path, layout: Format, options: ReadOptions) -> Iterator[Row]:
-    """Yield the rows of a dump, with the groups of blocks of records."""
-    blocks, rollout, block = GroupBlocks(options, str(path)), None, ""
-    records = records_of(path, layout, options)
-    for row in (layout.rows or partial(field_rows, layout))(records, options):
-        if options.group_size is not None:
-            last, rollout = rollout, row.values.get("rollout_id")
-            if not row.values.get("turn") or rollout != last:  # else a call of the same rollout
-                block = blocks.next(row.place)
-            row.values["prompt_id"] = block
-        yield row
-    blocks.close()
+def layout_rows(
+    path: Path, layout: Format, options: ReadOptions, blocks: GroupBlocks
+) -> Iterator[Row]:
+    """Yield the rows of a dump, with the groups of blocks of rollouts.
+
+    Raises:
+        DataError: a record is not as the layout's code expects it.
+    """
+    container, place = container_of(path), str(path)
+
+    def records() -> Iterator[Record]:
+        nonlocal place
+        for record in container.records(path, layout.members) if container else ():
+            place = record.where
+            yield from records_of(record, layout, options.rows)
+
+    rollout, block = None, ""
+    try:
+        for row in (layout.rows or partial(field_rows, layout))(records(), options):
+            if options.group_size is not None:
+                last, rollout = rollout, row.values.get("rollout_id")
+                if not row.values.get("turn") or rollout != last:  # else a call of the same rollout
+                    block = blocks.next()
+                row.values["prompt_id"] = block
+            yield row
+    except _OTHER_SHAPES as error:
+        name = type(error).__name__
+        raise DataError(
+            f"{place}: is not as {layout.name} writes it ({name}: {error})",
+            tip="--from jsonl reads it by its fields",
+        ) from error
+
+
+_OTHER_SHAPES = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What the code of a layout raises for a record of another shape."""

@@ -118,6 +118,16 @@ class Record:
         plain = {key: x for key, x in outer.items() if not isinstance(x, (list, dict))}
         return {**plain, **self.fields} if plain else self.fields
 
+    def unread(self, read: Collection[str]) -> dict[str, None]:
+        """Return the lists and objects of what contains the record, which `columns` lack."""
+        names: dict[str, None] = {}
+        outer = self.outer
+        while outer is not None:
+            names |= {key: None for key, x in outer.fields.items()
+                      if x and isinstance(x, (list, dict)) and key not in self.fields}  # fmt: skip
+            outer = outer.outer
+        return {name: None for name in names if name not in read}
+
     def number(self, name: str) -> float:
         """Return a field that is a number (a bool counts as 0 or 1, null as NaN)."""
         value = self.get(name)
@@ -177,8 +187,6 @@ class Row:
     record: Record
     """What it was read from, for errors and for the user's map."""
     values: dict[str, Any]
-    place: int | None = None
-    """Its place among the responses of the dump, if that is not the one in the file."""
 
     @property
     def where(self) -> str:

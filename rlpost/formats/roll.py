@@ -15,7 +15,7 @@ import pyarrow as pa
 from rlpost.errors import DataError
 from rlpost.formats.base import Field, Format, has
 from rlpost.formats.containers import JSON
-from rlpost.formats.fields import no_token_roles, read_number, transposed
+from rlpost.formats.fields import no_token_roles, transposed
 from rlpost.formats.keys import SAME_TEXT, text_key
 from rlpost.formats.records import parse_json
 from rlpost.io.input_paths import step_key_of
@@ -86,9 +86,9 @@ def _step(record: Record) -> int | None:
     return record.integer("global_step") if record.has("global_step") else step_key_of(record.file)
 
 
-def _reward(record: Record) -> float | None:
+def _reward(record: Record) -> Any:
     path = "trajectory_data.reward_info.episode_reward"
-    return record.find(path) if "trajectory_data" in record else read_number(record, "scores")
+    return record.find(path) if "trajectory_data" in record else record.lookup("scores")
 
 
 def _difficulty(record: Record) -> float | None:
@@ -139,6 +139,8 @@ BOARD = Format(
         "dumped_token_rewards": pa.list_(pa.float32()),
     },
     layout="padded",
+    own=frozenset({"response_tokens", "token_rewards", "values"}),
+    keeps=False,
 )  # fmt: skip
 
 
@@ -168,4 +170,9 @@ ROLLOUT = Format(
     },
     note="Each line contains a whole step, which is read into memory at once.",
     split=_responses,
+    own=frozenset({
+        "global_step", "id", "trajectory_data", "scores", "difficulty", "domain", "prompt",
+        "responses", "tag", "source", "ground_truth", "exp_name", "messages",
+    }),
+    keeps=False,
 )  # fmt: skip

@@ -23,20 +23,15 @@ RANK = "data_parallel_rank"
 """The rank of the trainer that had a response. Advantages are whitened over all ranks."""
 
 
-def _samples(dump: Record) -> Iterator[Record]:
-    """Yield the samples of a dump, with numbers and arrays in place of pickled tensors."""
-    for sample in dump.rows("samples"):
-        fields = {
-            name: {key: plain(item) for key, item in value.items()}
-            if isinstance(value, dict)
-            else plain(value)
-            for name, value in sample.fields.items()
-        }
-        yield Record(sample.where, fields, dump.file, dump)
+def _plain_sample(sample: Record) -> Iterator[Record]:
+    """Yield a sample with numbers and arrays in place of pickled tensors."""
+    yield Record(sample.where, plain({**sample.fields}), sample.file, sample.outer)
 
 
 def plain(value: Any) -> Any:
-    """Return a tensor as an array, and a tensor or array of one number as that number."""
+    """Return a tensor as an array, a tensor or array of one number as that number."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
         dense = value.detach()
         value = (dense.float() if "float16" in str(dense.dtype) else dense).numpy()
@@ -92,25 +87,6 @@ def _prompt(sample: Record) -> str | None:
     return "\n".join(text for text in contents if isinstance(text, str))
 
 
-def _version(sample: Record) -> object:
-    """Return the version of the weights that sampled the first turn, which is the oldest."""
-    return (sample.fields.get("weight_versions") or [None])[0]
-
-
-def _status(sample: Record) -> Any:
-    status = sample.fields.get("status")
-    return _FINISHED.get(str(status), status)
-
-
-def _truncated(sample: Record) -> bool | None:
-    truncated = sample.fields.get("truncated")
-    return None if truncated is None else bool(truncated)
-
-
-def _kept(sample: Record) -> float:
-    return float(not sample.fields.get("remove_sample", False))
-
-
 ROLLOUT = Format(
     name="slime-rollout",
     title="slime and miles rollout_data/{rollout_id}.pt",
@@ -124,9 +100,13 @@ ROLLOUT = Format(
         "step": Field("rollout_id", _step), "reward": Field("reward", _reward),
         "prompt_id": Field("group_index", lambda sample: sample.fields.get("group_index")),
         "rollout_id": Field("rollout_id of the sample", lambda x: x.fields.get("rollout_id")),
-        "sample_id": "index", "finish_reason": Field("status", _status),
-        "policy_version": Field("weight_versions", _version),
-        "dumped_sample_mask": Field("remove_sample", _kept), "prompt": Field("prompt", _prompt),
+        "sample_id": "index", "finish_reason": Field("status", lambda sample: _FINISHED.get(
+            sample.find("status"), sample.find("status"))),
+        "policy_version": Field("weight_versions", lambda sample: next(
+            iter(sample.find("weight_versions") or ()), None)),
+        "dumped_sample_mask": Field(
+            "remove_sample", lambda sample: float(not sample.find("remove_sample"))),
+        "prompt": Field("prompt", _prompt),
         "response": "response", "response_length": "response_length",
         "sequence_token_ids": "tokens", "response_mask": "loss_mask",
         "infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs",
@@ -140,7 +120,10 @@ ROLLOUT = Format(
         "values": "the critic's values are in train_data/, not in rollout_data/",
     },
     note="A .pt file is one object: tensors are memory-mapped, lists are read into memory.",
-    layout="tail", split=_samples,
+    layout="tail", at="samples", split=_plain_sample,
+    own=frozenset({"reward", "group_index", "rollout_id", "status", "weight_versions",
+                   "remove_sample", "prompt"}),
+    keeps=False,
 )  # fmt: skip
 
 
@@ -155,8 +138,8 @@ TRAIN = Format(
     fields={
         "step": Field("rollout_id", _step), "reward": Field("raw_reward", _raw_reward),
         "prompt_id": same_tokens("tokens"), "rollout_id": "rollout_ids",
-        "sample_id": "sample_index", "place": "rollout_position",
-        "truncated": Field("truncated", _truncated), "response_length": "response_lengths",
+        "sample_id": "sample_index",
+        "truncated": "truncated", "response_length": "response_lengths",
         "normalised_reward": "rewards", RANK: RANK, "sequence_token_ids": "tokens",
         "response_mask": "loss_masks",
         # log_probs is of the policy before the update. kl has no mask; it is 0 without a penalty.
@@ -177,5 +160,7 @@ TRAIN = Format(
     },
     note="Tensors are memory-mapped.",
     types={"dumped_kl": pa.list_(pa.float32())},
-    layout="tail", split=_samples, version=Version("format_version", (2,)),
+    layout="tail", at="samples", split=_plain_sample,
+    own=frozenset({"rollout_position", "rollout_id", "raw_reward"}), keeps=False,
+    version=Version("format_version", (2,)),
 )  # fmt: skip

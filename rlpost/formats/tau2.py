@@ -11,7 +11,7 @@ from rlpost.formats.containers import JSON
 from rlpost.formats.fields import no_token_roles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from rlpost.formats.records import Record
 
@@ -25,10 +25,6 @@ def _is_results(fields: Mapping[str, Any]) -> bool:
     known = ({"tasks", "simulations"}, {"task_id", "reward", "traj", "info", "trial"},
              {"id", "task_id", "termination_reason"})  # fmt: skip
     return any(fields.keys() >= names for names in known)
-
-
-def _simulations(results: Record) -> Iterator[Record]:
-    yield from results.rows("simulations") if "simulations" in results else (results,)
 
 
 def _messages(simulation: Record) -> list[dict[str, Any]]:
@@ -74,7 +70,7 @@ FORMAT = Format(
         "failure": "", "batch": "tau2 does not train",
         "response_length": "the messages have no usage",
     },
-    split=_simulations,
+    at="simulations",
     own=frozenset({"reward_info", "reward", "traj", "info", "ticks"}),
     types=FAILURES,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from rlpost.formats.containers import JSON
 from rlpost.formats.fields import no_token_roles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from rlpost.formats.records import Record
@@ -29,10 +29,6 @@ def run_of(trial: Path) -> Path | None:
     """Return the results of the run that a trial is part of; None if there are none."""
     folders = trial.parents[2:3] if trial.name == "results.json" else ()
     return next((x / trial.name for x in folders if (x / trial.name).is_file()), None)
-
-
-def _trials(record: Record) -> Iterator[Record]:
-    yield from record.rows("results") if "results" in record else (record,)
 
 
 def _failure(trial: Record) -> str | None:
@@ -62,8 +58,7 @@ FORMAT = Format(
         "failure": "", "batch": "terminal-bench does not train",
         "response_length": "the agent counted no tokens",
     },
-    split=_trials,
+    at="results",
     part_of=run_of,
-    own=frozenset(),
     types={"failure": FAILURES["failure"]},
 )  # fmt: skip

@@ -360,13 +360,6 @@ def test_one_reward_function_can_be_picked(name, tmp_path):
     assert table["reward"].to_pylist() == [one.parts["accuracy"] for one in MADE]
 
 
-def test_trls_dict_columns_keep_their_fields(tmp_path):
-    extra = pa.array([{"a": 1, "b": None}] * len(MADE))
-    path = writers.trl(tmp_path / "c.parquet", MADE, info=extra)
-    table = converted(path, tmp_path / "o.parquet")
-    assert table["info"].to_pylist() == [{"a": 1, "b": None}] * len(MADE)
-
-
 @pytest.mark.parametrize("megatron", [False, True])
 def test_ms_swifts_columns_are_taken_apart(megatron, tmp_path):
     path = writers.ms_swift(
@@ -501,10 +494,10 @@ def test_trl_files_that_are_none_are_refused(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     assert "a.parquet: not a Parquet file" in refusal(tmp_path / "a.parquet", tmp_path, "trl")
     pq.write_table(pa.table({"step": [1], "prompt": ["a"]}), tmp_path / "b.parquet")
-    assert "no column advantage, completion" in refusal(tmp_path / "b.parquet", tmp_path, "trl")
+    assert "row 0: no field `completion`" in refusal(tmp_path / "b.parquet", tmp_path, "trl")
     bare = [replace(one, parts={}) for one in MADE]
-    writers.trl(tmp_path / "c.parquet", bare)
-    assert "no float column" in refusal(tmp_path / "c.parquet", tmp_path, "trl")
+    summary = convert(writers.trl(tmp_path / "c.parquet", bare), tmp_path / "o.parquet")
+    assert "no column has floats" in summary["missing_roles"]["reward"]
     numbers = pa.table(
         {"step": [1, 2], "prompt": ["a", None], "completion": ["a", "b"], "r": [0.5, 1.0],
          "advantage": [0.0, 0.0]}

@@ -151,7 +151,7 @@ MISSING = {
 NESTED = {
     "nemo_rl": (
         lambda one: one.update(generation_logprobs=[[[0.5], [0.5]]]),
-        "line 2: `generation_logprobs` is nested 2 deep",
+        "line 2: `generation_logprobs` is a list of lists",
     ),
     "prime_rl_traces": (
         lambda one: one["traces"][0].update(nodes={"0": {}}),
@@ -159,7 +159,7 @@ NESTED = {
     ),
     "prime_rl_tokens": (
         lambda one: one.update(loss_mask=[[True], [False]]),
-        "line 2: `loss_mask` is nested 2 deep",
+        "line 2: `loss_mask` is a list of lists",
     ),
     "roll_rollout": (lambda one: one.update(scores=1.0), "line 2: `scores` is 1.0; a list"),
 }
@@ -168,7 +168,7 @@ NESTED = {
 NAN = {
     "nemo_rl": (
         lambda one: one["token_loss_mask"][0].__setitem__(1, float("nan")),
-        "line 2: `token_loss_mask` has nan at token 1",
+        "line 2: `token_loss_mask` has null at token 1",
     ),
     "prime_rl_traces": (
         lambda one: one["traces"][0]["nodes"][0]["token_ids"].append(float("nan")),
@@ -176,7 +176,7 @@ NAN = {
     ),
     "prime_rl_tokens": (
         lambda one: one["loss_mask"].__setitem__(0, float("nan")),
-        "line 2: `loss_mask` has nan at token 0",
+        "line 2: `loss_mask` has null at token 0",
     ),
     "roll_rollout": (
         lambda one: one["global_step"].__setitem__(0, float("nan")),

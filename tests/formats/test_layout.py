@@ -19,8 +19,9 @@ def responses(draw):
 
 
 def cut(name, mask, values, length=None):
-    made = layout.response_lists(name, "here", mask, {"values": values}, length)
-    return made["response_mask"].tolist(), made["values"].tolist()
+    lists = {"response_mask": mask, "values": values}
+    response = layout.response_lists(name, "here", lists, length)
+    return response["response_mask"].tolist(), response["values"].tolist()
 
 
 @given(responses())
@@ -34,14 +35,17 @@ def test_every_layout_returns_the_response(case):
     assert cut("response", mask, values) == expected
     assert cut("padded", full, padded, length) == expected
     assert cut("shifted", full, padded[1:], length) == expected
-    ids = {"values": padded[1:], "response_token_ids": np.arange(len(full))}
-    itself = layout.response_lists("shifted", "here", full[1:], ids, length)
-    assert (itself["response_mask"].tolist(), itself["values"].tolist()) == expected
-    assert itself["response_token_ids"].tolist() == [*range(before, length)]
-    for name, lists in (("padded", {"values": padded}), ("shifted", ids)):
-        given = full if name == "padded" else full[1:]
-        said = layout.response_lists(name, "here", given, lists, response=len(mask))
-        assert said["values"].tolist() == values.tolist()
+    ids = np.arange(len(full))
+    shifted = {"response_mask": full[1:], "values": padded[1:], "response_token_ids": ids}
+    response = layout.response_lists("shifted", "here", shifted, length)
+    assert (response["response_mask"].tolist(), response["values"].tolist()) == expected
+    assert response["response_token_ids"].tolist() == [*range(before, length)]
+    whole = {"response_mask": full, "values": padded}
+    for name, lists in (("padded", whole), ("shifted", shifted)):
+        response = layout.response_lists(name, "here", lists, response=len(mask))
+        assert response["values"].tolist() == values.tolist()
+    response = layout.response_lists("padded", "here", {**whole, "response_token_ids": ids}, length)
+    assert response["prompt_token_ids"].tolist() == [*range(before)]
     assert cut("left-padded", np.append(np.zeros(before, np.uint8), mask),
                np.append(np.full(before, 9.0), values), len(mask)) == expected  # fmt: skip
     sparse = np.where(mask == 1, values, 0)
@@ -61,7 +65,7 @@ def test_lists_of_another_length_are_an_error_for_every_layout(case):
     with pytest.raises(DataError, match="so none is shifted against the mask"):
         cut("shifted", mask, np.zeros(len(mask)))
     with pytest.raises(DataError, match="no list is compact"):
-        layout.response_lists("compact", "here", mask, {})
+        layout.response_lists("compact", "here", {"response_mask": mask})
 
 
 def test_lengths_that_contradict_the_mask_are_an_error():
@@ -75,10 +79,10 @@ def test_lengths_that_contradict_the_mask_are_an_error():
         cut("shifted", np.array([1, 1], np.uint8), np.zeros(1))
     for name, lists in (("padded", {}), ("shifted", {"values": np.zeros(2)})):
         with pytest.raises(DataError, match="`response_length` is 1, but the mask"):
-            layout.response_lists(name, "here", mask, lists, response=1)
+            layout.response_lists(name, "here", {"response_mask": mask, **lists}, response=1)
     with pytest.raises(
         DataError, match="the mask ends with 0, but a left-padded response ends the list"
     ):
         cut("left-padded", np.array([0, 1, 0], np.uint8), np.zeros(3))
     with pytest.raises(UsageError, match="did you mean padded"):
-        cut("paded", mask, np.zeros(3))
+        layout.check_layout("paded")

@@ -128,7 +128,7 @@ def test_a_sample_of_a_pickle_with_a_bad_field_is_named(writer, tmp_path):
     cases = (
         (lambda one: one.pop(length), f"7.pt, samples 1: no field `{length}`"),
         (lambda one: one.update({length: 10**6}), "7.pt, samples 1: the response length is"),
-        (lambda one: one.update(tokens=[[1, 2]]), "7.pt, samples 1: `tokens` is nested 2 deep"),
+        (lambda one: one.update(tokens=[[1, 2]]), "7.pt, samples 1: `tokens` is a list of lists"),
         (
             lambda one: one.update(rollout_log_probs=[0.5]),
             "7.pt, samples 1: `rollout_log_probs` has 1 entries",

@@ -13,9 +13,8 @@ from dump_folders import steps
 from rlpost.errors import DataError
 from rlpost.formats import writer
 from rlpost.formats.base import ReadOptions
-from rlpost.formats.columns import record_batches
 from rlpost.formats.convert import convert
-from rlpost.formats.records import Record, Row
+from rlpost.formats.rows import tables
 
 
 def test_the_metadata_have_the_format_and_the_missing_roles(dump, tmp_path):
@@ -54,9 +53,9 @@ def test_rows_do_not_depend_on_batches_and_row_groups(dump, tmp_path):
 
 
 def test_the_bytes_of_a_batch_are_bounded():
-    rows = (Row(Record(str(i), {}), {"response_mask": [1] * 1000}) for i in range(64))
+    rows = ((str(i), {"response_mask": [1] * 1000}) for i in range(64))
     with mock.patch("rlpost.formats.rows.MOST_BYTES", 10_000):
-        sizes = [batch.num_rows for batch in record_batches(rows, ReadOptions())]
+        sizes = [part.rows for part in tables(rows, "")]
     assert sum(sizes) == 64
     assert max(sizes) <= 10
 

@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What a layout reads of a container."""
-
-    members: str = ""
-    """Glob of the files of a directory, or of the members of an archive, that have records."""
-    columns: tuple[str, ...] = ()
-    """Columns of a table, `a.b` for a field of a struct; none: all."""
-
-
-EVERYTHING = Contents()
 _TRIED = 16  # files of a directory that show what all are
 
 
@@ -48,72 +37,70 @@ class Container:
     Args:
         name: in errors, such as "a zip archive".
         suffixes: of its files, a hint where their first bytes say nothing.
-        records: yields the records of a path; `Contents` names those of a layout.
-        first: returns the fields of the first record, or their names with None; cheap, never
-            raises, and executes nothing of the file.
+        records: yields the records of a path; of a directory or archive, a second argument is a
+            glob of the files that have records, which is empty for all.
+        first: returns the fields of the first record, or their names with None, of the same
+            arguments; cheap, never raises, and executes nothing of the file.
     """
 
     name: str
     suffixes: tuple[str, ...]
-    records: Callable[[Path, Contents], Iterator[Record]]
-    first: Callable[[Path, Contents], Mapping[str, Any]]
+    records: Callable[..., Iterator[Record]]
+    first: Callable[..., Mapping[str, Any]]
 
 
-def _folder_files(folder: Path, contents: Contents) -> Iterator[Path]:
+def _folder_files(folder: Path, members: str = "") -> Iterator[Path]:
     """Yield the files of a directory that have records: those of a pattern, or all of JSON."""
-    for file in sorted(folder.rglob(contents.members or "*")):
+    for file in sorted(folder.rglob(members or "*")):
         hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
-        if contents.members or (not hidden and file.is_file() and container_of(file) is JSON):
+        if members or (not hidden and file.is_file() and container_of(file) is JSON):
             yield file
 
 
-def _folder_records(folder: Path, contents: Contents) -> Iterator[Record]:
-    for file in _folder_files(folder, contents):
+def _folder_records(folder: Path, members: str = "") -> Iterator[Record]:
+    for file in _folder_files(folder, members):
         yield from json_text.json_records(file)
 
 
-def _folder_first(folder: Path, contents: Contents) -> Mapping[str, Any]:
-    if not contents.members and not has_objects(folder):
+def _folder_first(folder: Path, members: str = "") -> Mapping[str, Any]:
+    if not members and not has_objects(folder):
         return {}
-    first = next((file for file in _folder_files(folder, contents) if file.is_file()), None)
+    first = next((file for file in _folder_files(folder, members) if file.is_file()), None)
     return {} if first is None else json_text.first_fields(first)
 
 
 def has_objects(folder: Path) -> bool:
     """Return whether a directory has several files of JSON, of one object each."""
-    files = [*islice(_folder_files(folder, EVERYTHING), _TRIED)]
+    files = [*islice(_folder_files(folder), _TRIED)]
     return len(files) > 1 and all(map(json_text.is_one_object, files))
 
 
 JSON = Container(
     "JSON lines, a JSON array or JSON objects",
     tuple(text + packed for text in archives.TEXTS for packed in ("", *COMPRESSED)),
-    lambda path, _: json_text.json_records(path),
-    lambda path, _: json_text.first_fields(path),
+    lambda path, _="": json_text.json_records(path),
+    lambda path, _="": json_text.first_fields(path),
 )
 PARQUET = Container(
     "Parquet",
     (".parquet",),
-    lambda path, contents: tables.table_records(path, contents.columns),
-    lambda path, _: dict.fromkeys(column_names_of(path)),
+    lambda path, _="": tables.table_records(path),
+    lambda path, _="": dict.fromkeys(column_names_of(path)),
 )
 PICKLE = Container(
     "a torch.save file",
     (".pt",),
-    lambda path, _: tables.pickle_records(path),
-    lambda path, _: dict.fromkeys(first_texts(path)),
+    lambda path, _="": tables.pickle_records(path),
+    lambda path, _="": dict.fromkeys(first_texts(path)),
 )
 ZIP = Container(
-    "a zip archive of JSON files",
-    (".zip", ".eval"),
-    lambda path, contents: archives.zip_records(path, contents.members),
-    lambda path, contents: archives.zip_fields(path, contents.members),
+    "a zip archive of JSON files", (".zip", ".eval"), archives.zip_records, archives.zip_fields
 )
 STREAM = Container(
     "a directory of numbered files of JSON lines",
     (),
-    lambda path, _: streams.stream_records(path),
-    lambda path, _: streams.stream_fields(path),
+    lambda path, _="": streams.stream_records(path),
+    lambda path, _="": streams.stream_fields(path),
 )
 FOLDER = Container("a directory of JSON files", (), _folder_records, _folder_first)
 

@@ -12,7 +12,7 @@ from rlpost.formats.records import Record
 from rlpost.io.parquet.reader import ParquetReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -20,26 +20,18 @@ _ROWS = 256
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
-def table_records(path: Path, columns: Sequence[str] = ()) -> Iterator[Record]:
-    """Yield the rows of a Parquet file as records; `a.b` is one field of a struct.
-
-    Args:
-        path: the file.
-        columns: those to read; none: all.
+def table_records(path: Path) -> Iterator[Record]:
+    """Yield the rows of a Parquet file as records.
 
     Raises:
-        DataError: the file is not Parquet, is damaged, or lacks a column.
+        DataError: the file is not Parquet, or is damaged.
         ReadWriteError: it cannot be read.
     """
     try:
         with ParquetReader(path) as reader:
-            names = reader.file.schema_arrow.names
-            for name in columns:
-                if name.partition(".")[0] not in names:
-                    raise DataError(f"{path}: no column {name!r}; columns: {', '.join(names)}")
             row = 0
             for group in range(reader.file.num_row_groups):
-                for batch in reader.batches(_ROWS, group, columns or names):
+                for batch in reader.batches(_ROWS, group, reader.file.schema_arrow.names):
                     for values in batch.to_pylist():
                         yield Record(f"{path}, row {row}", values, path)
                         row += 1
