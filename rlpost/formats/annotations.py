@@ -7,18 +7,17 @@ applied in the order of their producers' names and of their lines; for each list
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from rlpost.display.text import counted
 from rlpost.errors import DataError
-from rlpost.formats.containers.streams import chunks_of, is_torn
+from rlpost.formats.containers.streams import stream_lines
 from rlpost.formats.records import as_record, parse_json
-from rlpost.io.compressed import RandomAccess, open_bytes
-from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, KeysView, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from rlpost.formats.records import Record
@@ -28,7 +27,6 @@ LISTS = ("advantages", "trainer_logprobs", "entropies", "is_masked", "mismatch_k
 """Lists of a branch, which become fields of its nodes, with the entries of sampled tokens."""
 PARTIAL = {"is_masked", "mismatch_kl"}
 """Lists that may be null at some sampled tokens."""
-_LINE_BYTES = 4  # memory for a byte of a line
 _FIELDS = {"version", "trace_id", "info", "branches"}
 
 
@@ -43,58 +41,56 @@ _head = msgspec.json.Decoder(_Head).decode
 
 
 class Annotations:
-    """The updates of a run's traces, by trace. Their lists are read when a trace is.
+    """The updates of a run's traces, by trace.
 
     Args:
         folder: `annotations/`, with a directory for each producer.
+        lines: a temporary file, which gets their lines.
 
     Raises:
-        DataError: an update is damaged, or its file has no positions.
+        DataError: an update is damaged.
         ReadWriteError: a file cannot be read.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, lines: IO[bytes]) -> None:
         self.lists: set[str] = set()
         """The lists that any update has, also those that no column is made of."""
-        self._places: dict[str, list[tuple[RandomAccess, int, int]]] = {}
-        self._most = memory_limit().room // _LINE_BYTES
+        self._folder = folder
+        self._annotated: set[str] = set()
+        self._places: dict[str, list[tuple[str, int]]] = {}
+        self._lines = lines
         for producer in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if producer.is_dir():
-                self._scan([*chunks_of(producer).values()])
+            for line, place, _ in stream_lines(producer) if producer.is_dir() else ():
+                try:
+                    head = _head(line)
+                except (msgspec.DecodeError, RecursionError) as error:
+                    raise DataError(f"{place}: not an annotation: {error}") from None
+                self._places.setdefault(head.trace_id, []).append((place, self._lines.tell()))
+                self._lines.write(line.removesuffix(b"\n") + b"\n")
+                self.lists.update(name for branch in head.branches for name in branch)
 
-    @property
-    def traces(self) -> KeysView[str]:
-        """The traces that have updates."""
-        return self._places.keys()
-
-    def updates(self, trace: object) -> Iterator[Record]:
-        """Yield the updates of a trace, oldest first."""
-        for file, at, number in self._places.get(str(trace), ()):
-            where = f"{file.path}, line {number}"
-            update = as_record(where, parse_json(where, file.line_at(at, self._most)), file.path)
+    def annotate(self, trace: Record, paths: Callable[[Record], Sequence[Sequence[int]]]) -> None:
+        """Write the updates of a trace, oldest first, into its nodes; `paths` are its branches."""
+        for place, at in self._places.get(str(trace.find("id")), ()):
+            self._annotated.add(str(trace.find("id")))
+            self._lines.seek(at)
+            update = as_record(place, parse_json(place, self._lines.readline()))
             check_version(update)
-            yield update
+            fields: Any = trace.fields
+            fold(update, fields, paths(trace))
 
-    def _scan(self, chunks: Sequence[Path]) -> None:
-        for path in chunks:
-            file, at = RandomAccess(path), 0
-            with open_bytes(path) as contents:
-                lines = iter(lambda: contents.readline(self._most + 1), b"")
-                for number, line in enumerate(lines, 1):
-                    if path == chunks[-1] and is_torn(line):
-                        break
-                    if not line.isspace():
-                        self._add(file, at, number, line)
-                    at += len(line)
-
-    def _add(self, file: RandomAccess, at: int, number: int, line: bytes) -> None:
-        try:
-            head = _head(line)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise DataError(f"{file.path}, line {number}: not an annotation: {error}") from None
-        self._places.setdefault(head.trace_id, []).append((file, at, number))
-        self.lists.update(name for branch in head.branches for name in branch)
+    def warnings(self) -> list[str]:
+        """Return what has no column, and the traces that were not read."""
+        warnings = []
+        if new := self.lists - {"index", *LISTS}:
+            names = ", ".join(f"`{name}`" for name in sorted(new))
+            warnings.append(f"{self._folder}: no column is made of the new {names}")
+        if unknown := sorted(self._places.keys() - self._annotated):
+            warnings.append(
+                f"{self._folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
+                f"such as {unknown[0]}"
+            )
+        return warnings
 
 
 def check_version(update: Record) -> None:

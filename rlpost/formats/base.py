@@ -98,27 +98,14 @@ class ReadStats:
     """Fields with values that have no column."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """A noun, and what happened to so many of them, that the user should see."""
-    evaluated: int = 0
-    """Records of evaluation in the dump, which have no rows."""
-    runs: dict[object, int] = field(default_factory=dict)
-    """Identifiers of a run in the dump -> the number of the attempt, in their order."""
-    annotated: set[str] = field(default_factory=set)
-    """Records of the dump that files beside it annotate."""
-
-    def begin_dump(self) -> None:
-        """Forget what is counted for each dump."""
-        self.evaluated, self.annotated, self.runs = 0, set(), {}
 
     def add(self, other: ReadStats) -> None:
         """Add what was counted and found in another part of the input."""
         self.sources |= other.sources
-        self.annotated |= other.annotated
         self.warnings += other.warnings
         self.left_out |= other.left_out
         self.counts.update(other.counts)
-        for run in other.runs:
-            self.runs.setdefault(run, len(self.runs) + 1)
-        for name in ("groups", "unchanged", "changed", "begins_with_0", "evaluated"):
+        for name in ("groups", "unchanged", "changed", "begins_with_0"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def count_layout(self, before: Mapping[str, Sized], after: Mapping[str, Sized]) -> None:
@@ -152,8 +139,6 @@ class ReadOptions:
     """Dotted path of the list in a record whose items are the responses; None: a record is one."""
     stats: ReadStats = field(default_factory=ReadStats, compare=False, repr=False)
     """Filled in by the readers; `formats.convert.convert` creates one for each conversion."""
-    beside: dict[Path, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What layouts read once of files and folders beside the dumps, such as an index."""
 
     @property
     def omitted_columns(self) -> frozenset[str]:
@@ -208,8 +193,6 @@ class Format:
       file, so a layout can open those beside it.
     - `own` are the fields that are read besides those of `fields`; all others are kept under their
       names, if `keeps` does not say that they are left out.
-    - `prepare` reads files beside the dump before it; `finish` runs after its last record, and
-      warns about what they counted.
     """
 
     name: str
@@ -244,8 +227,6 @@ class Format:
     """Globs of files in the parent of a dump's directory that belong to it, and are no dumps."""
     part_of: Callable[[Path], Path | None] | None = None
     """Returns the file of a directory that reads another one, too; None if none does."""
-    prepare: Callable[[Path, ReadOptions], object] | None = None
-    finish: Callable[[Path, ReadOptions], None] | None = None
 
     def __reduce__(self) -> Any:
         return _registered, (self.name,)

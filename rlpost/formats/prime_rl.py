@@ -7,15 +7,16 @@ with mask true.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from rlpost.display.text import counted
 from rlpost.errors import DataError
-from rlpost.formats.annotations import LISTS, Annotations, fold
+from rlpost.formats.annotations import Annotations
 from rlpost.formats.attempts import ATTEMPT
 from rlpost.formats.base import Field, Format, has
 from rlpost.formats.calls import TYPES, call_rows
@@ -27,7 +28,8 @@ from rlpost.io.finish_reasons import TRUNCATED
 from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections import Counter
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
@@ -43,12 +45,8 @@ _NODE_LISTS = {
     "mismatch_kl": "dumped_mismatch_kl",
 }
 """Field of a node, compact over its mask -> column."""
-
-
 _VERSION = 1
 """Of the schema of traces that verifiers 0.4 writes."""
-
-
 _NO_LOG_PROBS = (
     "prime-rl writes the trainer's log-probs once (old_log_probs). For its ratio of the trainer to "
     "the engine, run: rlpost loss --map log_probs=old_log_probs --map old_log_probs=infer_log_probs"
@@ -63,86 +61,61 @@ def _is_traces(fields: Mapping[str, Any]) -> bool:
 
 
 def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
-    """Yield the branches of traces whose agent was trainable, if the model answered in them.
+    """Yield the rows of episodes.
 
-    An episode that failed before its first trace, or a trace before its first answer, is a row
-    without tokens. A stream has training and evaluation.
+    A stream has training and evaluation, and a relaunch continues it, with an id of its own.
+    Annotations are beside the folder of the traces.
     """
-    counts = options.stats.counts
-    for episode in records:
-        notes, stream = _annotations(Path(episode.file), options), _is_stream(episode)
-        if stream and episode.find("run.work.type") == "eval":
-            options.stats.evaluated += 1
-            continue
-        keys = _episode_keys(episode)
-        if stream:  # a relaunch continues the stream, with an id of its own
-            runs = options.stats.runs
-            keys[ATTEMPT] = runs.setdefault(episode.find("run.id"), len(runs) + 1)
-        traces = [*episode.rows("traces")] if "traces" in episode else [episode]
-        if not traces:
-            facts = {**keys, "rollout_id": episode.find("id"), **_failure(episode)}
-            if facts["failure"]:
-                yield from call_rows(episode, facts, ())
+    counts, runs, found = options.stats.counts, dict[object, int](), dict[Path, Annotations]()
+    with ExitStack() as files:
+        for episode in records:
+            folder = Path(episode.file).parent.parent / "annotations"
+            if folder not in found:
+                found[folder] = Annotations(folder, files.enter_context(TemporaryFile()))
+            notes = found[folder]
+            keys = _episode_keys(episode)
+            if episode.file.parent.name == "stream":
+                if episode.find("run.work.type") == "eval":
+                    counts["episode", "of evaluation left out; the stream has both"] += 1
+                    continue
+                keys[ATTEMPT] = runs.setdefault(episode.find("run.id"), len(runs) + 1)
+            if "traces" not in episode:
+                yield from _rows_of(episode, episode, keys, notes, counts)
+            elif traces := [*episode.rows("traces")]:
+                for trace in traces:
+                    yield from _rows_of(trace, episode, keys, notes, counts)
+            elif (failure := _failure(episode))["failure"]:
+                yield from call_rows(
+                    episode, {**keys, "rollout_id": episode.find("id"), **failure}, ()
+                )
             else:
                 counts["episode", "without traces left out"] += 1
-        for trace in traces:
-            _annotate(trace, notes, options)
-            if trace.find("agent.trainable") is False:
-                counts["trace", "of agents that are not trained left out"] += 1
-                continue
-            facts = {**keys, **_trace_facts(trace, keys), **_failure(trace, episode)}
-            rows = [
-                _branch_row(trace, facts, number, nodes, tokens)
-                for number, nodes in _branches(trace)
-                if (tokens := _branch_tokens(nodes, notes.lists)) is not None
-            ]
-            if not rows and not facts["failure"]:
-                counts["trace", "without an answer of its model left out"] += 1
-            yield from rows or (call_rows(trace, facts, ()) if facts["failure"] else ())
+        for notes in found.values():
+            options.stats.warnings += notes.warnings()
 
 
-def _is_stream(record: Record) -> bool:
-    return record.file.parent.name == "stream"
+def _rows_of(
+    trace: Record,
+    episode: Record,
+    keys: dict[str, Any],
+    notes: Annotations,
+    counts: Counter[tuple[str, str]],
+) -> Iterator[Row]:
+    """Yield the branches of a trace whose agent was trainable, if the model answered in them.
 
-
-def _annotations(chunk: Path, options: ReadOptions) -> Annotations:
-    """Return the annotations of the traces of a file, which are read once."""
-    folder = chunk.parent.parent / "annotations"
-    if folder not in options.beside:
-        options.beside[folder] = Annotations(folder)
-    notes: Annotations = options.beside[folder]
-    return notes
-
-
-def _annotations_of(path: Path, options: ReadOptions) -> Annotations:
-    """Return the annotations of a dump: a stream, or a file of traces."""
-    return _annotations(path / "*" if path.is_dir() else path, options)
-
-
-def _annotate(trace: Record, notes: Annotations, options: ReadOptions) -> None:
-    """Write the annotations of a trace into its nodes."""
-    fields: Any = trace.fields
-    branches: list[list[int]] = []
-    for update in notes.updates(fields.get("id")):
-        options.stats.annotated.add(str(fields.get("id")))
-        branches = branches or [path for _, path in _paths(trace)]
-        fold(update, fields, branches)
-
-
-def _warn(path: Path, options: ReadOptions) -> None:
-    """Record what of a stream has no row."""
-    warnings, notes = options.stats.warnings, _annotations_of(path, options)
-    if evaluated := options.stats.evaluated:
-        episodes = counted(evaluated, "episode")
-        warnings.append(f"{episodes} of evaluation left out; the stream has both")
-    if new := notes.lists - {"index", *LISTS}:
-        names = ", ".join(f"`{name}`" for name in sorted(new))
-        warnings.append(f"{notes.folder}: no column is made of the new {names}")
-    if unknown := sorted(notes.traces - options.stats.annotated):
-        warnings.append(
-            f"{notes.folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
-            f"such as {unknown[0]}"
-        )
+    A trace that failed before its first answer is a row without tokens.
+    """
+    notes.annotate(trace, _paths)
+    if trace.find("agent.trainable") is False:
+        counts["trace", "of agents that are not trained left out"] += 1
+        return
+    facts = {**keys, **_trace_facts(trace, keys), **_failure(trace, episode)}
+    rows = [*_branch_rows(trace, facts, notes.lists)]
+    if not rows and facts["failure"]:
+        yield from call_rows(trace, facts, ())
+    elif not rows:
+        counts["trace", "without an answer of its model left out"] += 1
+    yield from rows
 
 
 def _failure(*records: Record) -> dict[str, Any]:
@@ -207,26 +180,36 @@ def _reward(trace: Record) -> float | None:
     return rounded_sum(parts) if parts else None
 
 
-def _branch_row(
-    trace: Record, facts: dict[str, Any], number: int, nodes: list[Record], tokens: dict[str, Any]
-) -> Row:
-    """Return a branch as a row; its turn is that of its last answer among those of the trace."""
-    answers = [node for node in trace.array("nodes") if node.get("sampled")]
-    last = next((x.fields for x in reversed(nodes) if x.fields.get("sampled")), None)
-    first = next((i for i, node in enumerate(nodes) if node.fields.get("sampled")), len(nodes))
-    texts = [_content(node.fields.get("message")) for node in nodes]
-    ends = [node.fields["finish_reason"] for node in nodes if node.has("finish_reason")]
-    values = {
-        **facts,
-        "sample_id": f"{facts['rollout_id']}:{number}",
-        "branch": str(number),
-        "turn": next((i for i, node in enumerate(answers) if node is last), 0),
-        "truncated": facts["truncated"] or ends[-1:] == ["length"],
-        "prompt": "\n".join(texts[:first]),
-        "response": "\n".join(texts[first:]),
-        **tokens,
-    }
-    return Row(trace.part(f"branch {number}", trace.fields), values)
+def _branch_rows(trace: Record, facts: dict[str, Any], annotated: Collection[str]) -> Iterator[Row]:
+    """Yield the branches that have an answer.
+
+    The turn is that of a branch's last answer among those of the trace. A leaf that is an attempt
+    to compact the conversation counts only if the conversation continued from it.
+    """
+    nodes = _nodes(trace)
+    accepted = {link.get("node") for node in nodes for link in _links(node, "compaction")}
+    answers = [i for i, node in enumerate(nodes) if node.get("sampled")]
+    for number, path in enumerate(_paths(trace)):
+        if _links(nodes[path[-1]], "compaction_attempt") and path[-1] not in accepted:
+            continue
+        branch, sampled = [nodes[i] for i in path], [i for i in path if i in answers]
+        tokens = _branch_tokens(branch, annotated)
+        if tokens is None:
+            continue
+        first = path.index(sampled[0]) if sampled else len(path)
+        texts = [_content(node.fields.get("message")) for node in branch]
+        ends = [node.fields["finish_reason"] for node in branch if node.has("finish_reason")]
+        values = {
+            **facts,
+            "sample_id": f"{facts['rollout_id']}:{number}",
+            "branch": str(number),
+            "turn": answers.index(sampled[-1]) if sampled else 0,
+            "truncated": facts["truncated"] or ends[-1:] == ["length"],
+            "prompt": "\n".join(texts[:first]),
+            "response": "\n".join(texts[first:]),
+            **tokens,
+        }
+        yield Row(trace.part(f"branch {number}", trace.fields), values)
 
 
 def _content(message: Any) -> str:
@@ -234,19 +217,6 @@ def _content(message: Any) -> str:
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = (part.get("text") for part in parts if isinstance(part, dict))
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
-    """Yield the number of each branch that is a response, and its nodes, root first.
-
-    A leaf that is an attempt to compact the conversation counts only if the conversation
-    continued from it.
-    """
-    nodes = _nodes(trace)
-    accepted = {link.get("node") for node in nodes for link in _links(node, "compaction")}
-    for number, path in _paths(trace):
-        if not _links(nodes[path[-1]], "compaction_attempt") or path[-1] in accepted:
-            yield number, [nodes[i] for i in path]
 
 
 def _nodes(trace: Record) -> list[Record]:
@@ -258,8 +228,8 @@ def _links(node: Record, kind: str) -> list[dict[str, Any]]:
     return [link for link in links if isinstance(link, dict) and link.get("type") == kind]
 
 
-def _paths(trace: Record) -> Iterator[tuple[int, list[int]]]:
-    """Yield each path from a root to a leaf: the leaf's number and the nodes' indexes.
+def _paths(trace: Record) -> list[list[int]]:
+    """Return each path from a root to a leaf, by the indexes of its nodes; the leaves in order.
 
     Raises:
         DataError: a node is not an object, or its parent is not one of the nodes before it.
@@ -272,14 +242,14 @@ def _paths(trace: Record) -> Iterator[tuple[int, list[int]]]:
                 f"{node.where}: its parent is {parent}; the parent must be an earlier node"
             )
         parents.append(parent)
-    for number, leaf in enumerate(sorted({*range(len(parents))} - {*parents})):
-        path = [leaf]
-        while (parent := parents[path[-1]]) is not None:
-            path.append(parent)
-        yield number, path[::-1]
+    paths = [[leaf] for leaf in sorted({*range(len(parents))} - {*parents})]
+    for path in paths:
+        while (parent := parents[path[0]]) is not None:
+            path.insert(0, parent)
+    return paths
 
 
-def _branch_tokens(nodes: list[Record], annotated: set[str]) -> dict[str, Any] | None:
+def _branch_tokens(nodes: Sequence[Record], annotated: Collection[str]) -> dict[str, Any] | None:
     """Return a branch's lists, one entry per token; None without an answer.
 
     They are empty if no node has tokens, as a client without a tokenizer writes it.
@@ -296,34 +266,34 @@ def _branch_tokens(nodes: list[Record], annotated: set[str]) -> dict[str, Any] |
     mask = np.concatenate(masks)
     if not mask.any():
         return None
-
-    def joined(path: str, read: Callable[[Record, Any, str], Any]) -> Any:
-        return np.concatenate([read(x, mask, path) for x, mask in zip(nodes, masks, strict=True)])
-
     compact = {column: name for name, column in _NODE_LISTS.items()
                if name in annotated or any(node.fields.get(name) for node in nodes)}  # fmt: skip
-    weights = {f"loss_weights.{name}" for x in nodes for name in x.find("loss_weights") or ()}
-    content = {"is_content"} if any(node.fields.get("is_content") for node in nodes) else set()
+    whole = {f"loss_weights.{name}" for x in nodes for name in x.find("loss_weights") or ()}
+    whole |= {"is_content"} if any(node.fields.get("is_content") for node in nodes) else set()
+    lists = {
+        **{name: [_list(*pair, name, np.nan) for pair in zip(nodes, masks, strict=True)]
+           for name in compact.values()},
+        **{name: [_list(node, np.ones(len(mask)), name, 0.0)
+                  for node, mask in zip(nodes, masks, strict=True)] for name in sorted(whole)},
+    }  # fmt: skip
+    columns = {**compact, **{name: name for name in whole}}
     return {
         "response_mask": mask,
         "response_token_ids": np.concatenate(ids),
         SEQUENCE_LENGTH: len(mask),
-        **{column: joined(name, _spread) for column, name in compact.items()},
-        **{name: joined(name, _whole) for name in sorted(weights | content)},
+        **{column: np.concatenate(lists[name]) for column, name in columns.items()},
     }
 
 
-def _whole(node: Record, mask: Any, path: str) -> Any:
-    """Return a node's list with an entry for each token; 0 if it has none."""
+def _list(node: Record, mask: Any, path: str, unknown: float) -> Any:
+    """Return a node's list, which has an entry for each 1 of a mask, over all tokens.
+
+    Other tokens have 0; without a list, those of the mask are unknown.
+    """
     values = node.find(path)
-    return as_vector(node.where, path, values) if values else np.zeros(len(mask))
-
-
-def _spread(node: Record, mask: Any, path: str) -> Any:
-    """Return a node's compact list over all its tokens: NaN if unknown, 0 for other tokens."""
-    if not node.fields.get(path):
-        return np.where(mask, np.nan, 0.0)
-    array = as_vector(node.where, path, node.get(path))
+    if not values:
+        return np.where(mask, unknown, 0.0)
+    array = as_vector(node.where, path, values)
     check_length(node.where, path, array, int(mask.sum()), "the mask's count of ones")
     return spread_over_mask(mask, array)
 
@@ -352,8 +322,6 @@ TRACES = Format(
         "stop_condition", "traces", "group", "task", "env", "run",
     }),
     keeps=False,
-    prepare=_annotations_of,
-    finish=_warn,
     types={
         **TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32()),
         "dumped_mismatch_kl": pa.list_(pa.float32()),

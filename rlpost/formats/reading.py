@@ -42,9 +42,6 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
         ReadWriteError: a file cannot be read.
     """
     check_container(path, layout)
-    options.stats.begin_dump()
-    if layout.prepare is not None:
-        layout.prepare(path, options)
     canonical = Canonical(str(path), layout, options)
     if layout.fields:
         tables = _declared_tables(path, layout, options, canonical.blocks)
@@ -53,8 +50,6 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
     for table, sources, kept in tables:
         yield canonical.batch(table, sources, kept)
     canonical.blocks.close()
-    if layout.finish is not None:
-        layout.finish(path, options)
 
 
 def _declared_tables(

@@ -15,7 +15,6 @@ import torch
 import rlpost
 from rlpost.errors import DataError, NotEnoughMemoryError, UsageError
 from rlpost.formats.containers import PARQUET, PICKLE, archives, container_of, json_text, streams
-from rlpost.io import compressed
 from rlpost.io.memory_limit import MemoryLimit
 
 ROWS = [{"step": 1, "group": f"g{i // 4}", "reward": i / 3, "text": "a}\n{é" * (i % 5)}
@@ -103,29 +102,6 @@ def test_compressed_data_that_ends_early_is_an_error(tmp_path, data):
         path.write_bytes(data[:size])
         with pytest.raises(DataError, match=r"a\.jsonl\.\w+: damaged"):
             [*json_text.json_records(path)]
-
-
-def test_lines_of_a_seekable_file_are_read_at_their_positions(tmp_path):
-    path, plain = tmp_path / "a.zst", tmp_path / "a"
-    path.write_bytes(writers.seekable(LINES, 777))
-    plain.write_bytes(LINES)
-    for file in (compressed.RandomAccess(path), compressed.RandomAccess(plain)):
-        at = 0
-        for line in LINES.splitlines(keepends=True):
-            assert file.line_at(at, 1 << 20) == line
-            at += len(line)
-    (tmp_path / "b.zst").write_bytes(writers.seekable(LINES, table=False))
-    with pytest.raises(DataError, match="without a table of frames"):
-        compressed.RandomAccess(tmp_path / "b.zst")
-
-
-@pytest.mark.parametrize("at", [-9, -9 - 8, -9 - 8 * 12])
-def test_a_wrong_table_of_frames_is_an_error(tmp_path, at):
-    data = bytearray(writers.seekable(LINES))
-    data[at] ^= 1
-    (tmp_path / "a.zst").write_bytes(data)
-    with pytest.raises(DataError, match=r"a\.zst: damaged: its (table|zstd frames)"):
-        compressed.frames_of(tmp_path / "a.zst")
 
 
 def test_each_member_of_an_archive_is_read_once_whatever_its_name(tmp_path):
