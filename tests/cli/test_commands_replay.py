@@ -149,16 +149,17 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     assert "--save-config found.toml: exists already\n  tip: --overwrite" in ran.err
 
 
-def test_the_recipe_in_the_metadata_is_the_first_of_those_that_reproduce(rollouts, tmp_path):
+def test_the_recipe_in_the_metadata_is_compared_before_a_search(rollouts, tmp_path):
     named = ["--preset", "verl", "--estimator", "grpo", "--set", "numerics.norm_eps=0.01"]
     pq.write_table(rollouts, tmp_path / "in.parquet")
     assert run(["advantages", "in.parquet", "out.parquet", *named, "-q"], tmp_path).code == 0
     words = ["replay", "out.parquet", "--estimator", "grpo", "--format", "json"]
-    found = strict_json(run(words, tmp_path).out)["search"]
-    assert found["best"]["named"] == shlex.join(named)
-    assert found["best"]["by_metadata"]
-    assert found["metadata"] == {"named": " ".join(named), "reproduces": True}
-    assert found["same_numbers"]
+    found = strict_json(run(words, tmp_path).out)
+    best = found["search"]["best"]
+    assert (best["named"], best["by_metadata"]) == (shlex.join(named), True)
+    assert (found["reproduced"], found["search"]["tried"]) == (True, 0)
+    other = strict_json(run([*words, "--set", "numerics.norm_eps=0.02"], tmp_path).out)
+    assert other["search"]["tried"] > 0
 
 
 def test_a_search_that_finds_nothing_is_code_1_with_what_to_check(folder, tmp_path, monkeypatch):

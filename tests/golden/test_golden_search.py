@@ -104,9 +104,9 @@ def entry_of(peer, estimator, what):
 def test_the_framework_is_found(peer, estimator, what):
     entry, run = entry_of(peer, estimator, what)
     found = searched(entry, run)
-    assert verdict(entry, run, found) in GOOD, found.named
+    assert verdict(entry, run, found) in GOOD, found.candidate.named
     assert found.facts["share_equal"] == 1.0
-    assert Recipe.of(found.recipe.model_dump()) == found.recipe
+    assert Recipe.of(found.candidate.recipe.model_dump()) == found.candidate.recipe
 
 
 def rollouts_of(recipe: Recipe):
@@ -126,7 +126,7 @@ def test_numbers_of_a_recipe_are_solved():
     given = {"estimator": "gae", "kl_estimator": "k2"}
     found = search(rollouts_of(recipe), tolerance=1e-4, given=given)
     assert found.facts["reproduces"]
-    came = found.recipe
+    came = found.candidate.recipe
     assert np.allclose([came.gamma, came.lam, came.kl_coef], [0.973, 0.88, 0.037], rtol=1e-2)
 
 
@@ -146,7 +146,7 @@ def test_the_most_exact_recipe_comes_first():
     recipe = Recipe(estimator="grpo", numerics={"norm_eps": epsilon, "single": "raw"})
     found = search(rollouts_of(recipe), tolerance=1e-4)
     assert found.facts["reproduces"]
-    assert found.recipe.numerics.norm_eps == epsilon, found.named
+    assert found.candidate.recipe.numerics.norm_eps == epsilon, found.candidate.named
 
 
 @pytest.mark.parametrize("framework", ["roll", pytest.param("slime", marks=pytest.mark.nightly)])

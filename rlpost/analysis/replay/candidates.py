@@ -148,6 +148,17 @@ class Candidate:
         """The options in one line."""
         return shlex.join(self.typed)
 
+    @property
+    def facts(self) -> Values:
+        """The recipe as plain data: as typed, by preset, estimator and changes, and as TOML."""
+        return {
+            "named": self.named,
+            "preset": self.preset,
+            "estimator": self.estimator,
+            "changes": nested(self.changes),
+            "toml": self.toml,
+        }
+
 
 def bases(given: Mapping[str, Any]) -> list[Candidate]:
     """Return presets with their own estimators, and rlpost's estimators, each recipe once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from numpy.typing import NDArray
 
@@ -53,64 +53,8 @@ TOLERANCE = 1e-4
 """Relative difference that float32 arithmetic in another order can make."""
 _ABSOLUTE = 1e-2
 """The absolute tolerance is this share of the relative one, of numbers near 1."""
-
-
-class RowSubset(NamedTuple):
-    """Rows of a table that has the whole steps that they are of."""
-
-    table: pa.Table
-    rows: NDArray[np.int64]
-    """[n] positions in the table."""
-
-
-def computed(
-    table: pa.Table,
-    recipe: Recipe,
-    names: Collection[str],
-    part: RowSubset | None = None,
-    recorded: Mapping[str, str] | None = None,
-) -> tuple[dict[str, NumberColumn], ResolvedRecipe]:
-    """Return the columns of some stages that a recipe computes, and the resolved recipe.
-
-    Args:
-        table: the input, without columns of results.
-        recipe: as the user sets it, with `columns`.
-        names: stages; those that the recipe does not compute are left out.
-        part: the rows that are returned, if statistics of a batch need all of them.
-        recorded: columns of the table that are read in place of computing earlier stages, by stage.
-
-    Raises:
-        UsageError, DataError: the recipe does not fit the table.
-    """
-    resolved = resolved_for(table, recipe, recorded)
-    names = reachable(names, resolved)
-    if not names:
-        return {}, resolved
-    emit = emitted_names(names, resolved)
-    emitting = recipe.model_copy(update={"emit": emit, "emit_only": False, "replace": True})
-    if part is not None and coupling_of(resolved).scope in ("response", "group"):
-        part = None
-    table = table if part is None else part.table
-    plan = without_totals(run.bind(TableSource(table), emitting, recorded=recorded or {}))
-    engine = run.engine_for(plan, Options(device="cpu", workers=1))
-    with single_threaded():
-        batches = [*recomputed(engine, 0, engine.responses(emit), emit)]
-    columns = pa.Table.from_batches(batches)
-    if part is not None:
-        columns = columns.take(pa.array(part.rows))
-    results = {
-        name: NumberColumn.of(columns.column(written))
-        for name, written in zip(names, emit, strict=True)
-    }
-    return results, plan.resolved
-
-
-def resolved_for(
-    table: pa.Table, recipe: Recipe, recorded: Mapping[str, str] | None = None
-) -> ResolvedRecipe:
-    """Return a recipe resolved for a table; arguments and errors of `computed`."""
-    columns = columns_of(TableSource(table), recipe).with_recorded(recorded or {})
-    return resolve_recipe(recipe, columns)
+RECORDED = "recorded."
+"""Before the name of a stage: the column of inputs with its recorded numbers."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +71,8 @@ class Replayed:
     """Observation tokens, or those of dropped responses, that differ."""
     rounding: int = 0
     """Elements of groups of equal rewards that differ within float32 rounding divided by ε."""
+    in_place: bool = True
+    """It is recorded where rlpost computes it, not where frameworks do."""
 
     def by_token(self, rollouts: Rollouts) -> bool:
         """Return whether the elements are tokens of the rollouts."""
@@ -168,11 +114,10 @@ class Replayer:
         results = {*STAGE_COLUMNS, *rollouts.recorded.values()} - used
         kept = [name for name in rollouts.table.schema.names if name not in results]
         self.inputs: pa.Table = rollouts.table.select(kept)
-        self.part: RowSubset | None = None
-        """The rows among those of whole steps; None: they are all there is."""
+        self.around: pa.Table | None = None
+        """Whole steps that the rows are of; None: they are all there is."""
         if rollouts.around is not None:
-            rows = np.searchsorted(rollouts.around.rows, rollouts.rows)
-            self.part = RowSubset(rollouts.around.table.select(kept), rows)
+            self.around = rollouts.around.table.select(kept)
 
     def bound(self, recipe: Recipe) -> Recipe:
         """Return a recipe that reads the roles of the rollouts, but for those it names itself.
@@ -190,27 +135,67 @@ class Replayer:
         return recipe.model_copy(update={"columns": roles})
 
     def resolved(self, recipe: Recipe, names: Collection[str] = ()) -> ResolvedRecipe:
-        """Return a recipe resolved for the rollouts; raises as `computed`.
+        """Return a recipe resolved for the rollouts; raises as `from_start`.
 
         Args:
             recipe: as the user sets it.
             names: the stages that are computed; none: those that a run writes.
         """
         bound = self.bound(recipe)
-        resolved = resolved_for(self.inputs, bound)
+        resolved = self._resolved(bound, self.inputs)
         emit = emitted_names(reachable(names, resolved), resolved)
         if not emit:
             return resolved
-        return resolved_for(self.inputs, bound.model_copy(update={"emit": emit}))
+        return self._resolved(bound.model_copy(update={"emit": emit}), self.inputs)
+
+    def _resolved(
+        self, bound: Recipe, table: pa.Table, recorded: Collection[str] = ()
+    ) -> ResolvedRecipe:
+        columns = columns_of(self._source(table), bound)
+        return resolve_recipe(bound, columns.with_recorded({x: f"{RECORDED}{x}" for x in recorded}))
+
+    def _source(self, table: pa.Table) -> TableSource:
+        return TableSource(table, self.rollouts.name)
+
+    def _computed(
+        self,
+        bound: Recipe,
+        names: Collection[str],
+        inputs: pa.Table,
+        recorded: Collection[str] = (),
+    ) -> tuple[dict[str, NumberColumn], ResolvedRecipe]:
+        """Return the columns of some stages that a recipe computes, and the resolved recipe.
+
+        Stages that it does not compute are left out. The inputs have a column RECORDED and its name
+        for each stage that is read as recorded.
+        """
+        resolved = self._resolved(bound, inputs, recorded)
+        names = reachable(names, resolved)
+        if not names:
+            return {}, resolved
+        emit = emitted_names(names, resolved)
+        emitting = bound.model_copy(update={"emit": emit, "emit_only": False, "replace": True})
+        rows = None
+        if self.around is not None and coupling_of(resolved).scope not in ("response", "group"):
+            inputs, steps = self.around, self.rollouts.steps
+            rows = np.searchsorted(steps.rows, self.rollouts.rows)
+        columns_read = {name: f"{RECORDED}{name}" for name in recorded}
+        plan = without_totals(run.bind(self._source(inputs), emitting, recorded=columns_read))
+        engine = run.engine_for(plan, Options(device="cpu", workers=1))
+        with single_threaded():
+            batches = [*recomputed(engine, 0, engine.responses(emit), emit)]
+        columns = pa.Table.from_batches(batches)
+        columns = columns if rows is None else columns.take(pa.array(rows))
+        results = zip(names, map(columns.column, emit), strict=True)
+        return {name: NumberColumn.of(column) for name, column in results}, plan.resolved
 
     def fields_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
         """Return the fields that can change a stage, computed from what was recorded before it."""
         bound = recipe_as_recorded(self.bound(recipe), name)
         bound = bound.model_copy(update={"emit": emitted_names([name], self.resolved(bound))})
-        recorded = {stage: stage for stage in self._inputs(recipe, name)}
-        return fields_behind(resolved_for(self.inputs, bound, recorded), name)
+        return fields_behind(self._resolved(bound, self.inputs, self._used(recipe, name)), name)
 
-    def _inputs(self, recipe: Recipe, name: str) -> tuple[str, ...]:
+    def _used(self, recipe: Recipe, name: str) -> tuple[str, ...]:
         """Return the recorded stages that a stage is computed from."""
         bound = self.bound(recipe)
         if self._in_place(bound, name):
@@ -219,72 +204,52 @@ class Replayer:
         return inputs_of(name, self.resolved(bound), available)
 
     def from_start(self, recipe: Recipe, names: Collection[str]) -> list[Replayed]:
-        """Return recorded stages against those that a recipe computes from the input alone."""
+        """Return recorded stages against those that a recipe computes from the input alone.
+
+        Raises:
+            UsageError, DataError: the recipe does not fit the input.
+        """
         return self.tried(recipe, names)[0]
 
     def tried(
         self, recipe: Recipe, names: Collection[str]
     ) -> tuple[list[Replayed], ResolvedRecipe]:
-        """Return the same as `from_start`, and the recipe resolved for the rollouts."""
+        """Return the same as `from_start`, and the recipe resolved for the rollouts.
+
+        Of a stage that frameworks record elsewhere than rlpost, the nearer one is returned.
+        """
         whole, resolved = self.bound(recipe), None
         out: dict[str, Replayed] = {}
-        for variant, stages in runs_of(whole, self._recorded(names)):
+        recorded = [name for name in STAGES if name in names and name in self.rollouts.recorded]
+        for variant, stages in runs_of(whole, recorded):
             missing = [name for name in stages if name not in out or not out[name].difference.equal]
             if not missing:
                 continue
-            columns, last = computed(self.inputs, variant, missing, self.part)
+            columns, last = self._computed(variant, missing, self.inputs)
             resolved = last if variant is whole else resolved
             for name, column in columns.items():
                 stage = self._compared(name, column, last)
+                stage = replace(stage, in_place=variant is whole)
                 out[name] = min(out.get(name, stage), stage, key=_differing)
         return [out[name] for name in ordered(recipe, out)], resolved or self.resolved(whole)
 
-    def _recorded(self, names: Collection[str]) -> list[str]:
-        return [name for name in STAGES if name in names and name in self.rollouts.recorded]
-
     def from_recorded(self, recipe: Recipe) -> list[Replayed]:
         """Return recorded stages against what a recipe makes of the recorded ones before them."""
-        names = reachable(self.rollouts.recorded, self.resolved(recipe))
-        stages = (self.stage(recipe, name) for name in names)
-        return [stage for stage in stages if stage is not None]
-
-    def stage(self, recipe: Recipe, name: str) -> Replayed | None:
-        """Return a recorded stage against what a recipe makes of the recorded ones before it.
-
-        None: the recipe does not compute the stage.
-        """
-        bound = self.bound(recipe)
-        resolved = self.resolved(bound)
-        if not reachable([name], resolved):
-            return None
-        used, table = self._inputs(recipe, name), self.inputs
-        bound = bound if self._in_place(bound, name) else recipe_as_recorded(bound, name)
-        for stage in used:
-            table = with_column(table, f"recorded.{stage}", self._input_column(stage))
-        recorded = {stage: f"recorded.{stage}" for stage in used}
-        columns, last = computed(table, bound, [name], recorded=recorded)
-        return self._compared(name, columns[name], last, used) if name in columns else None
+        bound, stages = self.bound(recipe), []
+        for name in reachable(self.rollouts.recorded, self.resolved(bound)):
+            used, table = self._used(recipe, name), self.inputs
+            for stage in used:
+                table = with_column(table, f"{RECORDED}{stage}", self._input_column(stage))
+            variant = bound if self._in_place(bound, name) else recipe_as_recorded(bound, name)
+            columns, resolved = self._computed(variant, [name], table, used)
+            stages += [self._compared(name, x, resolved, used) for x in columns.values()]
+        return stages
 
     def reading(self, inputs: pa.Table) -> Replayer:
         """Return a replayer of other inputs, against the same recorded columns."""
         other = Replayer(self.rollouts, self.tolerance)
-        other.inputs, other.part = inputs, None
+        other.inputs, other.around = inputs, None
         return other
-
-    def decide_place(self, recipe: Recipe) -> None:
-        """Decide whether stages that frameworks record elsewhere are those of rlpost: the nearer.
-
-        Of recipes without such stages, they are those of frameworks.
-        """
-        bound, near = self.bound(recipe), []
-        for name in self.rollouts.recorded:
-            if is_recorded_elsewhere(bound, name):
-                for other, _ in runs_of(bound, [name]):
-                    columns, resolved = computed(self.inputs, other, [name], self.part)
-                    near += [
-                        _differing(self._compared(name, x, resolved)) for x in columns.values()
-                    ]
-        self.rollouts.in_place = len(near) > 1 and near[0] < near[1]
 
     def _in_place(self, recipe: Recipe, name: str) -> bool:
         """Return whether a stage that frameworks record elsewhere is that of rlpost."""

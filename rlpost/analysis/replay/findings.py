@@ -150,9 +150,10 @@ class Evidence:
         self, replayer: Replayer, recipe: Recipe, name: str, differing: NDArray[np.bool_]
     ) -> None:
         sample = sampled(replayer.rollouts, SAMPLE_TOKENS, {"differing": differing})
-        alone = coupling_of(replayer.resolved(recipe)).scope in ("response", "group")
-        if alone or sample.scope != PROMPT_GROUPS or sample.around is not None:
-            replayer = Replayer(sample, replayer.tolerance)
+        if coupling_of(replayer.resolved(recipe)).scope not in ("response", "group"):
+            alone = sample.scope == PROMPT_GROUPS and sample.around is None
+            sample = replayer.rollouts if alone else sample.steps
+        replayer = Replayer(sample, replayer.tolerance)
         self.replayer, self.recipe, self.name = replayer, recipe, name
         self.rollouts, self.resolved = replayer.rollouts, replayer.resolved(recipe)
         self.stages = self.computed(recipe)

@@ -49,7 +49,7 @@ def _input_line(result: Json) -> str:
     if result["responses"] < result["of_responses"]:
         part = f"{result['responses']:,} of {counted(result['of_responses'], 'response')}"
         count = f"{part} ({result['scope']}{tokens}) stage by stage, then all"
-    if "search" in result:
+    if result.get("search", {}).get("tried"):
         return f"{count}; {counted(result['search']['tried'], 'recipe')} tried"
     named = result["recipe"]["named"]
     return f"{count}; computed by {f'`{named}`' if named.startswith('-') else named}"
@@ -61,16 +61,11 @@ def _differences(result: Json) -> Iterator[str]:
         share = finding["explains"]
         explains = "" if share >= 1 else f" ({percent(share)} of these)"
         yield f"{'and' if i else 'The difference is'} in {finding['text']}{explains}"
-    if "search" not in result:
-        return
-    search, metadata = result["search"], result["search"]["metadata"]
-    if not result["reproduced"]:
+    if "search" in result and not result["reproduced"]:
         # Not its share of equal numbers: a single option, on the line above, may reproduce all.
-        share = "" if result["findings"] else f"; {percent(search['share_equal'])} of its numbers"
-        best = f"`{search['best']['named']}`"
-        yield f"the nearest recipe: {best}{f'{share} are equal' if share else ''}"
-    if metadata is not None and not metadata["reproduces"]:
-        yield f"not reproduced by the recipe in the metadata of the file, `{metadata['named']}`"
+        share, best = result["search"]["share_equal"], result["search"]["best"]["named"]
+        equal = "" if result["findings"] else f"; {percent(share)} of its numbers are equal"
+        yield f"the nearest recipe: `{best}`{equal}"
 
 
 def _equal_line(result: Json) -> Iterator[str]:
@@ -109,12 +104,12 @@ def _by(result: Json) -> str:
     if search is None:
         return "" if reproduced else "Differs"
     if not reproduced:
-        near = "found" if search["near"] else "is near"
-        return f"No recipe {near}: the nearest differs"
+        return "No recipe found: the nearest differs"
     others = len(search["same_numbers"])
     if others:
         return f" by {others + 1} recipes with the same numbers on this file"
-    return f" by `{search['best']['named']}`"
+    by_metadata = ", the recipe in its metadata" * search["best"]["by_metadata"]
+    return f" by `{search['best']['named']}`{by_metadata}"
 
 
 def _advice(result: Json) -> str:
@@ -149,9 +144,6 @@ def _parts(result: Json, *, verbose: bool) -> Iterator[TextTable]:
     search = result.get("search")
     if search and result["reproduced"] and search["same_numbers"]:
         yield _same_numbers(search, verbose=verbose)
-    if search and verbose:
-        tried = f"{search['tried']:,} tried in {search['seconds']:.1f} s"
-        yield TextTable((), [("recipes", tried)], "Search", notes=[search["best"]["toml"]])
     if verbose or not result["reproduced"]:
         yield stage_table(result, verbose=verbose)
     yield from _examples(result)
@@ -163,9 +155,8 @@ def _same_numbers(search: Json, *, verbose: bool) -> TextTable:
     """Return the recipes with the same numbers."""
     others = search["same_numbers"]
     listed = others[: None if verbose else _MOST_RECIPES]
-    by_metadata = search["best"]["by_metadata"]
-    mark = "← in the metadata of the file" if by_metadata else "the fewest options"
-    rows = [(search["best"]["named"], mark), *((recipe["named"], "") for recipe in listed)]
+    rows = [(search["best"]["named"], "the fewest options")]
+    rows += [(recipe["named"], "") for recipe in listed]
     more = len(others) - len(listed)
     title = "Recipes with the same numbers on this file"
     notes = [f"… {more} more: --verbose prints them"] if more else []

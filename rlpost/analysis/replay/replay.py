@@ -55,7 +55,8 @@ def replay_recipe(
     """
     check_recorded(rollouts)
     replayer = Replayer(rollouts, tolerance)
-    replayer.decide_place(recipe)
+    start = replayer.from_start(recipe, rollouts.recorded)
+    rollouts.in_place = all(stage.in_place for stage in start)
     stages = replayer.from_recorded(recipe)
     if not stages:
         names = ", ".join(f"`{name}`" for name in rollouts.recorded.values())
@@ -68,14 +69,16 @@ def replay_recipe(
     if others:
         names = ", ".join(f"`{name}`" for name in others)
         warnings.append(f"not compared, since the recipe computes none: {names}")
-    start = {stage.name: stage for stage in replayer.from_start(recipe, rollouts.recorded)}
+    by_name = {stage.name: stage for stage in start}
     first = next((stage for stage in stages if not stage.difference.equal), None)
     explanations = findings(stages, recipe, replayer)
     return {
         **facts_of(rollouts, tolerance),
         "recipe": recipe_facts(recipe, named, replayer),
         "reproduced": not explanations and first is None,
-        "stages": [stage_facts(stage, start.get(stage.name), first, rollouts) for stage in stages],
+        "stages": [
+            stage_facts(stage, by_name.get(stage.name), first, rollouts) for stage in stages
+        ],
         "not_computed": others,
         "first": None if first is None else first.name,
         "findings": [finding.as_json() for finding in explanations],

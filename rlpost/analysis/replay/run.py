@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,19 +22,17 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.estimators import completed, estimator_named
 from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
-from rlpost.io.parquet.source import Source, TableSource
+from rlpost.io.parquet.source import Source
 from rlpost.pipeline.columns import TEXT
 from rlpost.pipeline.needs import coupling_of
 from rlpost.recipe.estimators import installed
 from rlpost.recipe.presets import PRESETS
-from rlpost.recipe.roles import ROLES, columns_here
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.analysis.replay.search import NearestRecipe
-    from rlpost.analysis.stored_recipe import StoredRecipe
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
@@ -82,27 +79,56 @@ def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
     source = Source(find_inputs(paths))
     reader = _reader(source, request)
     sample = _sample(reader, request)
-    with _named(source):
-        recipe, name, search_facts = request.recipe, request.named, None
-        unusable = ""
-        if recipe is None:
-            stored = recipe_of_files(source)
-            unusable = stored.why_not if stored.recipe is None else ""
-            nearest = _searched(source, sample, request, stored)
-            recipe, name, search_facts = nearest.recipe, nearest.named, nearest.facts
-        recipe = completed(recipe)
-        unit = coupled_beyond(sample, recipe)
-        if unit is not None:
-            reader = reader.with_whole(unit)
-            sample = _sample(reader, request)
-        result = replay_recipe(sample, recipe, name, request.tolerance)
-        result["warnings"] += [unusable] * bool(unusable)
-        if len(reader.parts) > 1:
-            whole = compare_parts(reader, sample, recipe, request.tolerance, request.reporter)
-            result["whole_input"] = whole
-            result["reproduced"] &= all(stage["equal"] for stage in whole)
-            result["warnings"] += _beyond(result)
-    return result if search_facts is None else {**result, "search": search_facts}
+    if request.recipe is not None:
+        return _whole(reader, sample, request, request.recipe, request.named)
+    return _found(source, reader, sample, request)
+
+
+def _found(source: Source, reader: RolloutReader, sample: Rollouts, request: ReplayRequest) -> Json:
+    """Compare with the recipe in the metadata, or else with the one that a search finds."""
+    from rlpost.analysis.replay.candidates import candidate_of, flat  # noqa: PLC0415 - slow
+    from rlpost.analysis.replay.search import search  # noqa: PLC0415
+
+    stored, given = recipe_of_files(source), flat(request.given)
+    known = candidate_of(stored.without_names(source.name))
+    warnings = [stored.why_not] if stored.recipe is None and stored.why_not else []
+    if known is not None:
+        values = {**known.changes, "estimator": known.estimator}
+        if all(values.get(name, value) == value for name, value in given.items()):
+            with suppress(DataError, UsageError):
+                result = _whole(reader, sample, request, known.recipe, known.named)
+                if result["reproduced"]:
+                    best = {**known.facts, "by_metadata": True}
+                    return {**result, "search": {"tried": 0, "best": best, "same_numbers": []}}
+            warnings.append(f"the recipe in the metadata does not reproduce it: `{known.named}`")
+    nearest = search(
+        sample,
+        tolerance=request.tolerance,
+        given=given,
+        framework=_framework(source),
+        reporter=request.reporter,
+    )
+    recipe, named = nearest.candidate.recipe, nearest.candidate.named
+    result = _whole(reader, sample, request, recipe, named)
+    return {**result, "warnings": [*result["warnings"], *warnings], "search": nearest.facts}
+
+
+def _whole(
+    reader: RolloutReader, sample: Rollouts, request: ReplayRequest, recipe: Recipe, named: str
+) -> Json:
+    """Compare the sample with a recipe stage by stage, and all parts of a larger input."""
+    recipe = completed(recipe)
+    unit = coupled_beyond(sample, recipe)
+    if unit is not None:
+        reader = reader.with_whole(unit)
+        sample = _sample(reader, request)
+    result = replay_recipe(sample, recipe, named, request.tolerance)
+    if len(reader.parts) > 1:
+        whole = compare_parts(reader, sample, recipe, request.tolerance, request.reporter)
+        result["whole_input"] = whole
+        result["reproduced"] &= all(stage["equal"] for stage in whole)
+        result["warnings"] += _beyond(result)
+    return result
 
 
 def _beyond(result: Json) -> Iterator[str]:
@@ -128,21 +154,9 @@ def replay_sample(source: Source, request: ReplayRequest) -> Json | None:
     assert request.recipe is not None
     recipe = completed(request.recipe)
     sample = _sample(_reader(source, request), request)
-    with _named(source):
-        if coupled_beyond(sample, recipe) is not None:
-            return None
-        return replay_recipe(sample, recipe, request.named, request.tolerance)
-
-
-@contextmanager
-def _named(source: Source) -> Iterator[None]:
-    """Name the input in errors about the sample, which is a table in memory."""
-    try:
-        yield
-    except (DataError, UsageError) as error:
-        text = re.sub(f"^{TableSource.name}:", f"{source.name}:", str(error), flags=re.MULTILINE)
-        text = re.sub(r"Columns here: .*", lambda _: columns_here(source.columns), text)
-        raise type(error)(text.replace(f": {TableSource.name}: ", ": ")) from None
+    if coupled_beyond(sample, recipe) is not None:
+        return None
+    return replay_recipe(sample, recipe, request.named, request.tolerance)
 
 
 def _reader(source: Source, request: ReplayRequest) -> RolloutReader:
@@ -184,23 +198,6 @@ def _framework(source: Source) -> str:
     """Return the preset of the framework whose dump an input was; "" if it is unknown."""
     written = source.metadata.get(FORMAT_KEY, b"").decode(errors="replace")
     return next((name for name in PRESETS if f"{written}-".startswith(f"{name}-")), "")
-
-
-def _searched(
-    source: Source, sample: Rollouts, request: ReplayRequest, stored: StoredRecipe
-) -> NearestRecipe:
-    """Return the recipe of a search; that of the metadata is tried first."""
-    from rlpost.analysis.replay.candidates import candidate_of  # noqa: PLC0415 - as search
-    from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only it needs presets
-
-    return search(
-        sample,
-        tolerance=request.tolerance,
-        given=request.given,
-        metadata=candidate_of(stored.without_names(source.name)),
-        framework=_framework(source),
-        reporter=request.reporter,
-    )
 
 
 def coupled_beyond(sample: Rollouts, recipe: Recipe) -> Literal["batch", "run"] | None:

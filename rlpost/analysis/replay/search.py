@@ -8,22 +8,18 @@ does not need are taken out.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
-import pyarrow as pa
 
-from rlpost.analysis.replay.candidates import bases, flat, nested, presets_of, value_of, values_read
+from rlpost.analysis.replay.candidates import bases, presets_of, value_of
 from rlpost.analysis.replay.sample import LARGEST, PROMPT_GROUPS, sampled
 from rlpost.analysis.replay.trials import Trial, Trials
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.estimators import ESTIMATORS
-from rlpost.io.arrow import is_list, is_number
 from rlpost.recipe.base import Range, Symmetric
 from rlpost.recipe.numerics import EstimateClamp, Numerics
 from rlpost.recipe.recipe import Recipe, Scope, WeightBounds, WeightLevel
@@ -55,15 +51,10 @@ DIGITS = (1, 2, 3, 4, 6)
 _SOLVED_ELEMENTS = 200_000
 _WORST = 0.1
 """Share of the elements that a step of least squares leaves out."""
-_NEAR_SHARE = 0.45
-"""Share of the numbers that are equal, or nothing is near."""
-_MANY = 0.1
-"""Share of the numbers that a change makes equal, if it stays where nothing reproduces."""
 _LATER = ("sample_weight", "is_weight")
 """Stages that no preset computes without an option."""
 _FEW = 3
 """Equal numbers that can be those of a clip."""
-_MOST_COLUMNS = 5
 
 _CLAMPS = tuple(
     EstimateClamp.of((which, bound))
@@ -134,13 +125,10 @@ weights it is the last."""
 MOST_SOLVED = 3
 
 
-@dataclass(frozen=True)
-class NearestRecipe:
+class Nearest(NamedTuple):
     """The recipe that is nearest to recorded numbers."""
 
-    recipe: Recipe
-    named: str
-    """As one types it."""
+    candidate: Candidate
     facts: Json
 
 
@@ -149,31 +137,26 @@ def search(
     *,
     tolerance: float,
     given: Mapping[str, Any] | None = None,
-    metadata: Candidate | None = None,
     framework: str = "",
     reporter: Reporter | None = None,
-) -> NearestRecipe:
+) -> Nearest:
     """Return the smallest recipe that reproduces recorded numbers, or the nearest one.
 
     Args:
         rollouts: the input, with recorded columns.
         tolerance: relative tolerance.
         given: fields of a recipe that the user typed; they stay.
-        metadata: the recipe that the metadata of the input names. It is first if it reproduces.
-        framework: the framework that the metadata names. Without a recipe in the metadata, its
-            presets come before others that reproduce.
+        framework: the framework that wrote the input, whose presets come before others that
+            reproduce.
         reporter: receives the recipes tried.
 
     Returns:
-        The recipe, and plain facts: `tried`, `seconds`, `reproduces`, `best` (`named`, `preset`,
-        `estimator`, `changes`, `toml`, `by_metadata`), `metadata` (the recipe in the metadata:
-        `named`, `reproduces`), `near` (about half of the numbers are equal), `share_equal` and
-        `same_numbers` (other recipes that reproduce).
+        The recipe, and plain facts: `tried`, `reproduces`, `share_equal`, `best` (as
+        `Candidate.facts`), and `same_numbers` (other recipes that reproduce, likewise).
 
     Raises:
         DataError: no recipe fits the input.
     """
-    started = time.perf_counter()
     reports = reporter or SilentReporter()
     reports.start("search", None)
     sample = sampled(rollouts)
@@ -183,10 +166,9 @@ def search(
             "recipes on prompt groups alone, so one with statistics of a batch, such as whitening, "
             "is not found; --preset and --estimator compare it"
         )
-    trials = _Search(sample, tolerance, flat(given or {}), reports, metadata, framework)
+    trials = _Search(sample, tolerance, dict(given or {}), reports, framework)
     best = trials.best()
-    facts = trials.facts(best, time.perf_counter() - started)
-    return NearestRecipe(best.candidate.recipe, best.candidate.named, facts)
+    return Nearest(best.candidate, trials.facts(best))
 
 
 class _Search:
@@ -198,7 +180,6 @@ class _Search:
         tolerance: float,
         given: Json,
         reporter: Reporter,
-        metadata: Candidate | None,
         framework: str,
     ) -> None:
         self.given, self.framework = given, framework
@@ -211,54 +192,36 @@ class _Search:
             self.trials = Trials(left, tolerance, lambda: reporter.advance(1))
             self.starts = self._starts()
         self.equivalent: list[Trial] = []
-        self.of_metadata = None if metadata is None else self._of_metadata(metadata)
-
-    def _of_metadata(self, metadata: Candidate) -> Trial | None:
-        """Return the trial of the recipe in the metadata, with the changes that its stages read.
-
-        None if it does not fit the input, or if the user typed another value of a field.
-        """
-        values = {**metadata.changes, "estimator": metadata.estimator}
-        if any(values.get(name, value) != value for name, value in self.given.items()):
-            return None
-        trial = self.trials.of(metadata)
-        if trial is None:
-            return None
-        return self.trials.of(
-            metadata.without({*metadata.changes} - {*values_read(trial.resolved)})
-        )
 
     def _starts(self) -> list[Trial]:
         """Return the trials of presets and estimators without changes, the nearest first."""
-        candidates = (
-            base.changed(changes)
-            for base in bases(self.given)
-            for changes in _needed(base, self.trials.rollouts)
-        )
-        trials = [trial for trial in map(self.trials.of, candidates) if trial is not None]
+        candidates = bases(self.given)
+        if "rollout" in self.trials.rollouts.columns:
+            candidates += [candidate.changed({"unit": "row"}) for candidate in candidates]
+        trials = [*self._tried(candidates)]
         if not trials:
-            skipped = self.trials.skipped
-            reasons = "; ".join(sorted(skipped, key=lambda reason: -skipped[reason])[:3])
-            raise DataError(f"{self.trials.rollouts.name}: no recipe fits this input: {reasons}")
+            name = self.trials.rollouts.name
+            reasons = (x.removeprefix(f"{name}: ") for x, _ in self.trials.skipped.most_common(3))
+            raise DataError(f"{name}: no recipe fits this input: {'; '.join(reasons)}")
         return sorted(trials, key=lambda trial: trial.by_share)
 
     def best(self) -> Trial:
-        """Return the trial of the metadata, or the plainest, if it reproduces, or the nearest."""
+        """Return the trial of the plainest recipe that reproduces, or the nearest one."""
         best = self.starts[0]
-        if self.of_metadata is not None and self.of_metadata.reproduces:
-            best = self.of_metadata
         while not best.reproduces:
             further = self._further(best)
-            if further.equal_stages <= best.equal_stages:
-                return self._supported(min(best, further, key=lambda trial: trial.by_share))
+            if further is None:
+                return best
             best = further
         self.equivalent = self._equivalent(self._pruned(best))
         exact = min(self.equivalent, key=lambda trial: trial.inexact)
         fitting = [trial for trial in self.equivalent if trial.as_exact_as(exact)]
-        return min(fitting, key=lambda x: (not self.by_metadata(x), *x.candidate.order))
+        return min(
+            fitting, key=lambda x: (x.candidate.preset != self.framework, *x.candidate.order)
+        )
 
-    def _further(self, best: Trial) -> Trial:
-        """Return a trial with more equal stages than a trial, or the nearest one."""
+    def _further(self, best: Trial) -> Trial | None:
+        """Return a trial with more equal stages than a trial; None if none is found."""
         changes = best.candidate.changes
         others = [x.candidate.changed(changes) for x in self.starts] if changes else []
         by_numbers = {trial.numbers: trial for trial in reversed(self.starts)}
@@ -266,12 +229,13 @@ class _Search:
         expanded: set[Any] = set()
         for _ in range(ROUNDS):
             waiting = [trial for key, trial in by_numbers.items() if key not in expanded]
-            orders: list[Callable[[Trial], Any]] = [lambda x: x.by_share, lambda x: x.by_distance]
-            nearest = [sorted(waiting, key=order)[:NEAREST] for order in orders]
-            turns = {trial.numbers: trial for pair in zip(*nearest, strict=True) for trial in pair}
+            by_share = sorted(waiting, key=lambda x: x.by_share)[:NEAREST]
+            by_distance = sorted(waiting, key=lambda x: x.by_distance)[:NEAREST]
+            pairs = zip(by_share, by_distance, strict=True)
+            turns = {trial.numbers: trial for trial in chain.from_iterable(pairs)}
             for number, trial in enumerate(turns.values()):
                 if self.trials.count > RECIPES:
-                    break
+                    return None
                 expanded.add(trial.numbers)
                 self._add(by_numbers, self._tried(self._neighbours(trial)))
                 if number < _SOLUTIONS:
@@ -279,7 +243,7 @@ class _Search:
                 nearer = min(by_numbers.values(), key=lambda x: x.by_share)
                 if nearer.equal_stages > best.equal_stages:
                     return nearer
-        return min(by_numbers.values(), key=lambda trial: trial.by_share)
+        return None
 
     def _tried(self, candidates: Iterable[Candidate]) -> Iterator[Trial]:
         yield from (trial for trial in map(self.trials.of, candidates) if trial is not None)
@@ -308,51 +272,44 @@ class _Search:
     # ---- numbers ----
 
     def _solved(self, trial: Trial) -> Iterator[Trial]:
-        """Yield trials whose numbers are solved from the first stage that differs."""
-        fields = self.fields_behind(trial) - {*self.given}
-        recipe = trial.resolved.recipe
-        names = [n for n in SOLVED if n in fields and number_of(recipe, n) is not None][
-            :MOST_SOLVED
-        ]
-        kinds: list[Any] = [recipe.kl_kind]
-        if "kl_coef" in names and recipe.kl_coef == 0 and "kl_estimator" not in self.given:
-            kinds = [*KL_KINDS]
-        for kind in kinds if names else []:
-            start = {"kl_estimator": kind} if len(kinds) > 1 else {}
-            solution = self._solution(trial.candidate.changed(start), names, trial.first_differing)
-            if solution is not None:
-                yield self._rounded(solution, names, trial.equal_stages)
+        """Yield trials whose numbers are solved from the first stage that differs.
 
-    def _solution(self, candidate: Candidate, names: list[str], stage: str) -> Trial | None:
-        """Return a candidate with numbers by Gauss-Newton; None if they are not nearer."""
+        Numbers have the fewest digits that make more stages equal, or else all.
+        """
+        fields = self.fields_behind(trial) - {*self.given}
+        recipe, stage = trial.resolved.recipe, trial.first_differing
+        names = [n for n in SOLVED if n in fields and number_of(recipe, n) is not None]
+        if not names:
+            return
+        starts: list[Changes] = [{}]
+        if "kl_coef" in names and recipe.kl_coef == 0 and "kl_estimator" not in self.given:
+            starts = [{"kl_estimator": kind} for kind in KL_KINDS]
+        for candidate in (trial.candidate.changed(start) for start in starts):
+            solutions = self._solutions(candidate, names[:MOST_SOLVED], stage)
+            equal = [other for other in solutions if other.equal_stages > trial.equal_stages]
+            yield from equal[:1] or solutions[-1:]
+
+    def _solutions(self, candidate: Candidate, names: list[str], stage: str) -> list[Trial]:
+        """Return a candidate with numbers by Gauss-Newton, the fewest digits first."""
         trial = self.trials.of(candidate)
         first = None if trial is None else self.trials.difference(trial, stage)
         if trial is None or first is None:
-            return None
+            return []
         recipe = trial.resolved.recipe
 
-        def with_values(values: Mapping[str, float]) -> Trial | None:
-            return self.trials.of(candidate.changed(with_numbers(recipe, values)))
+        def with_values(values: Mapping[str, float]) -> Candidate:
+            return candidate.changed(with_numbers(recipe, values))
 
         def computed(values: Mapping[str, float]) -> Numbers | None:
-            trial = with_values(values)
+            trial = self.trials.of(with_values(values))
             difference = None if trial is None else self.trials.difference(trial, stage)
             return None if difference is None else difference.computed
 
         start = {name: number_of(recipe, name) or 0.0 for name in names}
         use = first.chosen & ~saturated(first.recorded, first.chosen)
         values = solved_numbers(start, computed, first.recorded, use)
-        return with_values(values) if values else None
-
-    def _rounded(self, trial: Trial, names: list[str], equal_stages: int) -> Trial:
-        """Return a trial with the fewest digits that make more stages equal, or the trial."""
-        recipe = trial.candidate.recipe
-        for digits in DIGITS:
-            values = {n: float(f"{number_of(recipe, n):.{digits}g}") for n in names}
-            plainer = self.trials.of(trial.candidate.changed(with_numbers(recipe, values)))
-            if plainer is not None and plainer.equal_stages > equal_stages:
-                return plainer
-        return trial
+        rounded = [{x: float(f"{n:.{digits}g}") for x, n in values.items()} for digits in DIGITS]
+        return [*self._tried(map(with_values, [*rounded, values] if values else []))]
 
     # ---- the result ----
 
@@ -365,31 +322,11 @@ class _Search:
         return trial
 
     def _equivalent(self, best: Trial) -> list[Trial]:
-        """Return the recipe in the metadata, presets, and presets with a trial's changes.
-
-        All of them reproduce.
-        """
+        """Return the presets that reproduce, and those that do with a trial's changes."""
         presets = presets_of(best.resolved.recipe.estimator, self.given)
         changed = self._tried(x.changed(best.candidate.changes) for x in presets)
         pruned = [self._pruned(trial) for trial in changed if trial.reproduces]
-        metadata = [self.of_metadata] if self.of_metadata else []
-        return [x for x in chain([best], self.starts, pruned, metadata) if x.reproduces]
-
-    def by_metadata(self, trial: Trial) -> bool:
-        """Return whether the metadata name the recipe of a trial, or only its framework."""
-        if self.of_metadata is None or not self.of_metadata.reproduces:
-            return trial.candidate.preset == self.framework
-        return trial.candidate == self.of_metadata.candidate
-
-    def _supported(self, best: Trial) -> Trial:
-        """Return a trial without the changes that make few numbers equal."""
-        for name in best.candidate.changes:
-            plainer = self.trials.of(best.candidate.without([name]))
-            if plainer is not None and plainer.share >= best.share - _MANY:
-                best = plainer if plainer.equal_stages >= best.equal_stages else best
-        plain = self.starts[0]
-        better = best.equal_stages > plain.equal_stages or best.share > plain.share + _MANY
-        return best if better else plain
+        return [x for x in chain([best], self.starts, pruned) if x.reproduces]
 
     def _same_numbers(self, best: Trial) -> list[Trial]:
         """Return the plainest other recipe of each framework and estimator that is as exact."""
@@ -399,34 +336,15 @@ class _Search:
                 plainest.setdefault(trial.key, trial)
         return [trial for trial in plainest.values() if trial is not best]
 
-    def facts(self, best: Trial, seconds: float) -> Json:
+    def facts(self, best: Trial) -> Json:
         """Return the result of the search as plain data."""
-        metadata = self.of_metadata
         return {
             "tried": self.trials.count,
-            "seconds": round(seconds, 3),
             "reproduces": best.reproduces,
-            "near": best.reproduces or (best.share_equal or 0.0) >= _NEAR_SHARE,
-            "best": {
-                **_named(best),
-                "toml": best.candidate.toml,
-                "by_metadata": self.by_metadata(best),
-            },
-            "metadata": metadata
-            and {"named": metadata.candidate.named, "reproduces": metadata.reproduces},
             "share_equal": best.share_equal,
-            "same_numbers": [_named(trial) for trial in self._same_numbers(best)],
+            "best": {**best.candidate.facts, "by_metadata": False},
+            "same_numbers": [trial.candidate.facts for trial in self._same_numbers(best)],
         }
-
-
-def _named(trial: Trial) -> Json:
-    candidate = trial.candidate
-    return {
-        "named": candidate.named,
-        "preset": candidate.preset,
-        "estimator": candidate.estimator,
-        "changes": nested(candidate.changes),
-    }
 
 
 def number_of(recipe: Recipe, name: str) -> float | None:
@@ -531,7 +449,7 @@ def single_changes(recipe: Recipe, rollouts: Rollouts, fields: frozenset[str]) -
     if "is_weight" in fields:
         yield from _weights(rollouts)
     if "overlong_penalty" in fields:
-        yield from ({"overlong_penalty": x} for x in _penalties(recipe, rollouts))
+        yield from ({"overlong_penalty": x} for x in _penalties(recipe))
 
 
 _OPTIONAL = ("bootstrap", "reward_clip", "advantage_clip", "reward_scale", "truncation_penalty")
@@ -551,12 +469,9 @@ def _extreme(rollouts: Rollouts, stage: str) -> float | None:
     return float(f"{largest:.6g}") if (values >= largest * (1 - 1e-6)).sum() >= _FEW else None
 
 
-def _penalties(recipe: Recipe, rollouts: Rollouts) -> Iterator[tuple[int, int, float] | None]:
-    """Yield penalties by columns of length limits, and others than the one of a recipe."""
+def _penalties(recipe: Recipe) -> Iterator[tuple[int, int, float] | None]:
+    """Yield other penalties than that of a recipe."""
     if recipe.overlong_penalty is None:
-        for column in _unused(rollouts, "max", lists=False):
-            limit = int(np.nanmax(_numbers(rollouts, column)))
-            yield limit, max(limit // 4, 1), 1.0
         return
     length, buffer, factor = recipe.overlong_penalty
     yield None
@@ -582,45 +497,3 @@ def _weights(rollouts: Rollouts) -> Iterator[Changes]:
                 shapes.append({"is_mask": Range(float(least), float(most))})
     for level in ("token", "segment", "geometric", "sequence"):
         yield from ({"is_weight": WeightLevel(level), **shape} for shape in shapes)
-
-
-def _needed(base: Candidate, rollouts: Rollouts) -> list[Changes]:
-    """Return the columns without which an estimator is an error; one empty change for others."""
-    if base.given.keys() & {"reward_components", "teachers"}:
-        return [{}]
-    if base.recipe.estimator == "gdpo":
-        words = ("reward", "score", "component")
-        columns = list(chain.from_iterable(_unused(rollouts, x, lists=False) for x in words))
-        names = tuple(dict.fromkeys(columns))
-        weights = (1.0,) * len(names)
-        return [{"reward_components": names, "component_weights": weights}] if names[1:] else []
-    if base.recipe.estimator == "opd":
-        columns = [
-            *_unused(rollouts, "teacher", lists=True),
-            *_unused(rollouts, "logp", lists=True),
-        ]
-        reference = rollouts.columns.columns.get("ref_log_probs")
-        teachers = [*dict.fromkeys([*columns, *([reference] if reference else [])])]
-        return [
-            {"teachers": {teacher: 1.0}, "kl_estimator": kind}
-            for teacher in teachers
-            for kind in KL_KINDS
-        ]
-    rows = "rollout" in rollouts.columns
-    return [{}, {"unit": "row"}] if rows else [{}]
-
-
-def _unused(rollouts: Rollouts, word: str, *, lists: bool) -> list[str]:
-    """Return the columns of numbers with a word in their name that serve no role."""
-    used = {*rollouts.columns.columns.values(), *rollouts.recorded.values()}
-    fields = [field for field in rollouts.table.schema if field.name not in used]
-    names = [
-        field.name
-        for field in fields
-        if word in field.name and is_list(field.type) == lists and (lists or is_number(field.type))
-    ]
-    return names[:_MOST_COLUMNS]
-
-
-def _numbers(rollouts: Rollouts, column: str) -> Numbers:
-    return np.asarray(rollouts.table.column(column).combine_chunks().cast(pa.float64()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.candidates import key_of, values_read
+from rlpost.analysis.replay.candidates import values_read
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.stages import STAGES, ordered
 from rlpost.errors import DataError, UsageError
@@ -184,7 +185,7 @@ class Trials:
         self.rollouts = rollouts
         self.replayer = Replayer(rollouts, tolerance)
         self.stages = tuple(name for name in STAGES if name in rollouts.recorded)
-        self.skipped: dict[str, int] = {}
+        self.skipped: Counter[str] = Counter()
         """Candidates that do not fit the input, counted by reason."""
         self.count = 0
         self._report = report
@@ -196,25 +197,16 @@ class Trials:
     def of(self, candidate: Candidate) -> Trial | None:
         """Return the trial of a candidate; None if it does not fit the input."""
         try:
-            key = key_of(candidate.recipe)
+            resolved = self.replayer.resolved(candidate.recipe, self.stages)
+            key = str(values_read(resolved))
             if key not in self._trials:
-                self._trials[key] = self._same(candidate)
+                self._trials[key] = None
+                self._trials[key] = self._compute(candidate)
         except (UsageError, DataError) as error:
-            reason = str(error).splitlines()[0]
-            self.skipped[reason] = self.skipped.get(reason, 0) + 1
+            self.skipped[str(error).splitlines()[0]] += 1
             return None
         trial = self._trials[key]
-        return trial and replace(trial, candidate=candidate)
-
-    def _same(self, candidate: Candidate) -> Trial | None:
-        """Return the trial of a candidate; one that computes the same has its numbers."""
-        resolved = self.replayer.resolved(candidate.recipe, self.stages)
-        same = str(values_read(resolved))
-        if same not in self._trials:
-            self._trials[same] = None
-            self._trials[same] = self._compute(candidate)
-        trial = self._trials[same]
-        return trial and replace(trial, resolved=resolved)
+        return trial and replace(trial, candidate=candidate, resolved=resolved)
 
     def _compute(self, candidate: Candidate) -> Trial:
         self.count += 1

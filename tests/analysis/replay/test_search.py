@@ -79,9 +79,10 @@ def test_changes_are_values_that_a_recipe_can_have_and_has_not():
 
 def test_recipes_that_bound_log_ratios_differently_have_other_numbers():
     """The log ratio of one token is 60: the default bounds it by 40, some presets do not."""
-    found = searched(Recipe(estimator="opd", teachers={"teacher_log_probs": 1.0}), outlier=60.0)
+    teachers = {"teacher_log_probs": 1.0}
+    found = searched(Recipe(estimator="opd", teachers=teachers), {"teachers": teachers}, outlier=60)
     assert found.facts["reproduces"]
-    assert found.recipe.numerics.log_ratio_clamp == ("all", 40.0)
+    assert found.candidate.recipe.numerics.log_ratio_clamp == ("all", 40.0)
     assert "nemo-rl" not in [recipe["preset"] for recipe in found.facts["same_numbers"]]
 
 
@@ -90,7 +91,7 @@ def test_an_epsilon_is_solved(estimator):
     recipe = Recipe(estimator=estimator, numerics={"norm_eps": 0.013})
     found = searched(recipe, given={"estimator": estimator})
     assert found.facts["reproduces"]
-    assert math.isclose(found.recipe.numerics.norm_eps, 0.013, rel_tol=0.05)
+    assert math.isclose(found.candidate.recipe.numerics.norm_eps, 0.013, rel_tol=0.05)
 
 
 def test_a_kl_penalty_before_the_normalisation_is_solved():
@@ -101,8 +102,8 @@ def test_a_kl_penalty_before_the_normalisation_is_solved():
         RolloutReader.of(source, NamedColumns.of({}), None, 10**6).rollouts(0), tolerance=1e-4
     )
     assert found.facts["reproduces"]
-    assert math.isclose(found.recipe.kl_coef, 0.05, rel_tol=0.05)
-    assert found.recipe.numerics.kl_credit == "response"
+    assert math.isclose(found.candidate.recipe.kl_coef, 0.05, rel_tol=0.05)
+    assert found.candidate.recipe.numerics.kl_credit == "response"
 
 
 def test_rlposts_own_options_come_before_a_preset_with_as_many_changes():
@@ -132,7 +133,7 @@ def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
         ).rollouts(0)
         found = search(rollouts, tolerance=1e-4, given={"estimator": own.estimator})
         assert found.facts["reproduces"]
-        assert found.recipe.unit == own.unit
+        assert found.candidate.recipe.unit == own.unit
         (finding,) = replay_recipe(rollouts, other, "it")["findings"]
         assert finding["check"] == "option:unit"
         assert f"--set unit={own.unit or 'rollout'}" in finding["text"].partition("in place of")[0]
