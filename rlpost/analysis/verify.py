@@ -1,8 +1,7 @@
 """Verification of enriched files: recomputed columns and summary against the stored ones.
 
 An enriched file has the columns of its input and, in its metadata, the recipe, so the new columns
-and the summary can be recomputed and compared. All columns are decoded: those that are recomputed,
-or that this needs, while it runs, and the others beside it.
+and the summary can be recomputed and compared.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from rlpost.analysis.difference import (
 from rlpost.display.text import shortened_middle
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.reader import damaged_columns
 from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
 from rlpost.pipeline.columns import columns_of
@@ -46,7 +44,7 @@ from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.named import NamedByUser
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import PathText
@@ -173,45 +171,15 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     """Return the verdicts on all files of one run: of one input, recipe and state."""
     run = sorted(run, key=lambda enriched: enriched.metadata.file)
     _check_complete(run)
-    failure, decoded = None, set[str]()
+    comparable = run[0].metadata.comparable
     try:
         with _as_data_error(run[0]):
-            plan, source = _plan_of(run)
-            verdicts = _compared(plan, source, run, [{}] * len(run), options)
-            decoded = {column for step in plan.passes() for column in step.columns}
-            decoded.update(source.written)
+            return _compared(*_plan_of(run), run, options)
     except DataError as error:
-        failure = error
-    options.reporter.start("decode", sum(enriched.rows for enriched in run))
-    advance = options.reporter.advance
-    damage = [damaged_columns(enriched.file.path, advance, decoded) for enriched in run]
-    if failure is not None:
-        try:
-            if not any(damage):
-                raise failure
-            with _as_data_error(run[0]):
-                plan, source = _plan_of(run)
-                verdicts = _compared(plan, source, run, damage, options)
-        except DataError as error:
-            comparable = run[0].metadata.comparable
-            if comparable and not any(damage):
-                raise
-            note = f"its columns were not recomputed: {error}"
-            verdicts = [_facts(enriched, ok=not comparable, notes=[note]) for enriched in run]
-    for verdict, columns in zip(verdicts, damage, strict=True):
-        verdict["ok"] = verdict["ok"] and not columns
-        verdict["columns"] += [
-            {
-                "column": name,
-                "verdict": "damaged",
-                "rows": None,
-                "first_row": None,
-                "largest_difference": None,
-                "reason": reason,
-            }
-            for name, reason in columns.items()
-        ]
-    return verdicts
+        if comparable:
+            raise
+        note = f"its columns were not recomputed: {error}"
+        return [_facts(enriched, ok=True, notes=[note]) for enriched in run]
 
 
 def _facts(
@@ -219,7 +187,6 @@ def _facts(
     *,
     ok: bool,
     columns: Sequence[Json] = (),
-    kept: int | None = None,
     summary: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Json:
@@ -232,7 +199,6 @@ def _facts(
         "semantics": enriched.metadata.semantics,
         "estimator": enriched.metadata.recipe.estimator,
         "columns": [*columns],
-        "kept_columns": kept,
         "summary": [*summary[:_MOST_DIFFERENCES]],
         "notes": [*enriched.metadata.notes, *notes],
     }
@@ -324,7 +290,6 @@ def _compared(
     plan: Plan,
     source: _EnrichedInputs,
     run: list[EnrichedFile],
-    damage: Sequence[Collection[str]],
     options: Options,
 ) -> list[Json]:
     """Recompute the columns of all files of a run, and compare those that decode."""
@@ -334,7 +299,7 @@ def _compared(
         options.reporter.start("compare", source.rows)
         summaries = FileSummaries(plan, responses)
         return [
-            _verdict(engine, source, responses, summaries, index, enriched, damage[index])
+            _verdict(engine, source, responses, summaries, index, enriched)
             for index, enriched in enumerate(run)
         ]
 
@@ -346,12 +311,11 @@ def _verdict(
     summaries: FileSummaries,
     index: int,
     enriched: EnrichedFile,
-    damaged: Collection[str],
 ) -> Json:
     """Recompute the columns of a file and return the comparison with the stored ones."""
     names, stored, metadata = source.written, source.all_columns, enriched.metadata
     missing = [name for name in names if name not in stored.schemas[index].names]
-    present = [name for name in names if name not in missing and name not in damaged]
+    present = [name for name in names if name not in missing]
     differences = [ColumnDifference(name) for name in present]
     totals = ExactTotals()
 
@@ -382,6 +346,5 @@ def _verdict(
         enriched,
         ok=not summary and all(column["verdict"] in GOOD for column in columns),
         columns=columns,
-        kept=len(source.schemas[index].names),
         summary=summary,
     )

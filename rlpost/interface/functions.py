@@ -330,7 +330,7 @@ def loss(
     chosen, axes = loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     configs = settings_of([_swept(chosen, recipe or Recipe(), point) for point in points], {})
-    logged = None if log is None else read_log(Path(log), log_map, chosen.model_fields_set)
+    logged = None if log is None else read_log(Path(log), log_map)
     recipe = recipe or Recipe()
     declared = Declaration(map=recipe.columns)
     with _opened(inputs, output, options, declared=declared, progress=progress) as (opened, run):
@@ -697,9 +697,9 @@ def verify(
         progress: show a progress bar, as of `advantages`.
 
     Returns:
-        `ok`: no file differs. `files`: for each file the verdict on every column (`damaged`: it
-        does not decode; `other semantics`: it differs, as it may after a change of defaults);
-        differences of the summary; and `notes` of what was not compared.
+        `ok`: no file differs. `files`: for each file the verdict on every written column
+        (`other semantics`: it differs, as it may after a change of defaults); differences of the
+        summary; and `notes` of what was not compared.
 
     Raises:
         UsageError: files of a run are missing; the metadata names code or a tokenizer, and

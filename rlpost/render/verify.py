@@ -12,7 +12,6 @@ from rlpost.display.text import counted
 
 Json = dict[str, Any]
 OTHER_SEMANTICS = "other semantics"
-_WRONG = ("DIFFERS", "DAMAGED")
 
 
 def page(result: Json) -> Page:
@@ -36,7 +35,7 @@ def page(result: Json) -> Page:
         cells += [("summary", f"DIFFERS: {text}") for text in file["summary"]]
         cells += [("note", note) for note in file["notes"]]
         styled = [
-            (name, Text(text, "red" if text.startswith(_WRONG) else "")) for name, text in cells
+            (name, Text(text, "red" if text.startswith("DIFFERS") else "")) for name, text in cells
         ]
         parts.append(TextTable(("part", "verdict"), styled, title=titles[id(file)], text=(0, 1)))
     notices = [
@@ -63,12 +62,10 @@ def _equal(file: Json) -> str:
     equal = [column for column in file["columns"] if column["verdict"] != OTHER_SEMANTICS]
     largest = max((column["largest_difference"] or 0.0 for column in equal), default=0.0)
     precision = f"to within {largest:.1e}" if largest else "bit for bit"
-    kept = file["kept_columns"]
     texts = [
         (equal, f"{counted(len(equal), 'column')} equal {precision}"),
         (other, f"other values under semantics {file['semantics']}: {', '.join(other)}"),
         (not file["columns"], "not recomputed"),
-        (kept, f"{counted(kept or 0, 'kept column')} decoded"),
     ]
     return "; ".join(text for applies, text in texts if applies)
 
@@ -76,8 +73,6 @@ def _equal(file: Json) -> str:
 def _verdict(column: Json) -> str:
     if column["verdict"] == "missing":
         return "DIFFERS: the column is missing"
-    if column["verdict"] == "damaged":
-        return f"DAMAGED: it does not decode: {column['reason']}"
     if column["verdict"] not in ("differs", OTHER_SEMANTICS):
         return str(column["verdict"])
     word = "DIFFERS" if column["verdict"] == "differs" else OTHER_SEMANTICS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from hypothesis import given, settings
 from runs import loads, rollout, run, save, strict_json
 from strategies import recipes, rollouts, to_table
 from summaries import whole
-from verified_files import found, harmed, rewritten, with_kept
+from verified_files import found, rewritten
 
 import rlpost
 from rlpost.errors import ReadWriteError, RlpostError
 from rlpost.estimators import ESTIMATORS
-from rlpost.io.parquet import reader
 from rlpost.recipe import presets
 
 GOOD = " equal "
@@ -205,34 +203,6 @@ def test_what_could_not_be_compared_is_told(enriched):
         notes
     )
     assert f"- ! {notes[1]}" in run("verify", enriched, "--format", "markdown").out
-
-
-@pytest.mark.parametrize("column", ["kept", "advantages", "reward"])
-def test_a_column_that_does_not_decode_is_a_difference(tmp_path, column):
-    path = with_kept(tmp_path / "out.parquet", tmp_path / "in.parquet", compression="zstd")
-    assert run("verify", path).code == 0
-    harmed(path, column, 0)  # the header of its first page
-    ran = run("verify", path)
-    assert (ran.code, ran.err) == (1, "")
-    assert re.search(rf"{column} +DAMAGED: it does not decode: row group 2", ran.out)
-    (file,) = strict_json(run("verify", path, "--format", "json").out)["files"]
-    verdicts = {one["column"]: one["verdict"] for one in file["columns"]}
-    assert verdicts.pop(column) == "damaged"
-    recomputed = column not in {"reward", "prompt_id"}
-    assert set(verdicts.values()) == ({"identical"} if recomputed else set())
-    assert any("were not recomputed" in note for note in file["notes"]) is not recomputed
-
-
-def test_each_column_is_decoded_and_none_by_itself_that_the_recomputation_reads(
-    tmp_path, monkeypatch
-):
-    path = with_kept(tmp_path / "out.parquet", tmp_path / "in.parquet")
-    alone, usual = [], reader._damage
-    monkeypatch.setattr(
-        reader, "_damage", lambda *found: (alone.append(found[3]), usual(*found))[1]
-    )
-    assert found(path)["ok"]
-    assert {*alone} == {"kept", "words", "old_log_probs", "ref_log_probs"}
 
 
 def test_a_file_that_lacks_what_it_was_made_of_is_an_error(tmp_path):

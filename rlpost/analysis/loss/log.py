@@ -15,19 +15,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.loss.summary import settings_of
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
 from rlpost.io.memory_limit import memory_limit
-from rlpost.losses.config import LossConfig
 from rlpost.pipeline.findings import finding
-from rlpost.recipe.flags import flag_of
-from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.roles import columns_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 Json = dict[str, Any]
@@ -92,19 +88,14 @@ class TrainerLog:
     """Column -> metric."""
     steps: dict[str, dict[str, str]]
     """Step -> column -> the text of a number."""
-    given: frozenset[str] = frozenset()
-    """The fields of the loss that the user set."""
 
 
-def read_log(
-    path: Path, columns: Mapping[str, str] | None = None, given: Iterable[str] = ()
-) -> TrainerLog:
+def read_log(path: Path, columns: Mapping[str, str] | None = None) -> TrainerLog:
     """Read the log of a trainer.
 
     Args:
         path: of JSON lines or CSV, with a row for each training step.
         columns: metric, or `step`, to column, where the name does not say it.
-        given: as of `TrainerLog`.
 
     Raises:
         UsageError: a metric does not exist.
@@ -135,7 +126,7 @@ def read_log(
         if step in row:  # of several rows of a step, the last that has a column counts
             texts = {name: row[name] for name in kept if name in row}
             steps.setdefault(_label(row[step]), {}).update(texts)
-    return TrainerLog(str(path), kept, steps, frozenset(given))
+    return TrainerLog(str(path), kept, steps)
 
 
 def _columns(
@@ -197,19 +188,12 @@ def computed_steps(facts: Json) -> dict[str, Numbers]:
     return steps
 
 
-def add_log(
-    summary: Json,
-    log: TrainerLog,
-    options: LossOptions,
-    rerun: Callable[[Sequence[LossConfig]], Json],
-) -> Json:
+def add_log(summary: Json, log: TrainerLog) -> Json:
     """Return the summary of a loss with `log`, its metrics beside those of a log, and `findings`.
 
     Args:
         summary: of one setting.
         log: of the trainer.
-        options: the loss.
-        rerun: returns the summary of other losses of the same input.
     """
     computed, findings = computed_steps(summary["facts"]), [*summary["findings"]]
     steps = [step for step in computed if step in log.steps]
@@ -223,10 +207,7 @@ def add_log(
         metric = {"metric": name, "column": column, **_nearest(name, texts, computed)}
         metrics.append(metric)
         if not all(metric["step"]["equal"]):
-            how, option = _relation(metric, computed, log.given, options)
-            if not how and name == "pg_loss" and "aggregation" in log.given:
-                how, option = _aggregation(metric, options, rerun)
-            findings.append(_finding(metric, how, option))
+            findings.append(_finding(metric))
     sides = {"only_in_log": len(log.steps), "only_in_input": len(computed)}
     facts = {side: count - len(steps) for side, count in sides.items()} | {"metrics": metrics}
     return summary | {"log": {"path": log.path, "steps": len(steps), **facts}, "findings": findings}
@@ -265,62 +246,23 @@ def _equal(logged: float, computed: float, slack: float) -> bool:
     return abs(logged - computed) <= RELATIVE * abs(computed) + ABSOLUTE + slack
 
 
-def _are_logged(metric: Json, numbers: Sequence[float]) -> bool:
-    """Return whether numbers of at least two steps are those of the log."""
-    pairs = [*zip(metric["step"]["logged"], numbers, strict=True)]
-    return len(pairs) > 1 and all(_equal(x, y, metric["rounding"]) for x, y in pairs)
-
-
-def _relation(
-    metric: Json, computed: Mapping[str, Numbers], given: frozenset[str], options: LossOptions
-) -> tuple[str, str]:
-    """Return the relation that holds at every step, and the option that it contradicts."""
-    (steps, logged, values, _), name = metric["step"].values(), metric["metric"]
-    times = median([x / y for x, y in zip(logged, values, strict=True) if y] or [1.0])
-    if _are_logged(metric, [times * x for x in values]):
-        return f"logged = {times:.4g} x computed at every step", ""
-    kl = [computed[step].get("kl_loss", 0.0) for step in steps]
-    if name in ("pg_loss", "loss") and any(kl):
-        gaps = math.fsum(z * (x - y) for x, y, z in zip(logged, values, kl, strict=True))
-        coef = gaps / math.fsum(x * x for x in kl)
-        if _are_logged(metric, [x + coef * y for x, y in zip(values, kl, strict=True)]):
-            contradicts = name == "loss" and "kl_loss_coef" in given
-            option = f"{flag_of('kl_loss_coef')} {options.kl_loss_coef + coef:.4g}"
-            text = f"logged = computed + {coef:.4g} x KL loss at every step: another KL term"
-            return text, option if contradicts else ""
-    return "", ""
-
-
-def _aggregation(
-    metric: Json, options: LossOptions, rerun: Callable[[Sequence[LossConfig]], Json]
-) -> tuple[str, str]:
-    """Return the aggregation under which the policy loss is the logged one at every step."""
-    others = [name for name in _MEANS if name != options.aggregation]
-    fields = options.model_dump(exclude_unset=True)
-    configs = [LossConfig(LossOptions(**fields | {"aggregation": name})) for name in others]
-    for name, setting in zip(others, settings_of(rerun(configs)), strict=True):
-        steps = computed_steps(setting["facts"])
-        if _are_logged(metric, [steps[step]["policy_loss"] for step in metric["step"]["label"]]):
-            option = f"{flag_of('aggregation')} {name}"
-            return f"logged = computed with `{option}` at every step", option
-    return "", ""
-
-
-def _finding(metric: Json, how: str, option: str) -> Json:
-    """Return how a metric differs as plain data."""
+def _finding(metric: Json) -> Json:
+    """Return how a metric differs as plain data: by a factor at every step, or where the most."""
     rows = [*zip(*metric["step"].values(), strict=True)]
     wrong = [row[:3] for row in rows if not row[3]]
+    times = median([x / y for _, x, y, _ in rows if y] or [1.0])
+    if len(rows) > 1 and all(_equal(x, times * y, metric["rounding"]) for _, x, y, _ in rows):
+        how = f"logged = {times:.4g} x computed at every step"
+    else:
+        sides = sorted({"higher" if x > y else "lower" for _, x, y in wrong})
+        how = f"the logged one is {' or '.join(sides)}"
     step, logged, computed = max(wrong, key=lambda row: abs(row[1] - row[2]))
-    sides = sorted({"higher" if x > y else "lower" for _, x, y in wrong})
-    how = how or f"the logged one is {' or '.join(sides)}"
     text = (
         f"{metric['metric']} (`{metric['column']}`) differs at {len(wrong)} of "
-        f"{counted(len(rows), 'step')}: {how}; at "
-        f"step {step} {number(logged)} logged, {number(computed)} computed"
-        f"{f'; {option} gives the logged numbers' if option else ''}"
+        f"{counted(len(rows), 'step')}: {how}; at step {step} {number(logged)} logged, "
+        f"{number(computed)} computed"
     )
-    names = {"metric": metric["metric"], "columns": [metric["column"]], "option": option or None}
-    return finding("log", text) | names
+    return finding("log", text) | {"metric": metric["metric"], "columns": [metric["column"]]}
 
 
 def log_tables(log: Json, *, verbose: bool) -> Iterator[TextTable]:

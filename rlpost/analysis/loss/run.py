@@ -117,13 +117,7 @@ def loss(
         "bytes": clock.bytes,
         "seconds": clock.seconds,
     }
-    if log is None:
-        return result
-
-    def rerun(others: Sequence[LossConfig]) -> Json:
-        return loss(paths, None, recipe, others, options)
-
-    return add_log(result, log, configs[0].options, rerun)
+    return result if log is None else add_log(result, log)
 
 
 def _metadata(plan: Plan, _: Responses, *, names: tuple[str, ...], loss: LossConfig) -> FileEntries:

@@ -89,7 +89,7 @@ def loss(
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
 
     check_summary(summary_json)
-    logged = _read_log(**chosen, swept=bool(sweep), settings=settings)
+    logged = _read_log(**chosen, swept=bool(sweep))
     with (
         reporting(quiet=quiet) as reporter,
         open_inputs(source, output, overwrite=run.overwrite, reporter=reporter) as opened,
@@ -104,7 +104,7 @@ def loss(
 
 
 def _read_log(
-    log: Path | None, log_map: dict[str, str] | None, settings: Settings, *, swept: bool
+    log: Path | None, log_map: dict[str, str] | None, *, swept: bool
 ) -> TrainerLog | None:
     """Return the log of --log; None without one."""
     if log is None:
@@ -115,4 +115,4 @@ def _read_log(
         raise UsageError("--sweep and --log exclude each other: a log has the loss of one setting")
     from rlpost.analysis.loss.log import read_log  # noqa: PLC0415 - imports losses
 
-    return read_log(Path(log), log_map or {}, settings.fields_set[1])
+    return read_log(Path(log), log_map or {})

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
+from rlpost.errors import NotEnoughMemoryError
 from rlpost.io.memory_limit import is_out_of_memory, rows_that_fit
-from rlpost.io.parquet.checks import check_utf8, read_metadata
+from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.parquet.footer import extent_of
 from rlpost.io.paths import RemotePath
 from rlpost.io.ranges import (
@@ -21,7 +21,7 @@ from rlpost.io.ranges import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from rlpost.io.paths import AnyPath
 
@@ -30,8 +30,6 @@ _STREAM_BUFFER = 1 << 20  # bytes to read at a time of a column chunk, which may
 # pyarrow reads the chunks of smaller files whole. So a page header that claims gigabytes gets none.
 _SMALL_FILE = 64 << 20
 _ONE_THREAD = 1 << 20  # decoded bytes that more threads would not decode sooner
-_CHECK_BYTES = 32 << 20  # decoded bytes in memory at a time, in `damaged_columns`
-_CHECK_ROWS = 1 << 14
 
 
 class ParquetReader:
@@ -205,60 +203,3 @@ def decoded_bytes(group: pq.RowGroupMetaData, columns: Collection[str]) -> int:
 def _extent(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     dictionary = chunk.dictionary_page_offset if chunk.has_dictionary_page else 0
     return extent_of((chunk.data_page_offset, dictionary), chunk.total_compressed_size)
-
-
-def damaged_columns(
-    path: AnyPath, advance: Callable[[int], None] | None = None, without: Collection[str] = ()
-) -> dict[str, str]:
-    """Decode the columns of a file, and return those that do not decode.
-
-    One column of one row group is read at a time. Checksums of pages are verified, strings must be
-    UTF-8, and a row group must have the rows of its footer. A page without a checksum may have
-    changed and still decode: that is not detected.
-
-    Args:
-        path: the file.
-        advance: called with a number of rows after all their columns were read.
-        without: top-level columns that are not decoded.
-
-    Returns:
-        For each column that does not decode: its first such row group, and the reason.
-
-    Raises:
-        DataError: the footer is damaged.
-        ReadWriteError: the file cannot be read.
-    """
-    damaged: dict[str, str] = {}
-    try:
-        opened = ParquetReader(path, checksums=True)
-    except MemoryError:  # an ArrowException, too, but not about the data
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read as Parquet: {error}") from None
-    with opened as reader:
-        footer = reader.file.metadata
-        names = [name for name in reader.file.schema_arrow.names if name not in without]
-        for group in range(footer.num_row_groups):
-            for name in dict.fromkeys(names):
-                reason = None if name in damaged else _damage(reader, path, group, name)
-                if reason is not None:
-                    damaged[name] = f"row group {group}: {reason}"
-            if advance is not None:
-                advance(footer.row_group(group).num_rows)
-    return damaged
-
-
-def _damage(reader: ParquetReader, path: AnyPath, group: int, name: str) -> str | None:
-    """Return why a column of a row group does not decode, None if it does."""
-    footer = reader.file.metadata.row_group(group)
-    rows = _CHECK_BYTES * footer.num_rows // max(footer.total_byte_size, 1)
-    try:
-        for batch in reader.batches(min(max(rows, 1), _CHECK_ROWS), group, [name]):
-            check_utf8(batch)
-    except MemoryError:  # an ArrowException, too, but not about the file
-        raise
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno:  # codecs raise OSErrors without errno
-            raise ReadWriteError(f"{path}: cannot be read: {error.strerror or error}") from None
-        return str(error).partition("\n")[0]
-    return None
