@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlpost.analysis.responses import columns as lists
+from rlpost.display.tables import TextTable
+from rlpost.display.text import aligned, number
 from rlpost.io.arrow import is_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -128,6 +130,35 @@ class DifferenceTotals:
             "responses_differing": self.rows_differing,
             "first_rows": self.first_rows,
         }
+
+
+def largest_table(
+    rows: Sequence[Json], sides: Mapping[str, str], title: str
+) -> Iterator[TextTable]:
+    """Yield the table of the rows that differ the most, if there are any.
+
+    Args:
+        rows: with `row`, `reward`, the numbers of both sides and `difference`; `file` and
+            `file_row`, `step`, `prompt_id` and `token` as far as there are such.
+        sides: the names of both numbers, with their headings.
+        title: of the table.
+    """
+    if not rows:
+        return
+    columns = {}
+    if any(row.get("file_row", row["row"]) != row["row"] for row in rows):
+        columns["file:row"] = [f"{row['file']}:{row['file_row']}" for row in rows]
+    else:
+        columns["row"] = [str(row["row"]) for row in rows]
+    for name, heading in (("step", "step"), ("prompt_id", "prompt"), ("token", "token")):
+        if rows[0].get(name) is not None:
+            columns[heading] = [str(row[name]) for row in rows]
+    text = [i for i, heading in enumerate(columns) if heading in ("file:row", "prompt")]
+    columns["reward"] = [number(row["reward"]) for row in rows]
+    numbers = [aligned([row[name] for row in rows]) for name in (*sides, "difference")]
+    headings = (*columns, *sides.values(), "Δ")
+    cells = [*zip(*columns.values(), *numbers, strict=True)]
+    yield TextTable(headings, cells, title, text=text)
 
 
 # ---- both columns, row by row ----

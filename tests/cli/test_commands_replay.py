@@ -16,7 +16,6 @@ from runs import strict_json
 import rlpost
 from rlpost import manual
 from rlpost.analysis.replay import render
-from rlpost.analysis.replay.render import digits_of
 from rlpost.display.console import console
 from rlpost.errors import DataError, UsageError
 
@@ -114,11 +113,20 @@ def test_the_first_stage_that_parts_is_the_verdict_with_its_largest_differences(
     stored = table["raw_advantages"][first["row"]].as_py()
     np.testing.assert_allclose(first["recorded"], stored[first["token"]], rtol=1e-6)
     _, headings, line, *_ = block(lines, "Largest differences")
-    assert headings.split() == ["row", "step", "prompt", "token", "reward", "recorded", "computed"]
+    assert headings.split() == [
+        "row",
+        "step",
+        "prompt",
+        "token",
+        "reward",
+        "recorded",
+        "computed",
+        "Δ",
+    ]
     row, step, prompt, token, _, *numbers = line.split()
-    keys = [first[key] for key in ("row", "step", "group", "token")]
+    keys = [first[key] for key in ("row", "step", "prompt_id", "token")]
     assert [row, step, prompt, token] == [str(key) for key in keys]
-    of_token = [first["recorded"], first["computed"]]
+    of_token = [first[side] for side in ("recorded", "computed", "difference")]
     np.testing.assert_allclose([float(x) for x in numbers], of_token, 1e-3)
 
 
@@ -326,9 +334,3 @@ def test_the_manuals_function_records_verls_batch(rollouts, tmp_path):
     found = strict_json(ran.out)
     assert ran.code == 0, found["stages"]
     assert found["recorded"] == {"advantages": "advantages"}
-
-
-def test_digits_are_as_few_as_tell_numbers_apart():
-    assert digits_of([(0.5, 0.7)]) == 4
-    assert digits_of([(1.23456, 1.23457)]) == 6
-    assert digits_of([(1.0, 1.0)]) == 9

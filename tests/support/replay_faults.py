@@ -32,265 +32,112 @@ class Fault:
     estimator: str
     options: dict[str, Any]
     """Fields of the recipe after the preset: what the user believes the trainer computed."""
-    right: Trainer
-    """The trainer without the fault: the recipe's numbers."""
-    wrong: dict[str, Any]
-    """The fields of the trainer that are the fault."""
-    expected: frozenset[str]
+    trainer: Trainer
+    """The trainer with the fault."""
+    expected: tuple[str, ...]
     data: dict[str, Any]
     """Arguments of `rollouts`."""
 
-    def plant(self, table: pa.Table) -> pa.Table:
-        """Return the table with the columns that the trainer with the fault records."""
-        return replace(self.right, **self.wrong).record(table)
-
     def file(self) -> pa.Table:
         """Return the recorded file."""
-        return self.plant(rollouts(**self.data))
+        return self.trainer.record(rollouts(**self.data))
 
     def recipe(self) -> rlpost.Recipe:
         """Return what the user believes the trainer computed."""
         return rlpost.preset(self.preset, estimator=self.estimator, **self.options)
 
 
-RETURN = Trainer(credit="return")
-GROUP_NORM = Trainer(baseline="mean", std=True)
-CENTRED = Trainer(baseline="mean")
+_GROUP, _RETURN = Trainer(baseline="mean", std=True), Trainer(credit="return", whiten=True)
+TRAINERS = {
+    "verl grpo": replace(_GROUP, single="raw", place="last_token"),
+    "verl gae": Trainer(credit="gae", whiten=True, place="last_token"),
+    "verl reinforce_pp": replace(_RETURN, place="last_token"),
+    "trl grpo": replace(_GROUP, eps=1e-4),
+    "slime grpo": _GROUP,
+    "slime reinforce_plus_plus": replace(_RETURN, states=True),
+    "openrlhf reinforce": replace(_RETURN, whiten_ddof=0, clip=10.0),
+    "openrlhf rloo": Trainer(credit="return", baseline="others", clip=10.0),
+    "nemo-rl gae": Trainer(credit="gae", lam=0.95, whiten=True),
+    "prime-rl grpo": Trainer(baseline="mean"),
+}
+"""What a preset's estimator computes."""
+_OF_RECIPE = {"beta": "kl_coef", "kl": "kl_estimator", "lam": "lam", "overlong": "overlong_penalty"}
+"""The fields of a recipe that are those of a trainer."""
 
 
-@dataclass(frozen=True)
-class _Preset:
-    """A preset's estimator and the trainer that computes it."""
+def _fault(
+    of: str, name: str, wrong: dict[str, Any], expected: str, records: str, seed: int,
+    right: dict[str, Any] | None = None, **data: Any,
+) -> Fault:  # fmt: skip
+    """Return a fault of a trainer.
 
-    preset: str
-    estimator: str
-    trainer: Trainer
+    Args:
+        of: preset and estimator.
+        name: of the fault.
+        wrong: the fields of the trainer that are the fault.
+        expected: the findings that name it.
+        records: the stages that the trainer records.
+        seed: of the rollouts.
+        right: the fields that the user knows, by names of the trainer.
+        data: other arguments of `rollouts`.
+    """
+    noise = (0.0, 1e-7)[seed % 2]  # as of float32 in every other file
+    known = {"records": tuple(records.split()), "noise": noise, **(right or {})}
+    trainer = replace(TRAINERS[of], **known | wrong)
+    options = {_OF_RECIPE[name]: value for name, value in (right or {}).items()}
+    expect, data = tuple(expected.split()), {"seed": seed, **data}
+    return Fault(name, *of.split(), options, trainer, expect, data)
 
-    def fault(
-        self,
-        name: str,
-        wrong: dict[str, Any],
-        *expected: str,
-        records: str | Sequence[str] = "advantages",
-        data: dict[str, Any],
-        trainer: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> Fault:
-        columns = (records,) if isinstance(records, str) else tuple(records)
-        noise = (0.0, 1e-7)[data["seed"] % 2]  # as of float32 in every other file
-        right = replace(self.trainer, records=columns, noise=noise, **(trainer or {}))
-        return Fault(
-            name, self.preset, self.estimator, options, right, wrong, frozenset(expected), data
-        )
-
-
-VERL_GRPO = _Preset("verl", "grpo", replace(GROUP_NORM, single="raw", place="last_token"))
-VERL_GAE = _Preset("verl", "gae", Trainer(credit="gae", whiten=True, place="last_token"))
-VERL_RPP = _Preset("verl", "reinforce_pp", replace(RETURN, whiten=True, place="last_token"))
-TRL_GRPO = _Preset("trl", "grpo", replace(GROUP_NORM, eps=1e-4))
-SLIME_GRPO = _Preset("slime", "grpo", GROUP_NORM)
-SLIME_RPP = _Preset("slime", "reinforce_plus_plus", replace(RETURN, whiten=True, states=True))
-OPENRLHF = _Preset("openrlhf", "reinforce", replace(RETURN, whiten=True, whiten_ddof=0, clip=10.0))
-OPENRLHF_RLOO = _Preset("openrlhf", "rloo", replace(RETURN, baseline="others", clip=10.0))
-NEMO_GAE = _Preset("nemo-rl", "gae", Trainer(credit="gae", lam=0.95, whiten=True))
-INSTRUCT_CENTRED = _Preset("open-instruct", "centered", CENTRED)
-PRIME = _Preset("prime-rl", "grpo", CENTRED)
 
 FAULTS = (
-    VERL_GRPO.fault(
-        "std-divides-by-n",
-        {"ddof": 0},
-        "option:numerics.norm_ddof",
-        records=("response_level_rewards",),
-        data={"seed": 101},
-    ),
-    TRL_GRPO.fault("eps-inside-root", {"eps_inside": True}, data={"seed": 103}),
-    SLIME_GRPO.fault("eps-1e-4", {"eps": 1e-4}, "option:numerics.norm_eps", data={"seed": 104}),
-    SLIME_RPP.fault(
-        "mask-one-token-early",
-        {"mask_shift": -1},
-        "input:column-shifted",
-        records=("token_level_rewards",),
-        data={"seed": 105},
-        trainer={"beta": 0.05},
-        kl_coef=0.05,
-    ),
-    VERL_GAE.fault(
-        "values-one-token-late",
-        {"value_shift": 1},
-        "input:column-shifted",
-        records=("returns",),
-        data={"seed": 108},
-        trainer={"lam": 0.95},
-        lam=0.95,
-    ),
-    OPENRLHF.fault(
-        "whitening-over-padding",
-        {"whiten_over": "padded"},
-        records=("advantages",),
-        data={"seed": 109},
-    ),
-    VERL_RPP.fault(
-        "kl-added",
-        {"kl_sign": -1},
-        "sign",
-        records=("kl", "token_level_rewards", "advantages"),
-        data={"seed": 110},
-        trainer={"beta": 0.05},
-        kl_coef=0.05,
-    ),
-    VERL_GAE.fault(
-        "one-step-with-another-beta",
-        {"betas": {2: 0.1}},
-        records=("kl", "token_level_rewards"),
-        data={"seed": 112},
-        trainer={"beta": 0.02},
-        kl_coef=0.02,
-    ),
-    TRL_GRPO.fault(
-        "groups-over-steps",
-        {"group_keys": ("prompt_id",)},
-        *("input:other-groups", "option:numerics.batch"),
-        data={"seed": 113, "responses": 160, "steps": 4},
-    ),
-    OPENRLHF.fault(
-        "kl-k3-for-k1",
-        {"kl": "k3"},
-        "option:kl_estimator",
-        records=("kl", "advantages"),
-        data={"seed": 114},
-        trainer={"beta": 0.1},
-        kl_coef=0.1,
-    ),
-    OPENRLHF_RLOO.fault(
-        "own-reward-in-baseline",
-        {"baseline": "mean"},
-        "option:norm_mean",
-        records=("response_level_rewards", "advantages"),
-        data={"seed": 119, "group": 4},
-    ),
-    OPENRLHF.fault(
-        "reward-clip-left-out",
-        {"clip": None},
-        "option:reward_clip",
-        records=("response_level_rewards", "advantages", "returns"),
-        data={"seed": 122, "scale": 12.0},
-    ),
-    VERL_RPP.fault(
-        "rollout-log-probs-for-old",
-        {"old": "infer_log_probs"},
-        "input:policies-swapped",
-        records=("kl",),
-        data={"seed": 123},
-        trainer={"beta": 0.1},
-        kl_coef=0.1,
-    ),
-    VERL_GAE.fault(
-        "value-twice-in-returns",
-        {"value_times": 2},
-        records=("returns",),
-        data={"seed": 125, "observations": False},
-    ),
-    SLIME_GRPO.fault(
-        "advantages-not-masked",
-        {"masks_advantages": False},
-        data={"seed": 126},
-    ),
-    OPENRLHF.fault(
-        "mask-not-read",
-        {"reads_mask": False},
-        "input:mask-ones",
-        records=("kl", "token_level_rewards", "advantages", "returns"),
-        data={"seed": 127},
-        trainer={"beta": 0.05},
-        kl_coef=0.05,
-    ),
-    TRL_GRPO.fault(
-        "raw-reward-of-single-groups",
-        {"single": "raw"},
-        "option:numerics.single",
-        data={"seed": 128},
-    ),
-    VERL_GRPO.fault(
-        "mean-of-equal-rewards-rounded",
-        {"rounds_mean": True},
-        data={"seed": 132, "responses": 256, "group": 6},
-    ),
-    VERL_GAE.fault(
-        "advantages-one-token-late",
-        {"advantage_shift": 1},
-        "shift",
-        records=("raw_advantages", "advantages", "returns"),
-        data={"seed": 131, "responses": 96},
-    ),
-    VERL_GAE.fault(
-        "gamma-and-lambda-exchanged",
-        {"gamma": 0.95, "lam": 1.0},
-        *("option:gamma", "option:lam"),
-        records=("advantages", "returns"),
-        data={"seed": 133},
-        trainer={"lam": 0.95},
-        lam=0.95,
-    ),
-    VERL_GAE.fault(
-        "lambda-1-and-kl-added",
-        {"lam": 1.0, "kl_sign": -1},
-        records=("returns",),
-        data={"seed": 134},
-        trainer={"lam": 0.95, "beta": 0.05},
-        lam=0.95,
-        kl_coef=0.05,
-    ),
-    VERL_GAE.fault(
-        "rewards-of-other-responses",
-        {"rolls_rewards": 3},
-        records=("token_level_rewards",),
-        data={"seed": 138, "observations": False},
-    ),
-    NEMO_GAE.fault(
-        "kl-penalty-on-the-last-token",
-        {"sums_tokens": True},
-        "option:numerics.kl_credit",
-        records=("kl", "token_level_rewards"),
-        data={"seed": 139},
-        trainer={"beta": 0.05},
-        kl_coef=0.05,
-        kl_estimator="k1",
-    ),
-    PRIME.fault(
-        "overlong-penalty-of-half-the-tokens",
-        {"overlong": (40, 8, 1.0)},
-        "option:overlong_penalty",
-        data={"seed": 142},
-        trainer={"overlong": (40, 16, 1.0)},
-        overlong_penalty=(40, 16, 1.0),
-    ),
-    OPENRLHF.fault(
-        "kl-from-the-reference-to-the-policy",
-        {"old": "ref_log_probs", "ref": "old_log_probs"},
-        "input:policies-swapped",
-        records=("kl", "advantages"),
-        data={"seed": 143},
-        trainer={"beta": 0.1, "kl": "k3"},
-        kl_coef=0.1,
-        kl_estimator="k3",
-    ),
-    OPENRLHF.fault(
-        "reference-one-token-late",
-        {"ref_shift": 1},
-        "input:column-shifted",
-        records=("kl", "advantages"),
-        data={"seed": 146},
-        trainer={"beta": 0.05},
-        kl_coef=0.05,
-    ),
-    PRIME.fault(
-        "groups-of-consecutive-rows",
-        {"group_rows": 4},
-        "input:other-groups",
-        data={"seed": 147, "group": 4},
-    ),
-)
+    _fault("verl grpo", "std-divides-by-n", {"ddof": 0}, "option:numerics.norm_ddof",
+           "response_level_rewards", 101),
+    _fault("trl grpo", "eps-inside-root", {"eps_inside": True}, "", "advantages", 103),
+    _fault("slime grpo", "eps-1e-4", {"eps": 1e-4}, "option:numerics.norm_eps", "advantages", 104),
+    _fault("slime reinforce_plus_plus", "mask-one-token-early", {"mask_shift": -1},
+           "input:column-shifted", "token_level_rewards", 105, {"beta": 0.05}),
+    _fault("verl gae", "values-one-token-late", {"value_shift": 1}, "input:column-shifted",
+           "returns", 108, {"lam": 0.95}),
+    _fault("openrlhf reinforce", "whitening-over-padding", {"whiten_over": "padded"}, "",
+           "advantages", 109),
+    _fault("verl reinforce_pp", "kl-added", {"kl_sign": -1}, "sign",
+           "kl token_level_rewards advantages", 110, {"beta": 0.05}),
+    _fault("trl grpo", "groups-over-steps", {"group_keys": ("prompt_id",)},
+           "input:other-groups option:numerics.batch", "advantages", 113, responses=160, steps=4),
+    _fault("openrlhf reinforce", "kl-k3-for-k1", {"kl": "k3"}, "option:kl_estimator",
+           "kl advantages", 114, {"beta": 0.1}),
+    _fault("openrlhf rloo", "own-reward-in-baseline", {"baseline": "mean"}, "option:norm_mean",
+           "response_level_rewards advantages", 119, group=4),
+    _fault("openrlhf reinforce", "reward-clip-left-out", {"clip": None}, "option:reward_clip",
+           "response_level_rewards advantages returns", 122, scale=12.0),
+    _fault("verl reinforce_pp", "rollout-log-probs-for-old", {"old": "infer_log_probs"},
+           "input:policies-swapped", "kl", 123, {"beta": 0.1}),
+    _fault("slime grpo", "advantages-not-masked", {"masks_advantages": False}, "",
+           "advantages", 126),
+    _fault("openrlhf reinforce", "mask-not-read", {"reads_mask": False}, "input:mask-ones",
+           "kl token_level_rewards advantages returns", 127, {"beta": 0.05}),
+    _fault("trl grpo", "raw-reward-of-single-groups", {"single": "raw"},
+           "option:numerics.single", "advantages", 128),
+    _fault("verl grpo", "mean-of-equal-rewards-rounded", {"rounds_mean": True}, "",
+           "advantages", 132, responses=256, group=6),
+    _fault("verl gae", "advantages-one-token-late", {"advantage_shift": 1}, "shift",
+           "raw_advantages advantages returns", 131, responses=96),
+    _fault("verl gae", "gamma-and-lambda-exchanged", {"gamma": 0.95, "lam": 1.0},
+           "option:gamma option:lam", "advantages returns", 133, {"lam": 0.95}),
+    _fault("verl gae", "lambda-1-and-kl-added", {"lam": 1.0, "kl_sign": -1}, "",
+           "returns", 134, {"lam": 0.95, "beta": 0.05}),
+    _fault("nemo-rl gae", "kl-penalty-on-the-last-token", {"sums_tokens": True},
+           "option:numerics.kl_credit", "kl token_level_rewards", 139, {"beta": 0.05, "kl": "k1"}),
+    _fault("prime-rl grpo", "overlong-penalty-of-half-the-tokens", {"overlong": (40, 8, 1.0)},
+           "option:overlong_penalty", "advantages", 142, {"overlong": (40, 16, 1.0)}),
+    _fault("openrlhf reinforce", "kl-from-the-reference-to-the-policy",
+           {"old": "ref_log_probs", "ref": "old_log_probs"}, "input:policies-swapped",
+           "kl advantages", 143, {"beta": 0.1, "kl": "k3"}),
+    _fault("openrlhf reinforce", "reference-one-token-late", {"ref_shift": 1},
+           "input:column-shifted", "kl advantages", 146, {"beta": 0.05}),
+    _fault("prime-rl grpo", "groups-of-consecutive-rows", {"group_rows": 4},
+           "input:other-groups", "advantages", 147, group=4),
+)  # fmt: skip
 """Files of trainers with one fault each."""
 
 
@@ -313,10 +160,6 @@ class Clean:
     def recipe(self) -> rlpost.Recipe:
         """Return the recipe that computes the recorded columns."""
         return rlpost.preset(self.preset, estimator=self.estimator, **self.options)
-
-    def exact(self, table: pa.Table) -> pa.Table:
-        """Return the table with the recipe's columns after its own."""
-        return computed(table, table, self.recipe(), self.records)
 
     def file(self) -> pa.Table:
         """Return the recorded file."""

@@ -6,7 +6,7 @@ follows from the wrong number. Nothing here uses rlpost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,12 +149,8 @@ class Trainer:
     clip: float | None = None
     overlong: tuple[int, int, float] | None = None
     """Longest response, tokens before it that are penalised, and the penalty at its end."""
-    rolls_rewards: int = 0
-    """Each response has the reward of the one so many rows before it in its step."""
 
     beta: float = 0.0
-    betas: dict[int, float] = field(default_factory=dict)
-    """Another β in some steps."""
     kl: str = "k1"
     kl_sign: int = 1
     place: str = "last_policy_token"
@@ -168,8 +164,6 @@ class Trainer:
     lam: float = 1.0
     states: bool = False
     """Observation tokens have their own step of γ."""
-    value_times: int = 1
-    """How often the value is added to the advantage in a return."""
 
     whiten: bool = False
     whiten_ddof: int = 1
@@ -199,22 +193,16 @@ class Trainer:
         rewards = [r * (1 + self.noise * rng.normal()) for r in self.normalised(table, masks)]
         if self.clip is not None:
             rewards = [min(max(r, -self.clip), self.clip) for r in rewards]
-        if self.rolls_rewards:
-            for rows in (np.flatnonzero(np.array(steps) == one) for one in set(steps)):
-                own = [rewards[i] for i in rows]
-                for i, reward in zip(rows, np.roll(own, self.rolls_rewards), strict=True):
-                    rewards[i] = reward
         kl = self.divergence(table, masks)
-        tokens = [self.placed(*row) for row in zip(rewards, kl, masks, steps, strict=True)]
+        tokens = [self.placed(*row) for row in zip(rewards, kl, masks, strict=True)]
         scans = [self.scanned(*row) for row in zip(tokens, values, masks, strict=True)]
         if self.credit == "response":
             scans = [np.full(len(m), r) for r, m in zip(rewards, masks, strict=True)]
         scans = [a * (1 + self.noise * rng.normal(size=len(a))) for a in scans]
         raw = [a * m if self.masks_advantages else a for a, m in zip(scans, masks, strict=True)]
-        times = self.value_times if self.credit == "gae" else 0
         whitened = self.whitened(raw, masks, steps) if self.whiten else raw
         parts = zip(raw, values, masks, strict=True)
-        returns = [(a + times * v) * m for a, v, m in parts]
+        returns = [(a + (v if self.credit == "gae" else 0)) * m for a, v, m in parts]
         return {
             "response_level_rewards": rewards,
             "kl": kl,
@@ -271,9 +259,9 @@ class Trainer:
         kl = [np.expm1(-d) + d if self.kl == "k3" else d for d in gaps]
         return [x * m for x, m in zip(kl, masks, strict=True)]
 
-    def placed(self, reward: float, kl: np.ndarray, mask: np.ndarray, step: int) -> np.ndarray:
+    def placed(self, reward: float, kl: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return -β·KL, plus the reward on one token."""
-        out = -self.kl_sign * self.betas.get(step, self.beta) * kl
+        out = -self.kl_sign * self.beta * kl
         policy = np.flatnonzero(mask)
         if self.place == "last_token" and mask[-1]:
             out[-1] += reward

@@ -22,7 +22,7 @@ from rlpost.analysis.responses.token_colors import COLOURS, NAMES, style_of, vis
 from rlpost.display.charts import spark
 from rlpost.display.text import shortened_middle
 from rlpost.kernels.codes import keyed_extremes
-from rlpost.kernels.moments import equal_to_rounding
+from rlpost.kernels.moments import ROUNDING, equal_to_rounding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,8 +192,9 @@ class Listings:
             number_column("std", rewards.std),
         ]
         for name in self._measured():
-            means = moments_by(index.numbers[name][rows], row_keys, count).mean
-            columns.append(number_column(NAMES[name], means))
+            values = index.numbers[name]
+            means = moments_by(values[rows], row_keys, count).mean
+            columns.append(number_column(NAMES[name], _without_rounding(means, values)))
 
         def mean_of(name: str) -> Numbers:
             values = table.units[name][units].astype(np.float64)
@@ -205,6 +206,12 @@ class Listings:
             of = "/rollout" if table.resolved.unit == "rollout" else ""
             columns.append(number_column(f"tokens{of}", mean_of("tokens")))
         return columns
+
+
+def _without_rounding(means: Numbers, values: Numbers) -> Numbers:
+    """Return means of some numbers with 0 where they are only the rounding of these."""
+    largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    return np.where(np.abs(means) <= ROUNDING * largest, 0.0, means)
 
 
 def _label_column(name: str, keys: KeyColumn, rows: Codes, most: int = MOST_WIDE) -> ListingColumn:

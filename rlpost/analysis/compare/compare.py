@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
     Codes = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
     Numbers = NDArray[np.float64]
 
 
@@ -171,6 +170,7 @@ def _compared(
                 "tokens": pearson([part.products[i, j] for part in parts if part.products]),
             },
             "spearman": spearman(means[i], means[j]),
+            "scale": scale_of(means[i], means[j]),
             "most_different": _most_different(means[i], means[j], rows, keys, count),
         }
         for i, j in combinations(range(len(sides)), 2)
@@ -232,18 +232,24 @@ def _findings(matched: Match, inputs: Sequence[RowKeys], unequal: int) -> Iterat
         yield Finding("unequal_lengths", "warning", text, "their tokens are not compared")
 
 
-def _most_different(
-    left: Numbers,
-    right: Numbers,
-    rows: Codes,
-    keys: RowKeys,
-    count: int,
-) -> list[Json]:
-    """Return the rows whose scaled advantages differ the most; ties in the order of the rows."""
+def scale_of(left: Numbers, right: Numbers) -> float:
+    """Return the ratio of the root mean squares of what both sides keep; 1 if one has none."""
     both = np.isfinite(left) & np.isfinite(right)
-    differences = np.abs(_divided_by_rms(left, both) - _divided_by_rms(right, both))
-    differing = np.flatnonzero(differences > _ROUNDING)
-    order = differing[np.argsort(-differences[differing], kind="stable")][:count]
+    squares = (float(np.square(side[both]).sum()) for side in (left, right))
+    left_squares, right_squares = squares
+    return (left_squares / right_squares) ** 0.5 if left_squares and right_squares else 1.0
+
+
+def _most_different(
+    left: Numbers, right: Numbers, rows: Codes, keys: RowKeys, count: int
+) -> list[Json]:
+    """Return the rows that differ the most beyond the scale; ties in the order of the rows."""
+    differences = left - scale_of(left, right) * right
+    both = np.isfinite(differences)
+    size = float(np.sqrt(np.square(left[both]).mean())) if both.any() else 0.0
+    distance = np.where(both, np.abs(differences), 0.0)
+    differing = np.flatnonzero(distance > _ROUNDING * size)
+    order = differing[np.argsort(-distance[differing], kind="stable")][:count]
     return [
         {
             "row": int(rows[i]),
@@ -253,7 +259,7 @@ def _most_different(
             "reward": finite(keys.reward[rows[i]]),
             "left": float(left[i]),
             "right": float(right[i]),
-            "scaled_difference": float(differences[i]),
+            "difference": float(differences[i]),
         }
         for i in order.tolist()
     ]
@@ -263,12 +269,6 @@ def _place(source: Source | TableSource, row: int) -> Json:
     """Return the file of a row, and its number in the file."""
     file = bisect_right(source.first_rows, row) - 1
     return {"file": str(source.files[file].path), "file_row": row - source.first_rows[file]}
-
-
-def _divided_by_rms(values: Numbers, chosen: Mask) -> Numbers:
-    """Return the values divided by the root mean square of the chosen ones."""
-    rms = float(np.sqrt(np.square(values[chosen]).mean())) if chosen.any() else 0.0
-    return values / rms if rms else values
 
 
 def recipe_differences(sides: Sequence[Side]) -> list[Json] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rlpost.analysis.difference import largest_table
 from rlpost.display.console import console
 from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import TextTable, show_json
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 EQUAL_RANKS = 1 - 1e-12
+LEAST_SCALE = 1e-4
+"""Sizes of sides that differ less are equal."""
 _BY_RESPONSE = (
     "Tokens are not compared: a side has one advantage per response. A side with tokens has their "
     "mean."
@@ -90,9 +93,16 @@ def _answer(comparison: Json, pair: Json) -> str:
     opposite = _measure(comparison, "response_opposite_sign", pair)["total"]
     signs = f"{opposite:,} have opposite signs" if opposite else "none has the opposite sign"
     return (
-        f"{sides}: {ranks}; {differing:,} of {count:,} advantages differ, by at most {largest}; "
-        f"{signs}"
+        f"{sides}: {ranks}{_scale(pair)}; {differing:,} of {count:,} advantages differ, by at most "
+        f"{largest}; {signs}"
     )
+
+
+def _scale(pair: Json) -> str:
+    """Return how large the left side is beside the right one, by root mean squares."""
+    if abs(pair["scale"] - 1) < LEAST_SCALE:
+        return ""
+    return f"; {pair['left']} is {number(pair['scale'])} × {pair['right']} in size"
 
 
 def _why(comparison: Json) -> Iterator[str]:
@@ -201,27 +211,8 @@ def _correlation(value: float | None) -> str:
 
 
 def _most_different(pair: Json) -> Iterator[TextTable]:
-    """Yield a table of the responses that differ the most, if there are any."""
-    responses, left, right = pair["most_different"], pair["left"], pair["right"]
-    if not responses:
-        return
-    several = any(response["file_row"] != response["row"] for response in responses)
-    columns = {
-        "file:row" if several else "row": [
-            f"{response['file']}:{response['file_row']}" if several else str(response["row"])
-            for response in responses
-        ]
-    }
-    for heading, key in (("step", "step"), ("prompt", "prompt_id")):
-        if responses[0][key] is not None:
-            columns[heading] = [str(response[key]) for response in responses]
-    columns["reward"] = [number(response["reward"]) for response in responses]
-    numbers = [
-        aligned([response["left"] for response in responses]),
-        aligned([response["right"] for response in responses]),
-        aligned([response["left"] - response["right"] for response in responses]),
-    ]
-    headings = (*columns, left, right, "Δ")
-    text = [i for i, heading in enumerate(columns) if heading in ("prompt", "file:row")]
-    rows = [*zip(*columns.values(), *numbers, strict=True)]
-    yield TextTable(headings, rows, title=f"Largest differences, {left} - {right}", text=text)
+    """Yield a table of the responses that differ the most beyond the scale, if there are any."""
+    left, right = pair["left"], pair["right"]
+    scaled = f"{number(pair['scale'])} × " * bool(_scale(pair))
+    title = f"Largest differences, {left} - {scaled}{right}"
+    yield from largest_table(pair["most_different"], {"left": left, "right": right}, title)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from rlpost.analysis.difference import largest_table
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 _STYLES = {"equal": "green", "follows": "yellow", "differs": "red"}
 _MOST_RECIPES = 5
-_DIGITS = range(4, 10)
 
 
 def page(result: Json, *, verbose: bool = False) -> Page:
@@ -146,7 +146,9 @@ def _parts(result: Json, *, verbose: bool) -> Iterator[TextTable]:
         yield _same_numbers(search, verbose=verbose)
     if verbose or not result["reproduced"]:
         yield stage_table(result, verbose=verbose)
-    yield from _examples(result)
+    sides = {"recorded": "recorded", "computed": "computed"}
+    of = "".join(x["title"] for x in result["stages"] if x["first"])
+    yield from largest_table(result["examples"], sides, f"Largest differences of {of}")
     if "whole_input" in result:
         yield _whole_input(result)
 
@@ -226,51 +228,3 @@ def _whole_input(result: Json) -> TextTable:
     headings = ("stage", "compared", "equal", "max |Δ|", "responses that differ", "first rows")
     title = f"The whole input: {counted(result['of_responses'], 'response')}, from the start"
     return TextTable(headings, rows, title=title)
-
-
-# ---- examples ----
-
-
-def _examples(result: Json) -> Iterator[TextTable]:
-    """Yield the table of the responses, or tokens, that differ the most."""
-    examples = result["examples"]
-    if not examples:
-        return
-    title = next(x["title"] for x in result["stages"] if x["stage"] == result["first"])
-    names = (("step", "step"), ("prompt", "group"), ("token", "token"))
-    keys = {name: key for name, key in names if examples[0][key] is not None}
-    sides = ("recorded", "computed")
-    digits = digits_of([(example["recorded"], example["computed"]) for example in examples])
-    rows = [
-        (
-            str(example["row"]),
-            *(str(example[key]) for key in keys.values()),
-            number(example["reward"]),
-            *(shown(example[side], digits) for side in sides),
-        )
-        for example in examples
-    ]
-    headings = ("row", *keys, "reward", *sides)
-    text = [i for i, heading in enumerate(headings) if heading == "prompt"]
-    yield TextTable(headings, rows, title=f"Largest differences of {title}", text=text)
-
-
-def digits_of(pairs: Sequence[tuple[float | None, float | None]]) -> int:
-    """Return the fewest significant digits with which the numbers of each pair look different.
-
-    >>> digits_of([(0.5, 0.7), (-2.47480, -2.47481)])
-    6
-    """
-    for digits in _DIGITS:
-        if all(shown(left, digits) != shown(right, digits) for left, right in pairs):
-            return digits
-    return _DIGITS[-1]
-
-
-def shown(value: float | None, digits: int) -> str:
-    """Return a number with so many significant digits; `–` for what is no number.
-
-    >>> shown(-2.474803, 4), shown(-0.0, 4), shown(None, 4)
-    ('-2.475', '0', '–')
-    """
-    return "–" if value is None else f"{value or 0.0:.{digits}g}"  # 0.0 has no sign, -0.0 has

@@ -244,15 +244,17 @@ def examples(stage: Replayed, rollouts: Rollouts) -> list[Json]:
     results = []
     for row in map(int, np.concatenate([order[first], order[~first]])[:_EXAMPLES]):
         token = int(np.argmax(wrong[starts[row] : starts[row + 1]]))
+        at = starts[row] + token
         results.append(
             {
                 "row": int(rollouts.rows[row]),
                 "step": rollouts.label("batch", row),
-                "group": rollouts.label("group", row),
+                "prompt_id": rollouts.label("group", row),
                 "reward": finite(rollouts.reward[row]),
                 "token": token if tokens else None,
-                "recorded": finite(difference.recorded[starts[row] + token]),
-                "computed": finite(difference.computed[starts[row] + token]),
+                "recorded": finite(difference.recorded[at]),
+                "computed": finite(difference.computed[at]),
+                "difference": finite(difference.recorded[at] - difference.computed[at]),
             }
         )
     return results

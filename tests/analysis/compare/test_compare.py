@@ -128,8 +128,8 @@ def test_a_recipe_and_its_file_have_the_same_population(tmp_path):
 def test_the_rows_that_differ_most_are_those(pair):
     means, _ = plain(pair)
     both = np.isfinite(means[0]) & np.isfinite(means[1])
-    scaled = [one / np.sqrt(np.mean(np.square(one[both]))) for one in means]
-    apart = np.nan_to_num(np.abs(scaled[0] - scaled[1]))
+    sizes = [np.sqrt(np.mean(np.square(side[both]))) for side in means]
+    apart = np.nan_to_num(np.abs(means[0] - sizes[0] / sizes[1] * means[1]))
     frame = pl.read_parquet(CALCULATOR)
     listed = compared(*pair, count=7)["pairs"][0]["most_different"]
     assert [row["row"] for row in listed] == np.argsort(-apart, kind="stable")[:7].tolist()
@@ -150,7 +150,7 @@ def test_a_scale_alone_makes_no_row_differ(tmp_path):
         made = table.set_column(2, "response_mask", mask).append_column("advantages", column)
         pq.write_table(made, tmp_path / f"{name}.parquet")
     (facts,) = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")["pairs"]
-    assert facts["most_different"] == []
+    assert (facts["most_different"], facts["scale"]) == ([], 0.5)
     assert facts["pearson"]["responses"] == pytest.approx(1)
 
 
@@ -262,7 +262,7 @@ def test_three_sides_are_a_matrix_and_each_table_names_its_pair(capsys):
         opposite = measure(found, "response_opposite_sign", pair["left"], pair["right"])
         assert matrix[j][i] == str(opposite["total"])
     for left, right in (("grpo", "rloo"), ("grpo", "dr_grpo")):
-        assert [line for line in lines if line.endswith(f", {left} - {right}")]
+        assert [x for x in lines if x.startswith(f"Largest differences, {left} - ") and right in x]
     assert lines[-1].startswith("✓ 3 of 3 ")
 
 

@@ -24,7 +24,7 @@ def test_recorded_numbers_are_compared_with_the_recipe_of_the_file(made):
     """`advantage_clip` and `drop_difficulty` are in the metadata, and in no preset."""
     (section,) = re.findall('<section id="replay">.*?</section>', made[1].read_text(), re.DOTALL)
     assert "rlpost-ok rlpost-verdict" in section
-    assert "by the recipe in the metadata" in section
+    assert "computed by the recipe in the metadata" in section
 
 
 def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
