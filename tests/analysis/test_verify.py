@@ -19,7 +19,6 @@ from verified_files import found, rewritten
 import rlpost
 from rlpost.errors import ReadWriteError, RlpostError
 from rlpost.estimators import ESTIMATORS
-from rlpost.recipe import presets
 
 GOOD = " equal "
 
@@ -57,18 +56,6 @@ def test_what_any_recipe_writes_is_what_it_claims(rows, options):
         except RlpostError:
             return  # nothing was left, or a column is missing
         assert found(target)["ok"]
-
-
-@pytest.mark.parametrize("preset", presets.PRESETS)
-@pytest.mark.parametrize("estimator", ["gae"])
-def test_what_presets_write_is_what_it_claims(tmp_path, preset, estimator):
-    table = rollout(48)
-    values = [[0.1 * t for t, _ in enumerate(mask)] for mask in table["response_mask"].to_pylist()]
-    table = table.append_column("values", pa.array(values, pa.list_(pa.float32())))
-    source, target = save(table, tmp_path / "in.parquet"), tmp_path / "out.parquet"
-    recipe = rlpost.preset(preset, estimator=estimator)
-    rlpost.advantages(source, target, recipe)
-    assert found(target)["ok"]
 
 
 def test_a_good_file_is_let_be(enriched):

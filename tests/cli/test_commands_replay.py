@@ -258,6 +258,7 @@ GAE_FILE, WEIGHTS = "gae.parquet", ("--map", "sample_weight=values", "--map", "a
 ERRORS = {
     (str(SAMPLE),): (3, r"no recorded column \(.*choose one with --map advantages=COLUMN"),
     (GAE_FILE, "--map", "kl=nothing"): (3, "--map kl=nothing: no such column"),
+    (GAE_FILE, "--map", "kl=prompt_id"): (3, "`prompt_id` is text; a number, or a list"),
     (GAE_FILE, "--map", "advantage=adv"): (2, "did you mean advantages"),
     (GAE_FILE, "--map", "advantages=prompt_tokens"): (
         3, "row 0: `prompt_tokens` has .*one for each token is needed.*--map advantages=",

@@ -6,15 +6,13 @@ import pytest
 from golden_cases import CASES
 from golden_rules import runs_of
 from golden_runs import Run
+from replay_runs import rollouts_of as rollouts_in
 from test_golden import defect_of
 
 from rlpost import Recipe, enrich
 from rlpost.analysis.replay.candidates import base_recipe
-from rlpost.analysis.replay.input_columns import NamedColumns
-from rlpost.analysis.replay.rollouts import RolloutReader
 from rlpost.analysis.replay.search import search
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.presets import PRESETS
 
 FRAMEWORKS = {name.replace("-", ""): name for name in PRESETS}
@@ -51,7 +49,7 @@ def recorded(entry, run) -> pa.Table:
 
 
 def read(table):
-    return RolloutReader.of(TableSource(table), NamedColumns.of({}), None, 4_000_000).rollouts(0)
+    return rollouts_in(table)
 
 
 def searched(entry, run, **options):

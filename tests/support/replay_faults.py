@@ -1,22 +1,164 @@
-"""Rollout files as trainers record them: each of FAULTS has one known fault, CLEAN has none.
+"""Made rollouts as trainers record them: each of FAULTS has one known fault, CLEAN has none.
 
-A file has the columns of a rollout, which are right, and columns that a trainer computed from them.
-The faults were planted before the detector that names them was written.
+A file has the columns of a rollout, which are right, and recorded ones. A faulty trainer computes
+these by another recipe, or from other inputs, or changes them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from replay_trainer import Trainer, column, lists, rollouts
 
 import rlpost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Change = Callable[[list[np.ndarray], pa.Table], list[np.ndarray]]
+    Inputs = Callable[[pa.Table], pa.Table]
+
+
+def rollouts(
+    seed: int,
+    *,
+    responses: int = 128,
+    steps: int = 3,
+    group: int | None = None,
+    scale: float = 1.0,
+    observations: bool = True,
+) -> pa.Table:
+    """Return rollouts of several steps, some of whose prompts return in a later step.
+
+    Args:
+        seed: of all random numbers.
+        responses: about how many there are.
+        steps: how many there are.
+        group: the size of every prompt group; None: unequal sizes, with some groups of one.
+        scale: factor of the rewards, which are otherwise about 0 to 1.
+        observations: whether there are responses of several turns, with observation tokens between
+            them and, in some, at the end.
+    """
+    rng = np.random.default_rng(seed)
+    prompts = rng.permutation(10_000)
+    used, rows = 0, []
+    for step in range(steps):
+        if step:
+            used -= 4  # the last prompts of the step before return
+        start = len(rows)
+        for kind in range(responses):  # far more groups than fit
+            size = group or int(rng.choice((1, 2, 3, 4, 6, 8), p=(0.2, 0.15, 0.2, 0.2, 0.15, 0.1)))
+            rewards = _rewards(rng, size, kind) * scale
+            rows += [(step, f"p{prompts[used]}", float(np.float32(r))) for r in rewards]
+            used += 1
+            if len(rows) - start >= responses / steps:
+                break
+        mixed = [rows[start + i] for i in rng.permutation(len(rows) - start)]
+        rows[start:] = mixed
+    masks = [_mask(rng, observations=observations) for _ in rows]
+    old = [np.minimum(-rng.gamma(0.6, 1.5, len(m)), -1e-4) for m in masks]
+    values = [np.cumsum(rng.normal(0, 0.1, len(m))) + rng.normal(0.4, 0.2) * scale for m in masks]
+    return pa.table(
+        {
+            "step": pa.array([step for step, _, _ in rows], pa.int64()),
+            "prompt_id": [prompt for _, prompt, _ in rows],
+            "reward": pa.array([reward for _, _, reward in rows], pa.float32()),
+            "response_mask": pa.array(masks, pa.list_(pa.uint8())),
+            "old_log_probs": lists(old),
+            "ref_log_probs": lists([_near(rng, x, 0.2) for x in old]),
+            "infer_log_probs": lists([_near(rng, x, 0.03) for x in old]),
+            "values": lists(values),
+        }
+    )
+
+
+def _rewards(rng: np.random.Generator, size: int, kind: int) -> np.ndarray:
+    """Return the rewards of a group: of ten, one has equal rewards, two have almost equal ones."""
+    centre = rng.uniform(0.1, 0.9)
+    width = {3: 0.0, 5: 0.01, 8: 0.01}.get(kind % 10, 0.35)
+    return centre + width * rng.normal(size=size) + 0.4 * width * rng.exponential(size=size)
+
+
+def _mask(rng: np.random.Generator, *, observations: bool) -> np.ndarray:
+    length = int(rng.integers(3, 41))
+    if not observations or rng.random() < 0.5:
+        return np.ones(length, np.uint8)
+    turns: list[int] = []
+    while len(turns) < length:
+        turns += [1] * int(rng.integers(2, 9)) + [0] * int(rng.integers(1, 6))
+    mask = np.array(turns[:length], np.uint8)
+    if rng.random() < 0.6:
+        mask[-1] = 1  # most end with a token of the policy
+    return mask
+
+
+def _near(rng: np.random.Generator, log_probs: np.ndarray, noise: float) -> np.ndarray:
+    return np.minimum(log_probs + rng.normal(0, noise, len(log_probs)), -1e-5)
+
+
+def lists(rows: Sequence[np.ndarray]) -> pa.Array:
+    """Return a column of float32 lists."""
+    return pa.array([np.asarray(row, np.float32) for row in rows], pa.list_(pa.float32()))
+
+
+def column(table: pa.Table, name: str) -> list[Any]:
+    """Return a column: numbers or texts, or a float64 array for each list."""
+    rows = table[name].to_pylist()
+    is_list = pa.types.is_list(table.schema.field(name).type)
+    return [np.array(row, np.float64) for row in rows] if is_list else rows
+
+
+def with_lists(table: pa.Table, name: str, rows: Sequence[np.ndarray]) -> pa.Table:
+    """Return the table with other numbers in a column of lists, of its type."""
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, name, lists(rows).cast(table.schema.field(place).type))
+
+
+def shifted(values: np.ndarray, by: int) -> np.ndarray:
+    """Return the tokens' values moved to later tokens, or to earlier ones if `by` is negative."""
+    moved = np.roll(values, by)
+    moved[slice(None, by) if by > 0 else slice(by, None)] = 0
+    return moved
+
+
+def shift(table: pa.Table, name: str, by: int) -> pa.Table:
+    """Return the table with a column of tokens that is off by so many tokens."""
+    return with_lists(table, name, [shifted(row, by) for row in column(table, name)])
+
+
+def read(table: pa.Table, **names: str) -> pa.Table:
+    """Return the table with some columns in place of others."""
+    for name, other in names.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table[other])
+    return table
+
+
+def exchange(table: pa.Table) -> pa.Table:
+    """Return the table with the log-probs of the policy and of the reference exchanged."""
+    old = table["old_log_probs"]
+    place = table.schema.get_field_index("ref_log_probs")
+    return read(table, old_log_probs="ref_log_probs").set_column(place, "ref_log_probs", old)
+
+
+def grouped(table: pa.Table, rows: int = 0) -> pa.Table:
+    """Return the table as one step, with groups of consecutive rows if there is a number."""
+    table = table.set_column(0, "step", pa.array(np.zeros(len(table), np.int64)))
+    groups = pa.array([f"{row // rows}" for row in range(len(table))]) if rows else None
+    return table.set_column(1, "prompt_id", table["prompt_id"] if groups is None else groups)
+
+
+def without_mask(table: pa.Table) -> pa.Table:
+    """Return the table with a mask of ones."""
+    return with_lists(table, "response_mask", [m * 0 + 1 for m in column(table, "response_mask")])
+
+
+def unmasked(rows: list[np.ndarray], _: pa.Table) -> list[np.ndarray]:
+    """Return numbers of responses on all of their tokens."""
+    return [np.full(len(row), row[np.argmax(np.abs(row))]) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -29,114 +171,95 @@ class Fault:
 
     name: str
     preset: str
-    estimator: str
-    options: dict[str, Any]
+    """A preset and its estimator."""
+    known: dict[str, Any]
     """Fields of the recipe after the preset: what the user believes the trainer computed."""
-    trainer: Trainer
-    """The trainer with the fault."""
-    expected: tuple[str, ...]
-    data: dict[str, Any]
+    records: str
+    expected: str
+    wrong: dict[str, Any]
+    """Other fields of the trainer's recipe."""
+    inputs: Inputs | None = None
+    """What the trainer reads in place of the rollouts."""
+    change: Change | None = None
+    """What it does to the last column that it records."""
+    right: str = ""
+    """The recorded columns without the fault."""
+    data: tuple[tuple[str, Any], ...] = (("seed", 1),)
     """Arguments of `rollouts`."""
-
-    def file(self) -> pa.Table:
-        """Return the recorded file."""
-        return self.trainer.record(rollouts(**self.data))
 
     def recipe(self) -> rlpost.Recipe:
         """Return what the user believes the trainer computed."""
-        return rlpost.preset(self.preset, estimator=self.estimator, **self.options)
+        preset, estimator = self.preset.split()
+        return rlpost.preset(preset, estimator=estimator, **self.known)
+
+    def file(self) -> pa.Table:
+        """Return the recorded file."""
+        table, records = rollouts(**dict(self.data)), self.records.split()
+        preset, estimator = self.preset.split()
+        trainer = rlpost.preset(preset, estimator=estimator, **{**self.known, **self.wrong})
+        used = table if self.inputs is None else self.inputs(table)
+        recorded = computed(table, used, trainer, records)
+        recorded = computed(recorded, table, self.recipe(), self.right.split())
+        if self.change is None:
+            return recorded
+        last = records[-1]
+        return with_lists(recorded, last, self.change(column(recorded, last), table))
 
 
-_GROUP, _RETURN = Trainer(baseline="mean", std=True), Trainer(credit="return", whiten=True)
-TRAINERS = {
-    "verl grpo": replace(_GROUP, single="raw", place="last_token"),
-    "verl gae": Trainer(credit="gae", whiten=True, place="last_token"),
-    "verl reinforce_pp": replace(_RETURN, place="last_token"),
-    "trl grpo": replace(_GROUP, eps=1e-4),
-    "slime grpo": _GROUP,
-    "slime reinforce_plus_plus": replace(_RETURN, states=True),
-    "openrlhf reinforce": replace(_RETURN, whiten_ddof=0, clip=10.0),
-    "openrlhf rloo": Trainer(credit="return", baseline="others", clip=10.0),
-    "nemo-rl gae": Trainer(credit="gae", lam=0.95, whiten=True),
-    "prime-rl grpo": Trainer(baseline="mean"),
-}
-"""What a preset's estimator computes."""
-_OF_RECIPE = {"beta": "kl_coef", "kl": "kl_estimator", "lam": "lam", "overlong": "overlong_penalty"}
-"""The fields of a recipe that are those of a trainer."""
+def _seeded(seed: int, **data: Any) -> dict[str, Any]:
+    return {"data": (("seed", seed), *data.items())}
 
 
-def _fault(
-    of: str, name: str, wrong: dict[str, Any], expected: str, records: str, seed: int,
-    right: dict[str, Any] | None = None, **data: Any,
-) -> Fault:  # fmt: skip
-    """Return a fault of a trainer.
-
-    Args:
-        of: preset and estimator.
-        name: of the fault.
-        wrong: the fields of the trainer that are the fault.
-        expected: the findings that name it.
-        records: the stages that the trainer records.
-        seed: of the rollouts.
-        right: the fields that the user knows, by names of the trainer.
-        data: other arguments of `rollouts`.
-    """
-    noise = (0.0, 1e-7)[seed % 2]  # as of float32 in every other file
-    known = {"records": tuple(records.split()), "noise": noise, **(right or {})}
-    trainer = replace(TRAINERS[of], **known | wrong)
-    options = {_OF_RECIPE[name]: value for name, value in (right or {}).items()}
-    expect, data = tuple(expected.split()), {"seed": seed, **data}
-    return Fault(name, *of.split(), options, trainer, expect, data)
-
-
+KL, LAM = {"kl_coef": 0.05}, {"lam": 0.95}
 FAULTS = (
-    _fault("verl grpo", "std-divides-by-n", {"ddof": 0}, "option:numerics.norm_ddof",
-           "response_level_rewards", 101),
-    _fault("trl grpo", "eps-inside-root", {"eps_inside": True}, "", "advantages", 103),
-    _fault("slime grpo", "eps-1e-4", {"eps": 1e-4}, "option:numerics.norm_eps", "advantages", 104),
-    _fault("slime reinforce_plus_plus", "mask-one-token-early", {"mask_shift": -1},
-           "input:column-shifted", "token_level_rewards", 105, {"beta": 0.05}),
-    _fault("verl gae", "values-one-token-late", {"value_shift": 1}, "input:column-shifted",
-           "returns", 108, {"lam": 0.95}),
-    _fault("openrlhf reinforce", "whitening-over-padding", {"whiten_over": "padded"}, "",
-           "advantages", 109),
-    _fault("verl reinforce_pp", "kl-added", {"kl_sign": -1}, "sign",
-           "kl token_level_rewards advantages", 110, {"beta": 0.05}),
-    _fault("trl grpo", "groups-over-steps", {"group_keys": ("prompt_id",)},
-           "input:other-groups option:numerics.batch", "advantages", 113, responses=160, steps=4),
-    _fault("openrlhf reinforce", "kl-k3-for-k1", {"kl": "k3"}, "option:kl_estimator",
-           "kl advantages", 114, {"beta": 0.1}),
-    _fault("openrlhf rloo", "own-reward-in-baseline", {"baseline": "mean"}, "option:norm_mean",
-           "response_level_rewards advantages", 119, group=4),
-    _fault("openrlhf reinforce", "reward-clip-left-out", {"clip": None}, "option:reward_clip",
-           "response_level_rewards advantages returns", 122, scale=12.0),
-    _fault("verl reinforce_pp", "rollout-log-probs-for-old", {"old": "infer_log_probs"},
-           "input:policies-swapped", "kl", 123, {"beta": 0.1}),
-    _fault("slime grpo", "advantages-not-masked", {"masks_advantages": False}, "",
-           "advantages", 126),
-    _fault("openrlhf reinforce", "mask-not-read", {"reads_mask": False}, "input:mask-ones",
-           "kl token_level_rewards advantages returns", 127, {"beta": 0.05}),
-    _fault("trl grpo", "raw-reward-of-single-groups", {"single": "raw"},
-           "option:numerics.single", "advantages", 128),
-    _fault("verl grpo", "mean-of-equal-rewards-rounded", {"rounds_mean": True}, "",
-           "advantages", 132, responses=256, group=6),
-    _fault("verl gae", "advantages-one-token-late", {"advantage_shift": 1}, "shift",
-           "raw_advantages advantages returns", 131, responses=96),
-    _fault("verl gae", "gamma-and-lambda-exchanged", {"gamma": 0.95, "lam": 1.0},
-           "option:gamma option:lam", "advantages returns", 133, {"lam": 0.95}),
-    _fault("verl gae", "lambda-1-and-kl-added", {"lam": 1.0, "kl_sign": -1}, "",
-           "returns", 134, {"lam": 0.95, "beta": 0.05}),
-    _fault("nemo-rl gae", "kl-penalty-on-the-last-token", {"sums_tokens": True},
-           "option:numerics.kl_credit", "kl token_level_rewards", 139, {"beta": 0.05, "kl": "k1"}),
-    _fault("prime-rl grpo", "overlong-penalty-of-half-the-tokens", {"overlong": (40, 8, 1.0)},
-           "option:overlong_penalty", "advantages", 142, {"overlong": (40, 16, 1.0)}),
-    _fault("openrlhf reinforce", "kl-from-the-reference-to-the-policy",
-           {"old": "ref_log_probs", "ref": "old_log_probs"}, "input:policies-swapped",
-           "kl advantages", 143, {"beta": 0.1, "kl": "k3"}),
-    _fault("openrlhf reinforce", "reference-one-token-late", {"ref_shift": 1},
-           "input:column-shifted", "kl advantages", 146, {"beta": 0.05}),
-    _fault("prime-rl grpo", "groups-of-consecutive-rows", {"group_rows": 4},
-           "input:other-groups", "advantages", 147, group=4),
+    Fault("std-divides-by-n", "verl grpo", {}, "response_level_rewards",
+          "option:numerics.norm_ddof", {"numerics": {"norm_ddof": 0}}),
+    Fault("eps-1e-4", "slime grpo", {}, "advantages", "option:numerics.norm_eps",
+          {"numerics": {"norm_eps": 1e-4}}),
+    Fault("raw-reward-of-single-groups", "trl grpo", {}, "advantages", "option:numerics.single",
+          {"numerics": {"single": "raw"}}),
+    Fault("kl-k3-for-k1", "openrlhf reinforce", KL, "kl advantages", "option:kl_estimator",
+          {"kl_estimator": "k3"}),
+    Fault("own-reward-in-baseline", "openrlhf rloo", {}, "response_level_rewards advantages",
+          "option:norm_mean", {"norm_mean": "group"}, **_seeded(2, group=4)),
+    Fault("reward-clip-left-out", "openrlhf reinforce", {},
+          "response_level_rewards advantages returns", "option:reward_clip", {"reward_clip": None},
+          **_seeded(3, scale=12.0)),
+    Fault("gamma-and-lambda-exchanged", "verl gae", LAM, "advantages returns",
+          "option:gamma option:lam", {"gamma": 0.95, "lam": 1.0}),
+    Fault("kl-penalty-on-the-last-token", "nemo-rl gae", {**KL, "kl_estimator": "k1"},
+          "kl token_level_rewards", "option:numerics.kl_credit",
+          {"numerics": {"kl_credit": "response"}}),
+    Fault("overlong-penalty-of-half-the-tokens", "prime-rl grpo",
+          {"overlong_penalty": (40, 16, 1.0)}, "advantages", "option:overlong_penalty",
+          {"overlong_penalty": (40, 8, 1.0)}),
+    Fault("mask-one-token-early", "slime reinforce_plus_plus", KL, "token_level_rewards",
+          "input:column-shifted", {}, partial(shift, name="response_mask", by=-1)),
+    Fault("values-one-token-late", "verl gae", LAM, "returns", "input:column-shifted", {},
+          partial(shift, name="values", by=1)),
+    Fault("reference-one-token-late", "openrlhf reinforce", KL, "kl advantages",
+          "input:column-shifted", {}, partial(shift, name="ref_log_probs", by=1)),
+    Fault("rollout-log-probs-for-old", "verl reinforce_pp", KL, "kl", "input:policies-swapped",
+          {}, partial(read, old_log_probs="infer_log_probs")),
+    Fault("kl-from-the-reference-to-the-policy", "openrlhf reinforce",
+          {**KL, "kl_estimator": "k3"}, "kl advantages", "input:policies-swapped", {}, exchange),
+    Fault("mask-not-read", "openrlhf reinforce", KL, "kl token_level_rewards advantages returns",
+          "input:mask-ones", {}, without_mask),
+    Fault("groups-over-steps", "trl grpo", {}, "advantages",
+          "input:other-groups option:numerics.batch", {}, grouped),
+    Fault("groups-of-consecutive-rows", "prime-rl grpo", {}, "advantages", "input:other-groups",
+          {}, partial(grouped, rows=4), **_seeded(4, group=4)),
+    Fault("kl-added", "verl reinforce_pp", KL, "token_level_rewards advantages", "sign", {},
+          exchange, right="kl"),
+    Fault("lambda-1-and-kl-added", "verl gae", {**KL, **LAM}, "returns", "", {"lam": 1.0},
+          exchange),
+    Fault("advantages-one-token-late", "verl gae", {}, "advantages", "shift", {},
+          change=lambda rows, _: [shifted(row, 1) for row in rows], right="raw_advantages returns"),
+    Fault("advantages-of-another-scale", "openrlhf reinforce", {}, "advantages", "", {},
+          change=lambda rows, _: [0.9 * row + 0.01 for row in rows]),
+    Fault("advantages-not-masked", "slime grpo", {}, "advantages", "", {}, change=unmasked),
+    Fault("mean-of-equal-rewards-rounded", "verl grpo", {}, "advantages", "", {},
+          change=lambda rows, _: [np.where(row == 0, 1e-3, row) for row in rows]),
 )  # fmt: skip
 """Files of trainers with one fault each."""
 

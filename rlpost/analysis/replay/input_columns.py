@@ -10,57 +10,35 @@ import pyarrow as pa
 from rlpost.analysis.replay.stages import STAGE_COLUMNS, STAGES
 from rlpost.analysis.responses.columns import holds_numbers
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.io.arrow import common_type, content_kind, is_list, is_number, is_string
+from rlpost.io.arrow import common_type, is_list, is_number, is_string
 from rlpost.io.parquet.inputs import COMPUTED
 from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.roles import ROLES, ColumnMap
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from rlpost.io.parquet.source import Source, TableSource
 
 
-def type_in_all_files(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
-    """Return a type that the values of several types convert to without loss; None: there is none.
-
-    Keys that are texts in one file and integers in another are texts.
-
-    Args:
-        kinds: at least one.
-    """
-    types = [*dict.fromkeys(kinds)]
-    if len(types) == 1:
-        return types[0]
-    kind = common_type(types)
-    keys = all(pa.types.is_integer(dtype) or content_kind(dtype) == "text" for dtype in types)
-    return pa.large_string() if kind is None and keys else kind
-
-
-def common_schema(source: Source | TableSource) -> pa.Schema:
-    """Return the columns that every file has, without those whose types have no common type."""
-    first, *others = source.schemas
-    fields = []
-    for name in first.names:
-        if all(name in other.names for other in others):
-            kind = type_in_all_files(schema.field(name).type for schema in source.schemas)
-            if kind is not None:
-                fields.append(pa.field(name, kind))
-    return pa.schema(fields)
+def schema_of(source: Source | TableSource) -> pa.Schema:
+    """Return the columns that every file has, of the types of the first file; folders are texts."""
+    first = source.schemas[0]
+    kinds = ((x, first.field(x).type if x in first.names else pa.string()) for x in source.columns)
+    return pa.schema([*kinds])
 
 
 def check_types(source: Source | TableSource, names: Collection[str]) -> None:
-    """Raise DataError for the first column, of some, whose types have no common type."""
-    first: dict[str, tuple[pa.DataType, str]] = {}
-    for file, schema in zip(source.files, source.schemas, strict=True):
-        for name in (name for name in names if name in schema.names):
-            kind = schema.field(name).type
-            other, where = first.setdefault(name, (kind, str(file.path)))
-            if type_in_all_files([other, kind]) is None:
+    """Raise DataError for the first column, of some, that is lists in a file and not in another."""
+    schema, where = schema_of(source), source.files[0].path
+    for file, other in zip(source.files, source.schemas, strict=True):
+        for name in (name for name in names if name in other.names):
+            kinds = other.field(name).type, schema.field(name).type
+            if is_list(kinds[0]) != is_list(kinds[1]):
                 raise DataError(
-                    f"{file.path}: `{name}` is {_words(kind)}, and {_words(other)} in {where}; one "
-                    "type is needed in all files: write one of them again, or replay them one by "
-                    "one"
+                    f"{file.path}: `{name}` is {_words(kinds[0])}, and {_words(kinds[1])} in "
+                    f"{where}; one type is needed in all files: write one of them again, or replay "
+                    "them one by one"
                 )
 
 
@@ -72,18 +50,20 @@ def _words(kind: pa.DataType) -> str:
 
 
 def joined(parts: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Return batches of the same columns as one table, of their common types.
+    """Return batches of the same columns as one table; keys of two types are texts.
 
     Args:
         parts: at least one; `check_types` accepts their types.
     """
-    kinds = {
-        name: type_in_all_files(part.column(name).type for part in parts)
-        for name in parts[0].schema.names
-    }
-    schema = pa.schema(list(kinds.items()))
-    tables = [pa.Table.from_batches([part]).select(schema.names).cast(schema) for part in parts]
-    return pa.concat_tables(tables).unify_dictionaries()
+    columns = {}
+    for name in parts[0].schema.names:
+        chunks = [part.column(name) for part in parts]
+        kinds = [*dict.fromkeys(chunk.type for chunk in chunks)]
+        if len(kinds) > 1:
+            kind = common_type(kinds) or pa.large_string()
+            chunks = [chunk.cast(kind) for chunk in chunks]
+        columns[name] = pa.chunked_array(chunks)
+    return pa.table(columns).unify_dictionaries()
 
 
 @dataclass(frozen=True)
@@ -188,22 +168,10 @@ class InputColumns(NamedTuple):
         """The columns of roles."""
         return [self.roles.column(role) for role in self.roles.columns]
 
-    def read(
-        self, schema: pa.Schema, needed: Collection[str] | None, also: Collection[str] = ()
-    ) -> list[str]:
-        """Return the columns to read, those of rollout ids included.
-
-        Args:
-            schema: of the input.
-            needed: other columns that recipes name; None: every column of numbers.
-            also: columns besides these.
-        """
-        ids = [name for name in ROLES["rollout"].aliases if name in schema.names]
-        names = [
-            *dict.fromkeys([*self.used, *self.recorded.values(), *(needed or ()), *ids, *also])
-        ]
-        more = [n for n in schema.names if needed is None and _may_matter(schema, n)]
-        return [*dict.fromkeys([*names, *more])]
+    def read(self, available: Sequence[str], named: Collection[str]) -> list[str]:
+        """Return the columns to read: of roles, recorded ones, ids of rollouts, and named ones."""
+        ids = (name for name in ROLES["rollout"].aliases if name in available)
+        return [*dict.fromkeys([*self.used, *self.recorded.values(), *ids, *named])]
 
     def length_column(self, schema: pa.Schema) -> str | None:
         """Return a column of lists with a number for each token; None without tokens."""
@@ -230,9 +198,9 @@ def columns_of(source: Source | TableSource, named: NamedColumns) -> InputColumn
     used = {roles.column(role) for role in roles.columns}
     recorded = recorded_columns(source.columns, named, source.name, used)
     check_types(source, {*used, *recorded.values()})
-    schema = common_schema(source)
+    schema = schema_of(source)
     for stage, name in [*recorded.items()]:
-        kind = schema.field(name).type if name in schema.names else pa.string()  # of a folder
+        kind = schema.field(name).type
         if is_number(kind) or holds_numbers(kind):
             continue
         if stage in named.recorded:
@@ -243,17 +211,3 @@ def columns_of(source: Source | TableSource, named: NamedColumns) -> InputColumn
             )
         del recorded[stage]
     return InputColumns(roles, recorded)
-
-
-def _may_matter(schema: pa.Schema, name: str) -> bool:
-    """Return whether a recipe could name a column: of numbers, and not of token ids."""
-    kind = schema.field(name).type
-    if is_list(kind):
-        return bool(pa.types.is_floating(kind.value_type))
-    return is_number(kind)
-
-
-def type_in_first_file(source: Source | TableSource, name: str) -> pa.DataType:
-    """Return the type of a column; text for one that is in the names of folders."""
-    schema = source.schemas[0]
-    return schema.field(name).type if name in schema.names else pa.string()

@@ -15,11 +15,10 @@ from rlpost.analysis.replay.input_columns import (
     InputColumns,
     check_types,
     columns_of,
-    common_schema,
     joined,
     lacking_warnings,
+    schema_of,
     text_warnings,
-    type_in_first_file,
 )
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.segments import segment_counts, segment_sums
@@ -271,7 +270,6 @@ class RolloutReader:
         cls,
         source: Source | TableSource,
         named: NamedColumns,
-        needed: Collection[str] | None,
         most_tokens: int,
         also: Collection[str] = (),
     ) -> RolloutReader:
@@ -280,19 +278,18 @@ class RolloutReader:
         Args:
             source: the input.
             named: the user's columns.
-            needed: other columns that recipes name; None: every column of numbers.
             most_tokens: of a part; one group is read whole.
-            also: columns that the user named; they are read in any case.
+            also: columns that the recipe names, besides roles.
 
         Raises:
             DataError: there are no rows, or recorded columns have no numbers.
         """
-        columns, schema = columns_of(source, named), common_schema(source)
-        names = columns.read(schema, needed, also)
+        columns = columns_of(source, named)
+        names = columns.read(source.columns, also)
         check_types(source, names)
         parts, scope = parts_of(source, columns, most_tokens)
         warnings = lacking_warnings(source, columns.recorded)
-        warnings += text_warnings(schema, columns)
+        warnings += text_warnings(schema_of(source), columns)
         return cls(source, columns, tuple(names), parts, scope, warnings)
 
     def with_whole(self, unit: Literal["batch", "run"]) -> RolloutReader:
@@ -379,7 +376,8 @@ def read_rows(
     """
     if isinstance(source, TableSource):
         return source.table.select(list(names)).take(pa.array(rows))
-    sized = next((name for name in names if is_list(type_in_first_file(source, name))), "")
+    schema = schema_of(source)
+    sized = next((name for name in names if is_list(schema.field(name).type)), "")
     parts: list[pa.RecordBatch] = []
     for index, (first, last) in enumerate(pairwise(source.first_rows)):
         positions = rows[(rows >= first) & (rows < last)] - first

@@ -16,7 +16,6 @@ from rlpost.analysis.replay.replay import (
     replay_recipe,
 )
 from rlpost.analysis.replay.rollouts import RolloutReader
-from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.stored_recipe import recipe_of_files
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
@@ -30,7 +29,7 @@ from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.display.reporter import Reporter
@@ -127,19 +126,7 @@ def _whole(
         whole = compare_parts(reader, sample, recipe, request.tolerance, request.reporter)
         result["whole_input"] = whole
         result["reproduced"] &= all(stage["equal"] for stage in whole)
-        result["warnings"] += _beyond(result)
     return result
-
-
-def _beyond(result: Json) -> Iterator[str]:
-    """Yield a warning if a stage before the first one that differs does so beyond its rows."""
-    stages, first = result["stages"], result["first"]
-    order = [stage["stage"] for stage in stages]
-    before = order if first is None else order[: order.index(first)]
-    elsewhere = [stage["stage"] for stage in result["whole_input"] if not stage["equal"]]
-    if elsewhere and elsewhere[0] in before:
-        title = STAGES[elsewhere[0]].title
-        yield f"beyond these rows {title} differs, too (last table): --sample compares more"
 
 
 def replay_sample(source: Source, request: ReplayRequest) -> Json | None:
@@ -165,8 +152,7 @@ def _reader(source: Source, request: ReplayRequest) -> RolloutReader:
     columns = NamedColumns.of({**of_recipe, **request.columns_map})
     fields = request.given if request.recipe is None else vars(request.recipe)
     named = [name for name in _columns_named(fields) if name in source.columns]
-    needed = None if request.recipe is None else named
-    return RolloutReader.of(source, columns, needed, request.sample_tokens, named)
+    return RolloutReader.of(source, columns, request.sample_tokens, named)
 
 
 def _sample(reader: RolloutReader, request: ReplayRequest) -> Rollouts:

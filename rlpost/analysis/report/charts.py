@@ -1,16 +1,16 @@
 """Charts as Vega-Lite specifications and as SVG: lines over steps, histograms, bars.
 
 Colours are CSS variables of the page, so charts follow its light and dark themes. Text of the data
-is shortened and loses characters that are invalid in XML.
+is shortened.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import html_line
 from rlpost.display.text import number, percent
 from rlpost.errors import NotEnoughMemoryError
@@ -47,22 +47,6 @@ CONFIG: Json = {
 }  # fmt: skip
 
 
-# Control characters, and those that change the direction of text.
-_UNSEEN = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060\u2066-\u2069"
-    r"\ud800-\udfff\ufeff\ufffe\uffff]"
-)
-
-
-def plain(text: str) -> str:
-    r"""Return a text with U+FFFD in place of invisible characters.
-
-    >>> plain("a\x00b\u202ec")
-    'a\ufffdb\ufffdc'
-    """
-    return _UNSEEN.sub("\ufffd", text)
-
-
 @dataclass(frozen=True)
 class Chart:
     """A Vega-Lite specification."""
@@ -87,8 +71,8 @@ def _note(text: str) -> str:
 
 
 def label_of(label: object) -> str:
-    """Return a label of the data as short text that is valid in SVG."""
-    text = plain(str(label))
+    """Return a label of the data as short text."""
+    text = printable_line(str(label))
     return text if len(text) <= _MOST_LABEL else text[: _MOST_LABEL - 1] + "…"
 
 

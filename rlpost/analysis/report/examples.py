@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.report.charts import plain
 from rlpost.analysis.responses.index import moments_by
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, visible_text
 from rlpost.analysis.responses.views import field_texts, group_text, heading
 from rlpost.display.controls import printable as visible
+from rlpost.display.controls import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,6 +110,11 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} … {len(text) - most:,} characters more"
 
 
+def _name(text: str) -> str:
+    """Return a name or a path as the page shows it."""
+    return printable_line(cut(text, MOST_ID))
+
+
 MOST_FIELDS = 40
 MOST_ID = 200  # characters of names and paths
 MOST_REWARDS = 64  # of a group, as bars
@@ -159,8 +164,8 @@ def examples(index: Index, choice: ShownResponses) -> list[Json]:
         label = f"row {first.row:,}" if first.prompt_id is None else str(first.prompt_id)
         groups.append(
             {
-                "step": None if first.step is None else plain(cut(str(first.step), MOST_ID)),
-                "title": plain(cut(label, MOST_ID)),
+                "step": None if first.step is None else _name(str(first.step)),
+                "title": _name(label),
                 "prompt": visible(cut(first.prompt, limits["prompt"])),
                 "line": group_text(index, members),
                 "rewards": [_short(reward) for reward in rewards[places.astype(int)].tolist()],
@@ -177,13 +182,13 @@ def response_of(response: Response, reasons: Sequence[str], limits: Mapping[str,
     """Return a response as plain data; a long one keeps its first and last tokens."""
     pieces, shared = response.token_texts, response.shared
     kept = _kept(pieces, limits)
-    fields = [(plain(cut(name, MOST_ID)), plain(cut(text, MOST_ID)))
+    fields = [(_name(name), _name(text))
               for name, text in [*field_texts(response).items()][:MOST_FIELDS]]  # fmt: skip
     room = np.cumsum([len(name) + len(text) for name, text in fields])
     return {
         "row": response.row,
         "reasons": list(reasons),
-        "location": f"{plain(cut(response.path, MOST_ID))}, row {response.file_row:,}",
+        "location": f"{_name(response.path)}, row {response.file_row:,}",
         "line": heading(response),
         "text": visible(cut(response.text, limits["text"])),
         "words": response.has_texts,
@@ -208,7 +213,7 @@ def _rollout(rollout: RolloutView) -> Json:
     return {
         "shares": rollout.shares,
         "following": rollout.following,
-        "table": {"title": plain(cut(table.title, MOST_ID)), "headings": headings, "rows": rows,
+        "table": {"title": _name(table.title), "headings": headings, "rows": rows,
                   "words": sorted(table.text)},
     }  # fmt: skip
 

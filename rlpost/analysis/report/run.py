@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.analysis.report.charts import check_engine, plain
+from rlpost.analysis.report.charts import check_engine
 from rlpost.analysis.report.examples import (
     REASONS,
     chosen,
@@ -23,6 +23,7 @@ from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.report.topics import overview, topics
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
+from rlpost.display.controls import printable_line
 from rlpost.display.page import Notice, Page
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted, size
@@ -186,4 +187,4 @@ def _findings(facts: Facts, named: Facts, index: Index) -> list[Json]:
 
 
 def _text(text: str) -> str:
-    return plain(cut(text, _MOST_TEXT))
+    return printable_line(cut(text, _MOST_TEXT))

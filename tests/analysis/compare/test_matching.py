@@ -9,8 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from compared_files import ARITHMETIC, compared, enriched, kept_by_both, measure, plain
 
-from rlpost.analysis.compare import matching
-from rlpost.analysis.difference import align
 from rlpost.errors import DataError
 
 
@@ -114,28 +112,3 @@ def test_one_number_a_response_is_compared_with_lists(tmp_path):
     )
     comparison = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
     assert measure(comparison, "response_equal")["total"] == 2
-
-
-def chunked(values, cuts):
-    def pieces():
-        for part in np.split(np.arange(len(values)), cuts):
-            rows = [values[row] for row in part]
-            lengths = np.array([len(row) for row in rows], dtype=np.int64)
-            yield matching.ColumnChunk(lengths, np.array([x for row in rows for x in row]))
-
-    return pieces()
-
-
-def test_streams_are_cut_alike_and_rows_come_in_any_order(monkeypatch):
-    monkeypatch.setattr(matching, "CHUNK_TOKENS", 7)
-    rng = np.random.default_rng(1)
-    values = [rng.standard_normal(n).astype(np.float32).tolist() for n in rng.integers(0, 6, 40)]
-    order = rng.permutation(40)
-    straight = chunked(values, [3, 3, 20])
-    reordered = matching.select_rows(chunked(values, [11]), order, 40)
-    back = [[], []]
-    for pair in align([straight, reordered]):
-        for rows, chunk in zip(back, pair, strict=True):
-            rows += [part.tolist() for part in np.split(chunk.values, chunk.lengths.cumsum()[:-1])]
-    assert back[0] == values
-    assert back[1] == [values[row] for row in order]

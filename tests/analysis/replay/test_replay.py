@@ -4,15 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from replay_runs import rollouts_of
 
 import rlpost
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.input_columns import NamedColumns
-from rlpost.analysis.replay.replay import replay_recipe
-from rlpost.analysis.replay.rollouts import RolloutReader
 from rlpost.analysis.replay.run import ReplayRequest, replay
-from rlpost.errors import DataError, UsageError
-from rlpost.io.parquet.source import TableSource
+from rlpost.errors import DataError
 from rlpost.recipe.presets import PRESETS
 
 STAGES = (
@@ -57,9 +54,7 @@ def recorded(rollouts: pa.Table, recipe: rlpost.Recipe) -> pa.Table:
 
 
 def replayer_of(table: pa.Table) -> Replayer:
-    return Replayer(
-        RolloutReader.of(TableSource(table), NamedColumns.of({}), None, 10**8).rollouts(0)
-    )
+    return Replayer(rollouts_of(table))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -140,34 +135,10 @@ def test_numbers_per_response_and_other_names_are_recorded_columns(rollouts):
     table = recorded(rollouts, recipe)
     first = [row[0] for row in table["advantages"].to_pylist()]
     table = table.drop_columns([*STAGES]).append_column("their advantage", pa.array(first))
-    sample = RolloutReader.of(
-        TableSource(table), NamedColumns.of({"advantages": "their advantage"}), None, 10**8
-    ).rollouts(0)
+    sample = rollouts_of(table, advantages="their advantage")
     (found,) = Replayer(sample).from_recorded(recipe)
     assert found.name == "advantages"
     assert found.difference.equal
-
-
-@pytest.mark.parametrize(
-    ("columns_map", "error", "text"),
-    [
-        ({}, DataError, "no recorded column"),
-        ({"advantages": "advantage"}, DataError, "--map advantages=advantage: no such column"),
-        ({"advantages": "response"}, DataError, "`response` is text; a number, or a list"),
-        ({"advantage": "values"}, UsageError, "did you mean advantages"),
-        ({"advantages": "response_tokens"}, DataError, None),
-        ({"advantages": "prompt_tokens"}, DataError, "one for each token is needed"),
-    ],
-)
-def test_errors_name_the_column_to_choose(columns_map, error, text):
-    recipe = rlpost.preset("trl", estimator="grpo")
-    if text is None:  # any numbers can be compared
-        request = ReplayRequest(recipe, "trl", {}, columns_map, sample_tokens=500)
-        found = replay(["sample_data/arithmetic.parquet"], request)
-        assert not found["reproduced"]
-        return
-    with pytest.raises(error, match=text):
-        replay(["sample_data/arithmetic.parquet"], ReplayRequest(recipe, "trl", {}, columns_map))
 
 
 @pytest.mark.parametrize(
@@ -183,11 +154,7 @@ def test_recorded_numbers_that_are_none_are_named(value, reproduced, text, rollo
     rows[7] = None if value is None else [value] * len(rows[7])
     table = table.select(["step", "prompt_id", "reward", "response_mask"])
     table = table.append_column("advantages", pa.array(rows))
-    found = replay_recipe(
-        RolloutReader.of(TableSource(table), NamedColumns.of({}), None, 10**8).rollouts(0),
-        recipe,
-        "trl",
-    )
+    found = rlpost.replay(table.replace_schema_metadata(), recipe).to_dict()
     assert found["reproduced"] == reproduced
     assert found["first"] is None
     assert text in " ".join([*found["warnings"], *(one["text"] for one in found["findings"])])

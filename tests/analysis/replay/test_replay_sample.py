@@ -2,16 +2,15 @@
 
 import numpy as np
 import pyarrow as pa
-from replay_trainer import rollouts
+from replay_faults import rollouts
+from replay_runs import rollouts_of
 
 import rlpost
 from rlpost.analysis.replay import search as search_module
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.input_columns import NamedColumns
-from rlpost.analysis.replay.rollouts import RolloutReader, Rollouts
+from rlpost.analysis.replay.rollouts import Rollouts
 from rlpost.analysis.replay.sample import sampled
 from rlpost.analysis.replay.search import search
-from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.needs import coupling_of
 
 TOKENS = 500
@@ -28,9 +27,7 @@ RECIPES = (
 
 def recorded(table: pa.Table, recipe: rlpost.Recipe) -> Rollouts:
     own = recipe.model_copy(update={"emit": ("advantages",)})
-    return RolloutReader.of(
-        TableSource(rlpost.enrich(table, own)[0]), NamedColumns.of({}), None, 10**8
-    ).rollouts(0)
+    return rollouts_of(rlpost.enrich(table, own)[0])
 
 
 def test_groups_have_the_numbers_of_their_steps():
@@ -65,7 +62,7 @@ def test_sample_has_rows_of_every_kind():
 
 def test_part_of_a_step_has_a_warning(monkeypatch):
     table = rlpost.enrich(rollouts(5, steps=1), rlpost.preset("verl", estimator="grpo"))[0]
-    part = RolloutReader.of(TableSource(table), NamedColumns.of({}), None, TOKENS // 2).rollouts(0)
+    part = rollouts_of(table, TOKENS // 2)
     assert part.scope == "whole prompt groups"
     assert sampled(part, TOKENS // 4).around is None
     monkeypatch.setattr(search_module, "sampled", lambda rows: sampled(rows, TOKENS // 4))

@@ -7,15 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from replay_runs import rollouts_of, searched
 
-from rlpost import Recipe, enrich
+from rlpost import Recipe, enrich, replay
 from rlpost.analysis.replay.candidates import nested, value_of
-from rlpost.analysis.replay.input_columns import NamedColumns
-from rlpost.analysis.replay.replay import replay_recipe
-from rlpost.analysis.replay.rollouts import RolloutReader
-from rlpost.analysis.replay.search import GRID, SOLVED, search, single_changes
+from rlpost.analysis.replay.search import GRID, SOLVED, single_changes
 from rlpost.estimators import ESTIMATORS
-from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import merged, values_of
 
@@ -42,17 +39,6 @@ def table(*, outlier=0.0):
     )
 
 
-def rollouts_of(recipe, **options):
-    """The rollouts that a recipe enriches, as a replay reads them."""
-    return RolloutReader.of(
-        TableSource(enrich(table(**options), recipe)[0]), NamedColumns.of({}), None, 10**6
-    ).rollouts(0)
-
-
-def searched(recipe, given=None, **options):
-    return search(rollouts_of(recipe, **options), tolerance=1e-4, given=given)
-
-
 @pytest.mark.parametrize("name", GRID)
 def test_values_of_the_grid_are_values_of_their_field(name):
     for value in GRID[name]:
@@ -69,8 +55,8 @@ def test_names_of_the_search_are_fields_or_options_of_an_estimator(name):
 
 
 def test_changes_are_values_that_a_recipe_can_have_and_has_not():
-    recipe = Recipe(estimator="gae", reward_clip=5)
-    tried = [*single_changes(recipe, rollouts_of(Recipe()), frozenset(GRID))]
+    recipe, rollouts = Recipe(estimator="gae", reward_clip=5), rollouts_of(enrich(table())[0])
+    tried = [*single_changes(recipe, rollouts, frozenset(GRID))]
     assert len(tried) > len(GRID)
     for changes in tried:
         assert any(value_of(recipe, name) != value for name, value in changes.items())
@@ -80,36 +66,34 @@ def test_changes_are_values_that_a_recipe_can_have_and_has_not():
 def test_recipes_that_bound_log_ratios_differently_have_other_numbers():
     """The log ratio of one token is 60: the default bounds it by 40, some presets do not."""
     teachers = {"teacher_log_probs": 1.0}
-    found = searched(Recipe(estimator="opd", teachers=teachers), {"teachers": teachers}, outlier=60)
-    assert found.facts["reproduces"]
-    assert found.candidate.recipe.numerics.log_ratio_clamp == ("all", 40.0)
-    assert "nemo-rl" not in [recipe["preset"] for recipe in found.facts["same_numbers"]]
+    recipe = Recipe(estimator="opd", teachers=teachers)
+    result, found = searched(table(outlier=60.0), recipe, teachers=teachers)
+    assert result.reproduced
+    assert found.numerics.log_ratio_clamp == ("all", 40.0)
+    assert "nemo-rl" not in [recipe["preset"] for recipe in result.search["same_numbers"]]
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "grpo_passk"])
 def test_an_epsilon_is_solved(estimator):
     recipe = Recipe(estimator=estimator, numerics={"norm_eps": 0.013})
-    found = searched(recipe, given={"estimator": estimator})
-    assert found.facts["reproduces"]
-    assert math.isclose(found.candidate.recipe.numerics.norm_eps, 0.013, rel_tol=0.05)
+    result, found = searched(table(), recipe, estimator=estimator)
+    assert result.reproduced
+    assert math.isclose(found.numerics.norm_eps, 0.013, rel_tol=0.05)
 
 
 def test_a_kl_penalty_before_the_normalisation_is_solved():
     """In groups of equal rewards, advantages depend on the shares of KL alone, not on its size."""
     recipe = Recipe.of(merged(values_of("verl"), {"kl_coef": 0.05}))
-    source = TableSource(enrich(pq.read_table(SAMPLE), recipe)[0])
-    found = search(
-        RolloutReader.of(source, NamedColumns.of({}), None, 10**6).rollouts(0), tolerance=1e-4
-    )
-    assert found.facts["reproduces"]
-    assert math.isclose(found.candidate.recipe.kl_coef, 0.05, rel_tol=0.05)
-    assert found.candidate.recipe.numerics.kl_credit == "response"
+    result, found = searched(pq.read_table(SAMPLE), recipe)
+    assert result.reproduced
+    assert math.isclose(found.kl_coef, 0.05, rel_tol=0.05)
+    assert found.numerics.kl_credit == "response"
 
 
 def test_rlposts_own_options_come_before_a_preset_with_as_many_changes():
-    found = searched(Recipe(estimator="reinforce", gamma=0.9))
-    assert found.facts["best"]["preset"] == "default"
-    assert 1 in [len(recipe["changes"]) for recipe in found.facts["same_numbers"]]
+    result, _ = searched(table(), Recipe(estimator="reinforce", gamma=0.9))
+    assert result.search["best"]["preset"] == "default"
+    assert 1 in [len(recipe["changes"]) for recipe in result.search["same_numbers"]]
 
 
 def turns():
@@ -127,13 +111,10 @@ def turns():
 
 def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
     of_rows, of_rollouts = Recipe(unit="row"), Recipe()
-    for own, other in ((of_rows, of_rollouts), (of_rollouts, of_rows)):
-        rollouts = RolloutReader.of(
-            TableSource(enrich(turns(), own)[0]), NamedColumns.of({}), None, 10**6
-        ).rollouts(0)
-        found = search(rollouts, tolerance=1e-4, given={"estimator": own.estimator})
-        assert found.facts["reproduces"]
-        assert found.candidate.recipe.unit == own.unit
-        (finding,) = replay_recipe(rollouts, other, "it")["findings"]
+    for true, other in ((of_rows, of_rollouts), (of_rollouts, of_rows)):
+        result, found = searched(turns(), true, estimator=true.estimator)
+        assert (result.reproduced, found.unit) == (True, true.unit)
+        recorded = enrich(turns(), true)[0]
+        (finding,) = replay(recorded, other).findings
         assert finding["check"] == "option:unit"
-        assert f"--set unit={own.unit or 'rollout'}" in finding["text"].partition("in place of")[0]
+        assert f"--set unit={true.unit or 'rollout'}" in finding["text"].partition("in place of")[0]

@@ -16,10 +16,8 @@ from typer.testing import CliRunner
 
 import rlpost
 from rlpost.analysis.inspect.about import TOPICS
-from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.inspect.render import page as overview
-from rlpost.analysis.report import page, topics
-from rlpost.analysis.report.charts import drawn
+from rlpost.analysis.report import page
 from rlpost.analysis.report.examples import (
     BEST,
     FOUND,
@@ -28,7 +26,6 @@ from rlpost.analysis.report.examples import (
     chosen,
 )
 from rlpost.analysis.responses.index import build_index
-from rlpost.display.text import percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
@@ -64,18 +61,6 @@ def test_the_sections_are_the_pages_of_inspect(made):
         assert "<svg " in sections[name]
     assert all(part.html() in sections["overview"] for part in overview(facts).parts)
     assert next(iter(sections)) == "overview"
-
-
-def test_exact_zeros_have_a_bar_of_their_own_and_the_picture_has_the_signs(made):
-    facts = made[2]
-    zero = facts.whole("advantage_zero")["mean"]
-    labels = [line.label for line in overview(facts).picture]
-    assert ("tokens" in labels) == (zero is not None)
-    (chart,) = topics.CHARTS["advantages"](facts)
-    bars = [x for x in chart.spec.get("layer", [chart.spec]) if x["mark"]["type"] == "bar"]
-    counts = [row["n"] for part in bars for row in part["data"]["values"]]
-    assert sum(counts) == facts.whole("advantage")["count"]
-    assert f"0: {percent(zero)}" in drawn(chart.spec) or not zero
 
 
 def test_chosen_rows_fit_their_reasons(made):
@@ -128,14 +113,6 @@ def test_text_of_the_data_is_never_html(tmp_path):
     assert text.count("</script>") == 2
     assert "<img" not in text
     assert data_in(tmp_path / "page.html")["groups"]
-
-
-def test_statistics_of_groups_count_a_rollout_once(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pq.read_table(SAMPLE / "calculator.parquet").slice(0, 120), path)
-    facts = rlpost.report([str(path)], tmp_path / "page.html", rollout_reward="last")
-    assert facts.prompt_groups == inspect([path], rollout_reward="last").prompt_groups
-    assert "rollouts, by step and prompt_id" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.nightly
