@@ -148,7 +148,7 @@ ROLES: dict[str, Role] = {
         "weight_versions",
     ),
     "entropy": _role("entropy", "tokens", "entropy", "entropys", "entropies", "token_entropy"),
-    "failure": _role("failure", "flag", "failure", "failure_reason"),
+    "failure": _role("failure", "flag", "failure", "failure_reason", "mask_sample"),
     "next_value": _role("next_value", "number", "next_value"),
     "run_attempt": _role("run_attempt", "number", "run_attempt"),
     "attempt": _role("attempt", "number", "attempt", "attempt_index", "_ng_attempt_index"),

@@ -237,14 +237,16 @@ def filled(case: Case) -> Case:
         ("engine", tokens.infer, tokens.old), ("trainer", tokens.old, tokens.infer)
     )  # fmt: skip
     for side, values, other in sides:
-        uncertain = (other < -UNCERTAIN) & (np.abs(tokens.d) > UNCERTAIN)
+        everywhere = bool(values.min() == values.max()) and np.median(np.abs(tokens.d)) > 0
+        uncertain = everywhere | ((other < -UNCERTAIN) & (np.abs(tokens.d) > UNCERTAIN))
         numbers, counts = np.unique(values[uncertain], return_counts=True)
         count = int(counts.max(initial=0))
         if count < max(FILLED * len(tokens), LEAST_FILLED):
             continue
         value = float(numbers[counts.argmax()])
         chosen = uncertain & (values == value)
-        if np.median(other[chosen]) > TYPICAL * np.median(other[other < -UNCERTAIN]):
+        of_likely = TYPICAL * np.median(other[other < -UNCERTAIN]) if not everywhere else 0.0
+        if np.median(other[chosen]) > of_likely:
             continue
         text = f"{side} log-probs are exactly {value:g} in {count:,} of {len(tokens):,} tokens "
         text += "where the other side's are not: a fill value"

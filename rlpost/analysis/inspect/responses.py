@@ -84,8 +84,8 @@ def group_table(rows: pl.DataFrame, table: CountedTable, groups: PromptGroups) -
         groups: of the table.
 
     Returns:
-        Its keys, its `rows` (responses, or rollouts), `first`, the index of its first row, and
-        whether its rewards are `equal`.
+        Its keys, its `rows` (responses, or rollouts), `first`, the index of its first row, how many
+        of them `passed`, and whether its rewards are `equal`.
     """
     valid = np.flatnonzero(table.scored[table.unit] & table.rows["valid"])
     first_of = np.zeros(len(table.units), np.int64)
@@ -93,8 +93,16 @@ def group_table(rows: pl.DataFrame, table: CountedTable, groups: PromptGroups) -
     starts = groups.offsets[:-1]
     first = np.minimum.reduceat(first_of[groups.members], starts) if len(starts) else starts
     keys = rows.select(key for key in ("batch", "group") if key in rows)[first]
-    sizes = keys.with_columns(first=first, rows=groups.size, equal=groups.equal)
-    return sizes.sort("first")
+    columns = {"first": first, "rows": groups.size, "equal": groups.equal}
+    columns["passed"] = passed_of(table, groups)
+    return keys.with_columns(pl.Series(name, x) for name, x in columns.items()).sort("first")
+
+
+def passed_of(table: CountedTable, groups: PromptGroups) -> NDArray[np.int64]:
+    """Return how many responses of each group pass, [G]."""
+    passes = reaches(table.units["reward"], table.resolved.recipe.pass_threshold)
+    passed: NDArray[np.int64] = count_true(passes[groups.members], groups.offsets)
+    return passed
 
 
 def populations_of(
@@ -176,8 +184,7 @@ def group_facts(
     """
     size, threshold = groups.size, table.resolved.recipe.pass_threshold
     values, counts = np.unique(size, return_counts=True)
-    passes = reaches(table.units["reward"], threshold)[groups.members]
-    passed = count_true(passes, groups.offsets)
+    passed = passed_of(table, groups)
     return PromptGroup(
         by=[columns.column(role) for role in ("batch", "group") if role in columns],
         sizes=dict(zip(values.tolist()[:MOST_SIZES], counts.tolist()[:MOST_SIZES], strict=True)),

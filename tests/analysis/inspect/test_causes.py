@@ -207,6 +207,14 @@ def test_a_fill_value_is_named_before_any_cause():
     assert (precision.name, precision.share < 0.01) == ("precision", True)
     texts = [one.text for one in facts.findings if one.check == "engine_mismatch"]
     assert "likeliest cause: fill-value" in texts[0]
+    constant = pa.array([[-0.5] * len(row) for row in table["old_log_probs"].to_pylist()])
+    near = pc.subtract(
+        constant.flatten(),
+        np.abs(np.random.default_rng(0).normal(0, 0.01, len(constant.flatten()))),
+    )
+    near = pa.ListArray.from_arrays(constant.offsets, near)
+    of_one_value = pa.table({"old_log_probs": constant, "infer_log_probs": near})
+    assert [*causes(of_one_value)] == ["fill-value"]
     # Truncation leaves a single token, whose log-prob is 0, in many contexts.
     assert "fill-value" not in causes(rollouts(heat=0.7, top_p=0.9)[0])
 

@@ -294,6 +294,19 @@ CASES = {
         reward_of_all(BASE, 1.0) | {"reward": np.where(np.arange(ROWS) % 6 == 0, 0.0, 1.0)},
     ),
     "equal_rewards_in_groups": (equal_in(BASE, 0.6), equal_in(BASE, 0.4)),
+    "signal_without_pass": (
+        BASE
+        | {
+            "reward": np.where(
+                (np.arange(ROWS) < ROWS // 2) & (BASE["reward"] == 1), 0.1, BASE["reward"]
+            )
+        },
+        BASE,
+    ),
+    "mask_sample": (
+        BASE | {"mask_sample": [row % 3 == 0 for row in range(ROWS)]},
+        BASE | {"mask_sample": [False] * ROWS},
+    ),
     "nonfinite_rewards": (
         BASE | {"reward": np.where(np.arange(ROWS) == 9, np.nan, BASE["reward"])},
         BASE,
@@ -454,6 +467,11 @@ FOUND_BY = {
     "repeated_steps": ("written_twice", "step 2 repeats 0"),
     "repeated_rollouts": ("written_twice", "1 of 193 rows (0.5 %) are there twice"),
     "zeros_without_answers": ("many_failures", "8 without tokens"),
+    "mask_sample": ("many_failures", "64 of 192 responses (33.3 %) failed"),
+    "signal_without_pass": (
+        "signal_without_pass",
+        "12 of 24 groups with signal (50.0 %) have no reward of 1",
+    ),
 }
 OPTIONS = {
     "differing_rollout_rewards": {"columns_map": {"rollout": "traj_id"}},
@@ -577,14 +595,14 @@ def test_a_healthy_file_has_no_finding(well):
 
 
 def test_every_check_has_a_meaning_in_one_sentence_and_advice():
-    table = run("list", "checks").out
+    table = " ".join(run("list", "checks").out.split())
     for name, check in FINDINGS.items():
         assert check.name == name
         assert re.fullmatch(r"[A-Z`][^.]+(?:0\.5[^.]+)?\.", check.meaning), check.meaning
         assert check.name in table
         assert check.meaning in table
         assert check.advice, f"{name} has no paragraph on why it matters and what to do"
-    shown = run("list", "checks", name).out
+    shown = " ".join(run("list", "checks", name).out.split())
     assert check.meaning in shown
     assert check.advice in shown
 

@@ -39,6 +39,12 @@ def signal(*steps):
     }
 
 
+def shaped(failing, of, bonus=0.2):
+    """Groups of two with signal; in some of them no response passes, but for one has a bonus."""
+    rewards = [x for row in range(of) for x in ((0, bonus) if row < failing else (0, 1))]
+    return {**groups([2] * of), "reward": rewards}
+
+
 def lengths_with_rewards(share, rows):
     """Half of the rows have reward 1; a share of them are long, as many others are not."""
     half = rows // 2
@@ -188,6 +194,8 @@ PAIRS = {
     "SATURATED, lowest": (
         "equal_rewards", {"reward": some(94, 100, 0, 1)}, {"reward": some(95, 100, 0, 1)}
     ),
+    "WITHOUT_PASS": ("signal_without_pass", shaped(4, 17), shaped(4, 16)),
+    "graded rewards": ("signal_without_pass", shaped(4, 8, 0.5), shaped(4, 8, 0.49)),
     "CORRELATED": (
         "length_follows_reward", lengths_with_rewards(0.74, 200), lengths_with_rewards(0.76, 200)
     ),

@@ -54,13 +54,11 @@ def check_json(name: str, facts: Facts | None) -> dict[str, Any]:
     return {**entry, "not_run": run.not_run, "found": finding and finding.as_json()}
 
 
-def check_page(name: str, facts: Facts | None = None) -> Page:
-    """Return the page of a check: its meaning; of an input, what it found, with all its rows."""
+def check_page(name: str, facts: Facts) -> Page:
+    """Return the page of a check: its meaning, and what it found, with all its rows."""
     check = FINDINGS[name]
     needs = f"needs: {', '.join(check.needs)}" if check.needs else ""
     lines = [line for line in (check.meaning, check.advice, needs) if line]
-    if facts is None:
-        return Page(f"rlpost list checks · {name} ({check.severity})", lines)
     run, finding = _run_of(name, facts)
     page = Page(title(facts.inputs, f"{name} ({check.severity})"), lines)
     if finding is not None:

@@ -48,7 +48,9 @@ def _lines(facts: Facts, profile: Json) -> list[str]:
     if value is not None:
         advantages = profile["covariance_of"]
         advantages = advantages if " " in advantages else f"`{advantages}`"
-        lines.append(f"covariance of `{profile['log_probs']}` and {advantages}: {number(value)}")
+        text = f"covariance of `{profile['log_probs']}` and {advantages}"
+        within = " within steps" * (len(facts.labels("step")) > 1)
+        lines.append(f"{text}{within}: {number(value)}")
     return lines
 
 

@@ -13,6 +13,7 @@ from rlpost.analysis.inspect.findings.base import MOST_NAMED, NotRun, Problem, c
 from rlpost.analysis.inspect.responses import is_long, signs_of_failures
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted, percent, plural, share, value_list
+from rlpost.kernels.moments import reaches
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
@@ -27,6 +28,7 @@ SATURATED = 0.95  # of the rewards have one value
 LEAST_STEPS = 5  # for a trend
 LAST = 5  # the last fifth of the steps is compared with those before
 MUCH = 1 / 2  # of the groups of the last steps
+WITHOUT_PASS = 1 / 4  # of the groups with signal
 SHARE_ERRORS = 3.0  # standard errors of a difference of two shares
 CORRELATED = 0.5
 CORRELATION_ERRORS = 4.0  # standard errors of a correlation of 0
@@ -154,6 +156,33 @@ def _rise(steps: list[tuple[Label, int, int]], last: int) -> tuple[float, float]
     return (before, after) if rose else None
 
 
+@check("warning", "group", "reward", whole_groups=True)
+def signal_without_pass(data: CheckInput) -> Result:
+    """Of the groups with signal, a quarter or more have no response that passes.
+
+    Their advantages are of penalties and bonuses alone, so the policy learns these where it never
+    solves the prompt. Graded rewards are no such case: none may be from half of --pass-threshold
+    on and below it, and some response has to pass.
+
+    Leave such groups out with --drop-difficulty 0:1, or penalise only groups that pass.
+    """
+    table, rows = data.table, data.group_rows
+    assert rows is not None
+    threshold = table.resolved.recipe.pass_threshold
+    rewards = table.units["reward"][table.scored]
+    passing = reaches(rewards, threshold)
+    if not passing.any() or (rewards[~passing] >= threshold / 2).any():
+        return NotRun("no response passes, or rewards are graded")
+    signal = rows.filter(~pl.col("equal"), pl.col("rows") > 1)
+    failing = signal.filter(pl.col("passed") == 0)
+    if not len(failing) or len(failing) < WITHOUT_PASS * len(signal):
+        return None
+    text = f"{len(failing):,} of {counted(len(signal), 'group')} with signal "
+    text += f"({share(len(failing), len(signal))}) have no reward of {threshold:g} or more "
+    text += "(--pass-threshold): penalties and bonuses alone make their advantages"
+    return Problem(text, failing["first"].to_list(), ["reward", "group"], "--drop-difficulty 0:1")
+
+
 @check("warning", "reward", "lengths")
 def length_follows_reward(data: CheckInput) -> Result:
     """Reward and length correlate with 0.5 or more (within groups, if there are groups).
@@ -173,7 +202,8 @@ def length_follows_reward(data: CheckInput) -> Result:
     longer = "longer" if value > 0 else "shorter"
     tokens = data.reading.rows["tokens"].cast(pl.Float64).fill_nan(None)
     where = "" if within is None else " within groups"
-    text = f"{longer} {data.facts.row_noun}s score higher, correlation {value:+.2f}{where}: the "
+    which = "rank correlation" if within is None else "correlation"
+    text = f"{longer} {data.facts.row_noun}s score higher, {which} {value:+.2f}{where}: the "
     text += f"policy learns to write {longer} ones"
     rows = tokens.arg_sort(descending=True, nulls_last=True).to_list()
     return Problem(text, rows, ["reward"], "--overlong-penalty")
