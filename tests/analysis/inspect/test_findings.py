@@ -595,12 +595,11 @@ def test_a_healthy_file_has_no_finding(well):
 
 
 def test_every_check_has_a_meaning_in_one_sentence_and_advice():
-    table = " ".join(run("list", "checks").out.split())
+    table = run("list", "checks").out
     for name, check in FINDINGS.items():
         assert check.name == name
         assert re.fullmatch(r"[A-Z`][^.]+(?:0\.5[^.]+)?\.", check.meaning), check.meaning
         assert check.name in table
-        assert check.meaning in table
         assert check.advice, f"{name} has no paragraph on why it matters and what to do"
     shown = " ".join(run("list", "checks", name).out.split())
     assert check.meaning in shown
