@@ -221,9 +221,9 @@ def recomputed(
         convert: called with the rows of each row group, in threads.
         count: called with the totals of each chunk.
     """
-    for result in engine.last_pass(file, responses, names, convert):
+    for result in engine.last_pass([file], responses, names, convert):
         count(result.totals)
-        yield from (columns for _, columns in result.parts)
+        yield from (columns for *_, columns in result.parts)
 
 
 def align(streams: Sequence[Generator[Any]]) -> Iterator[tuple[Any, ...]]:

@@ -334,7 +334,7 @@ def _verdict(
     for _ in computed:
         pass
     first, last = source.first_rows[index : index + 2]
-    again = json.loads(json.dumps(summaries.of(index, totals)))
+    again = json.loads(json.dumps(summaries.of(index, totals.total())))
     compared = metadata.summary is not None and metadata.comparable
     summary = summary_differences(metadata.summary, again) if compared else []
     columns = [difference.facts() for difference in differences]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import secrets
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, groupby
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.parquet.sink import Sink
     from rlpost.io.paths import AnyPath
     from rlpost.io.stores import ObjectInfo
     from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.plan import Plan
-    from rlpost.pipeline.run import FileEntries
+    from rlpost.pipeline.run import FileTotals
     from rlpost.pipeline.running_state import RunState
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
@@ -160,20 +161,22 @@ class Note(NamedTuple):
 
 
 def write(
-    job: Job, part: InputPart, responses: Responses, *, metadata: Callable[..., FileEntries]
+    job: Job, part: InputPart, responses: Responses, *, totals_of: Callable[..., FileTotals]
 ) -> tuple[Note, None]:
     """Run the last pass; each output is complete at its target afterwards."""
-    with job.engine(part) as engine:
-        totals, reasons = engine.plan.no_totals, []
-        entries_of = metadata(engine.plan, responses, first=part.number)
-        for index, target in enumerate(part.targets):
-            with OutputFile(target) as output:
-                sink = local.sink_of(engine.plan, index, output, names=job.names)
-                file = local.fill_file(engine, index, responses, job.names, entries_of, sink)
-                totals += local.complete_file(engine.clock, file).totals
-                publish_files([output])
-            reasons.append(sink.reason)
-    return Note(totals, reasons, engine.clock.bytes, engine.clock.seconds), None
+    with job.engine(part) as engine, ExitStack() as opened:
+        totals = totals_of(engine.plan, responses, first=part.number)
+
+        def sink(index: int) -> Sink:
+            output = opened.enter_context(OutputFile(part.targets[index]))
+            return local.sink_of(engine.plan, index, output, names=job.names)
+
+        reasons = []
+        for file in local.filled_files(engine, responses, job.names, totals, sink):
+            local.complete_file(engine.clock, file)
+            publish_files([file.sink.output])
+            reasons.append(file.sink.reason)
+    return Note(totals.total, reasons, engine.clock.bytes, engine.clock.seconds), None
 
 
 def enrich(job: Job, part: InputPart, responses: Responses) -> tuple[None, pa.Table]:
@@ -285,11 +288,11 @@ class StagedOutputs:
         responses: Responses,
         outputs: object,  # noqa: ARG002 - locks of the targets
         names: tuple[str, ...],  # noqa: ARG002 - of the job
-        metadata: Callable[..., FileEntries],
+        totals_of: Callable[..., FileTotals],
     ) -> tuple[Any, Callable[[], list[str]]]:
         """Run the last pass, as `rlpost.pipeline.run.write_files`."""
         totals, reasons = passes.plan.no_totals, list[str | None]()
-        for note, _ in passes.results(-1, partial(write, metadata=metadata), responses):
+        for note, _ in passes.results(-1, partial(write, totals_of=totals_of), responses):
             totals += note.totals
             reasons += note.reasons
             passes.clock.add(note.seconds, note.bytes)

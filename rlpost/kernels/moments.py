@@ -45,7 +45,7 @@ def exact_digits(values: Floats, keys: Integers, count: int) -> Integers:
         count: the number of keys.
 
     Returns:
-        [count, digits] int64; `add_digits` adds two of them, `round_digits` rounds one.
+        [count, digits] int64; up to 2²⁹ of them add, then `carried` is due; `round_digits` rounds.
     """
     fraction, exponent = np.frexp(values)
     with np.errstate(invalid="ignore"):  # squares beyond the range of float64 are infinite
@@ -61,16 +61,11 @@ def exact_digits(values: Floats, keys: Integers, count: int) -> Integers:
     np.add.at(flat, slot + 2, high >> 32)
     if len(values):  # the others are 0, and most
         used = digits[:, int(digit.min()) : int(digit.max()) + 4]
-        used[...] = _carried(used)
+        used[...] = carried(used)
     return digits
 
 
-def add_digits(left: Integers, right: Integers) -> Integers:
-    """Return the exact sum of two sets of digits."""
-    return _carried(left + right)
-
-
-def _carried(digits: Integers) -> Integers:
+def carried(digits: Integers) -> Integers:
     """Return the same sums with all digits but the last in [-2³¹, 2³³), so adding cannot overflow.
 
     One step of carries is enough for that bound.

@@ -61,8 +61,9 @@ class Responses:
     `columns` are [N]: numbers float64, codes int64, flags bool. Every input has `reward` (raw),
     `tokens` (with mask = 1), `length` (all tokens), `batch`, `group`, `domain` (codes) and `valid`,
     false for responses that are left out: a number is not finite, or `left_out` is not 0. That is
-    1 + the first reason of `LEFT_OUT`. `turn_evidence` is what the function of that name in
-    `rlpost.pipeline.turns` returns.
+    1 + the first reason of `LEFT_OUT`. `cell` is that of its step and domain, `key` that of its
+    totals: the cell, and the number of its file times that of cells. `turn_evidence` is what the
+    function of that name in `rlpost.pipeline.turns` returns.
     """
 
     columns: Mapping[str, Column]

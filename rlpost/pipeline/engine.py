@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.io.clock import Clock
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.parquet.source import Chunks, RowChunk
+    from rlpost.io.parquet.source import Chunks
     from rlpost.pipeline.data import Batch, Column, Responses
     from rlpost.pipeline.device import Device
     from rlpost.pipeline.plan import Pass, Plan
@@ -46,10 +46,10 @@ _PREFETCH = 2  # decoded chunks in the queue of the workers
 
 @dataclass(frozen=True)
 class ComputedChunk:
-    """The new columns of a chunk of rows of one file, and their totals."""
+    """The new columns of a chunk of rows, and their totals."""
 
-    parts: list[tuple[int, Any]]
-    """Row groups, and the encoded columns of the rows in each."""
+    parts: list[tuple[int, int, Any]]
+    """Files, row groups, and the encoded columns of the rows in each."""
     totals: Any
 
 
@@ -178,15 +178,15 @@ class Engine(Passes):
 
     def last_pass(
         self,
-        file: int,
+        files: Sequence[int],
         responses: Responses,
         names: tuple[str, ...],
         encode: Callable[[pa.RecordBatch], Any],
     ) -> Iterator[ComputedChunk]:
-        """Run the last pass over one file; yield its new columns in row order.
+        """Run the last pass over some files; yield their new columns in row order.
 
         Args:
-            file: index of the file.
+            files: consecutive indices.
             responses: from `responses`.
             names: the columns to compute.
             encode: encodes the rows of a row group; worker threads call it.
@@ -201,21 +201,20 @@ class Engine(Passes):
                 written = written_columns(batch, self.plan.resolved, names)
                 fetched = self.device.fetch({**counted.numbers, **written})
                 totals = counted.totals(fetched)
-                row_name = partial(self._row_name, chunks[0])
-                own = {name: fetched[name] for name in names}
-                columns = record_batch(own, on_host(batch.offsets), row_name)
+                row_name = partial(self._row_name, chunks)
+                written = {name: fetched[name] for name in names}
+                columns = record_batch(written, on_host(batch.offsets), row_name)
             with self.clock.busy("encode"):
-                parts = [
-                    (group, encode(part)) for group, part in split_by_row_group(chunks, columns)
-                ]
-                return ComputedChunk(parts, totals)
+                split = split_by_row_group(chunks, columns)
+                return ComputedChunk([(*place, encode(part)) for *place, part in split], totals)
 
         columns = self._columns(step, responses) if tokens else ()
-        chunks = self.plan.source.read_file(file, columns, self.chunk_tokens, self.plan.sized_by)
-        whole = self.plan.whole_files
-        yield from self._worked(
-            make, filter(None, [tuple(chunks)]) if whole else join_chunks(chunks)
-        )
+        source, size, sized_by = self.plan.source, self.chunk_tokens, self.plan.sized_by
+        chunks = (source.read_file(file, columns, size, sized_by) for file in files)
+        if self.plan.whole_files:
+            yield from self._worked(make, filter(None, map(tuple, chunks)))
+        else:
+            yield from self._worked(make, join_chunks(chain.from_iterable(chunks)))
 
     def _columns(self, step: Pass, responses: Responses) -> tuple[str, ...]:
         """Return the columns that a later pass reads; the mask only if there are observations."""
@@ -270,12 +269,13 @@ class Engine(Passes):
             yield joined
 
     def _computed(self, work: Callable[[Chunks], R], chunks: Chunks) -> tuple[R, int]:
-        with self.device.computing(partial(self._row_name, chunks[0], 0)):
+        with self.device.computing(partial(self._row_name, chunks, 0)):
             return work(chunks), count_rows(chunks)
 
-    def _row_name(self, chunk: RowChunk, row: int) -> str:
-        """Return the name of a row in errors; `row` is counted from the start of a chunk."""
-        return f"{self.plan.source.files[chunk.file].path}, row {chunk.first_row + row}"
+    def _row_name(self, chunks: Chunks, row: int) -> str:
+        """Return the name of a row in errors; `row` is counted from the start of some chunks."""
+        source = self.plan.source
+        return row_name(source.files, source.first_rows, self._row(chunks) + row)
 
     def _row(self, chunks: Chunks) -> int:
         return self.plan.source.first_rows[chunks[0].file] + chunks[0].first_row
@@ -316,7 +316,10 @@ def response_table(collector: Collector, plan: Plan) -> Responses:
                 tip=f"--map {LENGTH}=none leaves `{column}` out",
             )
     whole = bool((responses["tokens"] == responses["length"]).all())
-    return responses.noting(all_policy=whole)
+    key, cells, first_rows = responses["cell"], len(responses.cells.pairs), plan.source.first_rows
+    if len(first_rows) > 2:  # noqa: PLR2004 - several files
+        key = key + cells * np.repeat(np.arange(len(first_rows) - 1), np.diff(first_rows))
+    return responses.with_(key=key).noting(all_policy=whole)
 
 
 def _reduced(step: Pass, responses: Responses) -> Responses:

@@ -288,14 +288,14 @@ def advantage_facts(slices: Mapping[str, Sets], resolved: ResolvedRecipe) -> dic
 
 
 def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> Counted:
-    """Count what a batch adds to the totals by step and domain; all stages were applied to it."""
+    """Count what a batch adds to the totals by `key`; all stages were applied to it."""
     batch = batch.with_responses(observed(batch, resolved))
     numbers = Numbers()
     for measure in MEASURES:
         if measure.add is not None:
             measure.add(numbers, batch, resolved)
     _add_checks(numbers, batch, resolved)
-    return numbers.counted(batch.table["cell"])
+    return numbers.counted(batch.table["key"])
 
 
 def observed(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:

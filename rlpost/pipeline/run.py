@@ -45,6 +45,7 @@ from rlpost.pipeline.summary import (
     summary_part,
     table_facts,
 )
+from rlpost.pipeline.totals import Totals
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import is_read_by_name, kind_of
@@ -68,10 +69,29 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Publish = Callable[[], list[str]]
 """Publishes the complete files of a run; returns the reasons of those that were not spliced."""
-FileEntries = Callable[[int, Any], dict[str, str]]
-"""Returns the key-value metadata of a file, from its number and its totals."""
-MetadataOf = Callable[[Plan, "Responses"], FileEntries]
-"""Returns what makes the metadata of the files of a plan, from the table of their responses."""
+
+
+class FileTotals:
+    """The totals of files while they are written, in order, and what makes their metadata.
+
+    Args:
+        none: the totals of no responses.
+    """
+
+    def __init__(self, none: Any) -> None:
+        self.total = none
+
+    def add(self, totals: Any) -> None:
+        """Add the totals of the next chunk."""
+        self.total += totals
+
+    def entries(self, index: int) -> dict[str, str]:  # noqa: ARG002 - of other files
+        """Return the key-value metadata of a file, all of whose chunks are added."""
+        return {}
+
+
+TotalsOf = Callable[[Plan, "Responses"], FileTotals]
+"""Returns the totals of the files of a plan, before the first, from the table of responses."""
 LEAST_BYTES = 1 << 30
 """Bytes of token columns from which `--device auto` is a card. For these the CPU computes 9 s (gae
 with KL, of one core), and importing torch takes 2; no card was measured."""
@@ -110,11 +130,11 @@ def write(
         responses = engine.responses(names)
         files, run = [file.path for file in plan.source.files], run_metadata(plan, options)
         table = table_facts(plan, responses)
-        metadata = partial(enriched_metadata, run=run, entries=entries or {})
+        totals_of = partial(EnrichedFiles, run=run, entries=entries or {})
         if len(files) == 1:
-            metadata = partial(metadata, table=table)
+            totals_of = partial(totals_of, table=table)
         last: Callable[..., tuple[Any, Publish]] = finish or write_files
-        totals, publish = last(engine, responses, outputs, names, metadata)
+        totals, publish = last(engine, responses, outputs, names, totals_of)
         part = summary_part(table, totals)
         summary = summary_of(plan, part) | run_summary(plan, files, engine.device.name)
         check_findings(summary, options.fail_on)
@@ -174,8 +194,8 @@ def enrich_table(
     """
     plan = engine.plan
     names = emitted(plan.resolved)
-    written = list(engine.last_pass(0, responses, names, lambda columns: columns))
-    batches = [columns for chunk in written for _, columns in chunk.parts]
+    written = list(engine.last_pass([0], responses, names, lambda columns: columns))
+    batches = [columns for chunk in written for *_, columns in chunk.parts]
     new = pa.Table.from_batches(batches, schema_of(names))
     kept = (
         table.select(_keys(plan))
@@ -276,7 +296,7 @@ def write_files(
     responses: Responses,
     outputs: Outputs,
     names: tuple[str, ...],
-    metadata: MetadataOf,
+    totals_of: TotalsOf,
     *,
     purpose: str = "write",
 ) -> tuple[Any, Publish]:
@@ -287,27 +307,24 @@ def write_files(
         responses: from `Engine.responses`.
         outputs: one for each file; without any, the pass only computes totals.
         names: the columns to write.
-        metadata: the key-value metadata of files.
+        totals_of: the totals, and the metadata of files.
         purpose: the name of the pass.
     """
-    plan, clock = engine.plan, engine.clock
-    total, entries_of = plan.no_totals, metadata(plan, responses)
-
-    def filled() -> Iterator[FilledFile]:
-        for index in range(len(plan.source.files)):
-            sink = outputs.open(index, partial(sink_of, plan, index, names=names))
-            yield fill_file(engine, index, responses, names, entries_of, sink)
-
+    plan, clock, totals = engine.plan, engine.clock, totals_of(engine.plan, responses)
     engine.reporter.start(purpose, plan.source.rows)
     with clock.wall(purpose):
-        if not outputs.targets:
-            for index in range(len(plan.source.files)):
-                for chunk in engine.last_pass(index, responses, (), lambda columns: columns):
-                    total += chunk.totals
         if outputs.targets:
-            for totals in _complete_files(filled(), partial(complete_file, clock)):
-                total += totals
-    return total, outputs.publish
+
+            def sink(index: int) -> Sink:
+                return outputs.open(index, partial(sink_of, plan, index, names=names))
+
+            files = filled_files(engine, responses, names, totals, sink)
+            _complete_files(files, partial(complete_file, clock))
+        else:
+            every = range(len(plan.source.files))
+            for chunk in engine.last_pass(every, responses, (), lambda columns: columns):
+                totals.add(chunk.totals)
+    return totals.total, outputs.publish
 
 
 def published(passes: Passes, publish: Publish) -> list[str]:
@@ -321,30 +338,25 @@ def published(passes: Passes, publish: Publish) -> list[str]:
         return publish()
 
 
-def _complete_files(
-    files: Iterator[FilledFile], complete: Callable[[FilledFile], FilledFile]
-) -> Iterator[Any]:
-    """Complete files in order and yield their totals; small ones while the next are computed."""
-    pending: deque[Future[FilledFile]] = deque()
+def _complete_files(files: Iterator[FilledFile], complete: Callable[[FilledFile], None]) -> None:
+    """Complete files in order; small ones while the next are computed."""
+    pending: deque[Future[None]] = deque()
     with ThreadPoolExecutor(_COMPLETING, thread_name_prefix="rlpost-complete") as pool:
         for file in files:
             if small := file.is_small:
                 pending.append(pool.submit(copy_context().run, complete, file))
             while len(pending) > _COMPLETING * small:
-                yield pending.popleft().result().totals
+                pending.popleft().result()
             if not small:
-                yield complete(file).totals
+                complete(file)
         while pending:
-            yield pending.popleft().result().totals
+            pending.popleft().result()
 
 
 class FilledFile(NamedTuple):
     """An output with all of its new columns, which `complete_file` completes."""
 
-    number: int
-    """Of the file in its source."""
     sink: Sink
-    totals: Any
     metadata: Mapping[str, str]
     """Key-value entries for its footer."""
 
@@ -354,36 +366,39 @@ class FilledFile(NamedTuple):
         return sum(span.size for span in self.sink.output.ranges) <= SMALL_BYTES
 
 
-def fill_file(
+def filled_files(
     engine: Engine,
-    index: int,
     responses: Responses,
     names: tuple[str, ...],
-    entries_of: FileEntries,
-    sink: Sink,
-) -> FilledFile:
-    """Write the new columns of one file of the source.
+    totals: FileTotals,
+    sink_at: Callable[[int], Sink],
+) -> Iterator[FilledFile]:
+    """Write the new columns of the files of a source, and yield each file that has them.
 
     Args:
-        engine: of a source that has the file.
-        index: the file's number in that source.
+        engine: of the source.
         responses: from `Engine.responses`.
         names: the columns to write.
-        entries_of: returns its key-value metadata.
-        sink: from `sink_of`.
+        totals: to which the files are added.
+        sink_at: opens the sink of a file, from its number; `sink_of` returns one.
     """
-    totals = engine.plan.no_totals
-    for chunk in engine.last_pass(index, responses, names, sink.encode):
-        with engine.clock.busy("copy"):
-            for row_group, columns in chunk.parts:
+    count = len(engine.plan.source.files)
+    place, sink = 0, sink_at(0)
+    for chunk in engine.last_pass(range(count), responses, names, sink.encode):
+        totals.add(chunk.totals)
+        for file, row_group, columns in chunk.parts:
+            for following in range(place + 1, file + 1):
+                yield FilledFile(sink, totals.entries(place))
+                place, sink = following, sink_at(following)
+            with engine.clock.busy("copy"):
                 sink.append(row_group, columns)
-        totals += chunk.totals
-    totals = totals.compact()
-    return FilledFile(index, sink, totals, entries_of(index, totals))
+    yield FilledFile(sink, totals.entries(place))
+    for without_rows in range(place + 1, count):
+        yield FilledFile(sink_at(without_rows), totals.entries(without_rows))
 
 
-def complete_file(clock: Clock, file: FilledFile) -> FilledFile:
-    """Complete a file, which is not published; return it.
+def complete_file(clock: Clock, file: FilledFile) -> None:
+    """Complete a file, which is not published.
 
     Args:
         clock: measures the work.
@@ -396,7 +411,6 @@ def complete_file(clock: Clock, file: FilledFile) -> FilledFile:
         file.sink.complete(file.metadata)
     copied = sum(span.size for span in file.sink.output.ranges)
     clock.count_bytes(written=file.sink.size, copied=copied)
-    return file
 
 
 def sink_of(
@@ -446,16 +460,8 @@ def run_metadata(plan: Plan, options: Options) -> FileMetadata:
     )
 
 
-def enriched_metadata(
-    plan: Plan,
-    responses: Responses,
-    *,
-    run: FileMetadata,
-    first: int = 0,
-    entries: Mapping[str, str],
-    table: TableFacts | None = None,
-) -> FileEntries:
-    """Return what makes the metadata of enriched files; the same bytes for one input and recipe.
+class EnrichedFiles(FileTotals):
+    """The totals and the metadata of enriched files; the same bytes for one input and recipe.
 
     Args:
         plan: of a source that has the files.
@@ -465,10 +471,35 @@ def enriched_metadata(
         entries: more metadata.
         table: the facts about the responses, as of `FileSummaries`.
     """
-    summaries = FileSummaries(plan, responses, table)
 
-    def entries_of(index: int, totals: ExactTotals) -> dict[str, str]:
-        path = plan.source.files[index].path
-        return {**run.entries_of(first + index, path, summaries.of(index, totals)), **entries}
+    def __init__(
+        self,
+        plan: Plan,
+        responses: Responses,
+        *,
+        run: FileMetadata,
+        first: int = 0,
+        entries: Mapping[str, str],
+        table: TableFacts | None = None,
+    ) -> None:
+        super().__init__(plan.no_totals)
+        self._summaries = FileSummaries(plan, responses, table)
+        self._files, self._run, self._first, self._entries = plan.source.files, run, first, entries
+        self._cells = len(responses.cells.pairs)
+        self._recent = self._last = plan.no_totals  # of the chunks with rows of the next file
+        self._sums: dict[int, Totals] = {}
 
-    return entries_of
+    def add(self, totals: ExactTotals) -> None:
+        """Add the totals of the next chunk."""
+        self.total += totals.by_remainder(self._cells)
+        self._recent, self._last, self._sums = self._recent + totals, totals, {}
+
+    def entries(self, index: int) -> dict[str, str]:
+        """Return the key-value metadata of a file, all of whose chunks are added."""
+        number = self._first + index
+        if number not in self._sums:
+            self._sums = self._recent.by_quotient(self._cells)
+        self._recent = self._last
+        summary = self._summaries.of(index, self._sums.get(number, Totals()))
+        path = self._files[index].path
+        return {**self._run.entries_of(number, path, summary), **self._entries}

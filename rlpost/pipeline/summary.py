@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.groups import CellCounts
     from rlpost.pipeline.plan import Plan
-    from rlpost.pipeline.profiles import Tallies
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.totals import Label
+    from rlpost.pipeline.totals import Label, Totals
 
 
 Json = dict[str, Any]
@@ -177,7 +176,7 @@ def summarise(plan: Plan, responses: Responses, totals: ExactTotals) -> Json:
 class FileSummaries:
     """The summaries of the files of a plan, each the same whatever other files there are.
 
-    They have no profiles, and their numbers are of all responses of the file.
+    They have no profiles, and no numbers by step or domain.
 
     Args:
         plan: a recipe bound to its input.
@@ -200,20 +199,21 @@ class FileSummaries:
             counts, spans, _ = _cell_counts(plan, _by_file(responses, first_rows), profiled=False)
         self._counts, self._spans = counts, spans
 
-    def of(self, index: int, totals: ExactTotals) -> Json:
+    def of(self, index: int, sums: Totals) -> Json:
         """Return the summary of a file.
 
         Args:
             index: the file's number in the source.
-            totals: of the file.
+            sums: its totals.
         """
-        sums = totals.total().beside(
-            {name: int(x[index]) for name, x in self._counts.items()},
-            {name: (float(x[index]), float(y[index])) for name, (x, y) in self._spans.items()},
-        )
+        if sums.sums:
+            sums = sums.beside(
+                {name: int(x[index]) for name, x in self._counts.items()},
+                {name: (float(x[index]), float(y[index])) for name, (x, y) in self._spans.items()},
+            )
         plan = replace(self._plan, source=self._plan.source.only(index))
         slices = {"all": Sets(None, [sums])}
-        return _summary(plan, self._of_plan, self._facts[index], slices, totals.tallies, {})
+        return _summary(plan, self._of_plan, self._facts[index], slices)
 
 
 def _by_file(responses: Responses, first_rows: Sequence[int]) -> Responses:
@@ -293,8 +293,9 @@ def summary_of(plan: Plan, part: SummaryPart) -> Json:
         for key, rows in labels.items()
         if rows
     }
-    profiles = _profiles(plan.resolved, totals)
-    return _summary(plan, plan_facts(plan), facts, slices, totals.tallies, profiles)
+    tallied = totals.tallies[0] if totals.tallies else np.zeros(0, np.int64)
+    profiles = {"advantage": histogram(tallied)._asdict(), **_profiles(plan.resolved, totals)}
+    return _summary(plan, plan_facts(plan), facts, slices) | {"profiles": profiles}
 
 
 def plan_facts(plan: Plan) -> Json:
@@ -312,14 +313,7 @@ def plan_facts(plan: Plan) -> Json:
     }
 
 
-def _summary(
-    plan: Plan,
-    of_plan: Json,
-    facts: ResponseFacts,
-    slices: Mapping[str, Sets],
-    tallies: Tallies,
-    profiles: Json,
-) -> Json:
+def _summary(plan: Plan, of_plan: Json, facts: ResponseFacts, slices: Mapping[str, Sets]) -> Json:
     """Return the summary of some responses.
 
     Args:
@@ -327,12 +321,9 @@ def _summary(
         of_plan: from `plan_facts`.
         facts: about them.
         slices: their totals by `all`, and by what else numbers are sliced.
-        tallies: those of the totals.
-        profiles: besides that of advantages.
     """
     resolved, (sums,) = plan.resolved, slices["all"].totals
     measured, known = advantage_facts(slices, resolved), resolved.lengths != "unknown"
-    tallied = tallies[0] if tallies else np.zeros(0, np.int64)
     summary: Json = of_plan | {
         "responses": sums.count("rows"),
         "rollouts": sums.count("rollouts") if resolved.unit == "rollout" else None,
@@ -343,7 +334,6 @@ def _summary(
         **({} if TRUNCATED not in measured else {"truncation": _truncation(plan, facts)}),
         **failure_entries(facts.counts, facts.failures, resolved, plan.columns),
         "facts": measured,
-        "profiles": {"advantage": histogram(tallied)._asdict(), **profiles},
     }
     if "recorded_differs" in measured:
         summary["recorded"] = recorded.verdict(plan.source, plan.columns, measured)

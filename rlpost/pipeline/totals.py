@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from rlpost.io.memory_limit import memory_limit
 from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.moments import (
-    add_digits,
+    carried,
     exact_digits,
     integers_of,
     scale_of,
@@ -37,8 +37,8 @@ Label = str | int
 
 SPREADS = ("count", "total", "squares", "rest")
 """Sums of several numbers; `rest` is what rounding of each part of `squares` took from it."""
-_NUMBERS = ("keys", "digits", "lows", "highs")  # of a block
-_NONE = np.zeros((), np.int64)
+_NONE, _NO_TALLY = np.zeros(0, np.int64), np.zeros((), np.int64)
+_BLOCKS, _KEYS = 32, 4096  # of totals that are not summed yet; the keys of all but the first
 
 
 @dataclass(frozen=True)
@@ -169,37 +169,44 @@ class KeyBlock:
     counts: tuple[Integers, ...] = ()
     """[k, ...] int64 each: other counts."""
 
-    def __add__(self, other: KeyBlock) -> KeyBlock:
-        keys = np.union1d(self.keys, other.keys)
-        left, right = np.searchsorted(keys, self.keys), np.searchsorted(keys, other.keys)
-        sums, spans = len(self.digits), len(self.lows)
-        first = min(self.first, other.first)
-        width = max(x.first - first + x.digits.shape[-1] for x in (self, other))
-        joined = KeyBlock(
-            keys,
-            np.zeros((sums, len(keys), width), np.int64),
-            first,
-            np.full((spans, len(keys)), np.inf),
-            np.full((spans, len(keys)), -np.inf),
-            tuple(np.zeros((len(keys), *one.shape[1:]), one.dtype) for one in self.counts),
+    @classmethod
+    def summed(cls, blocks: Sequence[KeyBlock], keys: Sequence[Integers] | None = None) -> KeyBlock:
+        """Return the sums of blocks of the same names.
+
+        Args:
+            blocks: at least one.
+            keys: of each in place of its own, in any order; those of a block are different.
+        """
+        keys = [block.keys for block in blocks] if keys is None else keys
+        present, places = np.unique(np.concatenate(keys), return_inverse=True)
+        first, (model, *_) = min(block.first for block in blocks), blocks
+        width = max(block.first - first + block.digits.shape[-1] for block in blocks)
+        digits = np.zeros((len(model.digits), len(present), width), np.int64)
+        lows = np.full((len(model.lows), len(present)), np.inf)
+        highs = np.full_like(lows, -np.inf)
+        counts = tuple(np.zeros((len(present), *x.shape[1:]), x.dtype) for x in model.counts)
+        for block, place in zip(
+            blocks, np.split(places, np.cumsum([*map(len, keys)])), strict=False
+        ):
+            begin = block.first - first
+            digits[:, place, begin : begin + block.digits.shape[-1]] += block.digits
+            lows[:, place] = np.minimum(lows[:, place], block.lows)
+            highs[:, place] = np.maximum(highs[:, place], block.highs)
+            for total, part in zip(counts, block.counts, strict=True):
+                total[place] += part
+        return cls(present, carried(digits), first, lows, highs, counts)
+
+    def between(self, low: int, high: int) -> KeyBlock:
+        """Return the keys from `low` to before `high`; the arrays share memory."""
+        rows = slice(*np.searchsorted(self.keys, (low, high)))
+        return KeyBlock(
+            self.keys[rows],
+            self.digits[:, rows],
+            self.first,
+            self.lows[:, rows],
+            self.highs[:, rows],
+            tuple(x[rows] for x in self.counts),
         )
-        of_left, of_right = (
-            joined.digits[..., x.first - first : x.first - first + x.digits.shape[-1]]
-            for x in (self, other)
-        )
-        of_left[:, left], joined.lows[:, left] = self.digits, self.lows
-        joined.highs[:, left] = self.highs
-        _, both = _places(self.keys, other.keys)  # chunks of a file have few keys in common
-        of_right[:, right[~both]] = other.digits[:, ~both]
-        more = np.zeros((sums, int(both.sum()), width), np.int64)
-        more[..., other.first - first :][..., : other.digits.shape[-1]] = other.digits[:, both]
-        joined.digits[:, right[both]] = add_digits(joined.digits[:, right[both]], more)
-        joined.lows[:, right] = np.minimum(joined.lows[:, right], other.lows)
-        joined.highs[:, right] = np.maximum(joined.highs[:, right], other.highs)
-        for all_of, own, more in zip(joined.counts, self.counts, other.counts, strict=True):
-            all_of[left] = own
-            all_of[right] += more
-        return joined
 
 
 @dataclass(frozen=True)
@@ -217,7 +224,7 @@ class ExactTotals:
     counts: tuple[str, ...] = ()
     """Names of other counts."""
     blocks: tuple[KeyBlock, ...] = ()
-    """Not merged yet: each block has more than twice as many keys as the next one."""
+    """Not summed yet. When there are many, the last ones are, so that each is in few sums."""
     tallies: tuple[Integers, ...] = ()
     """Counts of all keys together, from `kernels.histogram.tally`."""
 
@@ -259,13 +266,19 @@ class ExactTotals:
 
     def __add__(self, other: ExactTotals) -> ExactTotals:
         assert not (self and other) or self.names == other.names, "totals of other names"
-        blocks = [*self.blocks]
-        for block in other.blocks:
-            blocks.append(block)
-            while len(blocks) > 1 and len(blocks[-2].keys) <= 2 * len(blocks[-1].keys):
-                blocks[-2:] = [blocks[-2] + blocks[-1]]
+        blocks = [*self.blocks, *other.blocks]
+        if len(blocks) > _BLOCKS or sum(len(block.keys) for block in blocks[1:]) > _KEYS:
+            last, keys = len(blocks), 0
+            while last and (
+                len(blocks) - last < _BLOCKS // 2 or len(blocks[last - 1].keys) <= keys
+            ):
+                last -= 1
+                keys += 2 * len(blocks[last].keys)
+            blocks[last:] = [KeyBlock.summed(blocks[last:])]
         first = self if self.blocks else other
-        added = tuple(a + b for a, b in zip_longest(self.tallies, other.tallies, fillvalue=_NONE))
+        added = tuple(
+            a + b for a, b in zip_longest(self.tallies, other.tallies, fillvalue=_NO_TALLY)
+        )
         return ExactTotals(first.sums, first.spans, first.counts, tuple(blocks), added)
 
     def __bool__(self) -> bool:
@@ -279,16 +292,23 @@ class ExactTotals:
         """
         if not self:
             return self
-        block, order = self.joined, np.argsort(np.array(keys, np.int64))
-        block = KeyBlock(
-            np.array(keys, np.int64)[order],
-            block.digits[:, order],
-            block.first,
-            block.lows[:, order],
-            block.highs[:, order],
-            tuple(one[order] for one in block.counts),
-        )
-        return replace(self, blocks=(block,))
+        return replace(self, blocks=(KeyBlock.summed([self.joined], [np.array(keys, np.int64)]),))
+
+    def by_remainder(self, divisor: int) -> ExactTotals:
+        """Return the totals by the remainder of each key."""
+        if not self or self.joined.keys[-1] < divisor:
+            return self
+        block, quotients = self.joined, np.unique(self.joined.keys // divisor).tolist()
+        parts = [block.between(divisor * x, divisor * (x + 1)) for x in quotients]
+        summed = KeyBlock.summed(parts, [part.keys % divisor for part in parts])
+        return replace(self, blocks=(summed,))
+
+    def by_quotient(self, divisor: int) -> dict[int, Totals]:
+        """Return the totals over the keys of each quotient that occurs."""
+        keys = self.joined.keys if self else _NONE
+        present, begins = np.unique(keys // divisor, return_index=True)
+        sets = self.over_each(np.split(keys, begins[1:]))
+        return dict(zip(present.tolist(), sets, strict=False))
 
     def beside(
         self, counts: Mapping[str, Integers], spans: Mapping[str, tuple[Floats, Floats]]
@@ -315,7 +335,7 @@ class ExactTotals:
     @cached_property
     def joined(self) -> KeyBlock:
         """All blocks as one; only if there are responses."""
-        return reduce(KeyBlock.__add__, reversed(self.blocks))
+        return self.blocks[0] if len(self.blocks) == 1 else KeyBlock.summed(self.blocks)
 
     def compact(self) -> ExactTotals:
         """Return the same totals in one block, which `over` reads faster."""
@@ -335,27 +355,28 @@ class ExactTotals:
         """Return the totals over all keys."""
         return replace(self.over_each([self.keys])[0], tallies=self.tallies)
 
-    def over_each(self, sets: Sequence[Sequence[int]]) -> list[Totals]:
+    def over_each(self, sets: Sequence[Sequence[int] | Integers]) -> list[Totals]:
         """Return the totals over each of some sets of keys, which need not occur."""
         if not self or not len(self.joined.keys):
             return [Totals() for _ in sets]
         block, count = self.joined, len(sets)
         memory_limit().check(_OF_SET * count * len(self.names), f"the numbers of {count:,} sets")
-        owner = np.arange(count).repeat([len(one) for one in sets])
-        keys = np.array([key for one in sets for key in one], np.int64)
-        own, there = _places(block.keys, keys)
-        owner, own = owner[there], own[there]
-        digits = block.digits.swapaxes(0, 1)[own]
+        owner = np.arange(count).repeat([*map(len, sets)])
+        keys = np.concatenate([_NONE, *sets]).astype(np.int64)
+        places = np.searchsorted(block.keys, keys).clip(max=len(block.keys) - 1)
+        there = block.keys[places] == keys
+        owner, places = owner[there], places[there]
+        digits = block.digits.swapaxes(0, 1)[places]
         sums = np.zeros((count, *digits.shape[1:]), np.int64)
         np.add.at(sums, owner, digits)
         low = np.full((count, len(self.spans)), np.inf)
         high = -low
-        np.minimum.at(low, owner, block.lows.T[own])
-        np.maximum.at(high, owner, block.highs.T[own])
+        np.minimum.at(low, owner, block.lows.T[places])
+        np.maximum.at(high, owner, block.highs.T[places])
         numbers = integers_of(sums.reshape(-1, sums.shape[-1]))
         counts = [np.zeros((count, *x.shape[1:]), np.int64) for x in block.counts]
         for total, part in zip(counts, block.counts, strict=True):
-            np.add.at(total, owner, part[own])
+            np.add.at(total, owner, part[places])
         scale, each = scale_of(block.first), []
         for at, (lows, highs) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
             begin = at * len(self.sums)
@@ -383,12 +404,6 @@ class TotalsBy:
     def compact(self) -> TotalsBy:
         """Return the same totals, faster to read."""
         return TotalsBy({name: part.compact() for name, part in self.parts.items()})
-
-
-def _places(present: Integers, keys: Integers) -> tuple[Integers, NDArray[np.bool_]]:
-    """Return the index of each key in ascending ones, and whether it occurs there."""
-    own = np.searchsorted(present, keys).clip(max=max(len(present) - 1, 0))
-    return own, present[own] == keys if len(present) else np.zeros(len(keys), np.bool_)
 
 
 def _by_key(columns: list[NDArray[Any]], keys: Integers, count: int, *, least: bool) -> Floats:

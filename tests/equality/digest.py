@@ -77,6 +77,7 @@ ADDED_COLUMNS: set[str] = set()
 
 # Keys of JSON that were removed on purpose, likewise; the name of the file may come first.
 REMOVED = {
+    "rlpost.summary.profiles",  # of files: they are for the picture of a run
     "rlpost.loss_summary",  # of a loss, in the footer: nothing reads it, and no page names it
     *(  # options of single losses, which `options.loss_options` has
         f"{place}.{name}"

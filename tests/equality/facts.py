@@ -39,7 +39,7 @@ def comparable(data: Any) -> Any:
         return data
     if {"signal", "masked", "advantage"} <= data.keys():
         return _of_earlier(data)
-    if {"facts", "profiles", "verdict", "kl"} <= data.keys():
+    if {"facts", "computes", "verdict", "kl"} <= data.keys():
         data = _of_this(data)
     # The estimator of KL is k1 unless one is set; None says that nothing asks for KL.
     name = "default" if data.get("field") == "kl_estimator" else "kl_estimator"

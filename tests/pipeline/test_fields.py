@@ -431,10 +431,10 @@ def numbers(one):
         engine = run.engine_for(one.plan, Options(workers=1))
         with single_threaded():
             responses = engine.responses(one.names)
-            parts = list(engine.last_pass(0, responses, one.names, lambda columns: columns))
+            parts = list(engine.last_pass([0], responses, one.names, lambda columns: columns))
     except RlpostError as error:
         return type(error).__name__
-    table = pa.Table.from_batches([columns for part in parts for _, columns in part.parts])
+    table = pa.Table.from_batches([columns for part in parts for *_, columns in part.parts])
     return {name: bits(table[name]) for name in table.schema.names}
 
 

@@ -24,7 +24,7 @@ from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted, mask_metadata
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
-from rlpost.pipeline.run import check_clash, engine_for, published, write_files
+from rlpost.pipeline.run import FileTotals, check_clash, engine_for, published, write_files
 from rlpost.pipeline.summary import response_facts, run_summary
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.loss import LossOptions
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
-    from rlpost.pipeline.run import FileEntries
 
 
 Json = dict[str, Any]
@@ -82,11 +81,11 @@ def loss(
         names = (*computed, *LOSS_COLUMNS, *emit) if targets else ()
         check_clash(plan, names)
         engine = engine_for(plan, options)
-        metadata = partial(_metadata, names=names, loss=configs[0])
+        totals_of = partial(_LossFiles, names=names, loss=configs[0])
         with single_threaded():
             responses = engine.responses(names)
             totals, publish = write_files(
-                engine, responses, outputs, names, metadata, purpose="loss"
+                engine, responses, outputs, names, totals_of, purpose="loss"
             )
             rewritten = published(engine, publish)
         with engine.clock.summary():
@@ -120,17 +119,25 @@ def loss(
     return result if log is None else add_log(result, log)
 
 
-def _metadata(plan: Plan, _: Responses, *, names: tuple[str, ...], loss: LossConfig) -> FileEntries:
-    """Return what makes the metadata of files; the same bytes for the same input and options."""
-    computed = {
-        "rlpost.recipe": plan.resolved.recipe.model_dump_json(),
-        SEMANTICS_KEY: str(SEMANTICS),
-    }
-    entries = {
-        "rlpost.version": __version__,
-        **({} if "advantages" in plan.columns else computed),  # else those of the input stay
-        **mask_metadata(plan.resolved, names),
-        "rlpost.loss": json.dumps(loss.resolved()),
-    }
-    files = plan.source.files
-    return lambda index, _: entries | {"rlpost.input": in_utf8(files[index].path.name)}
+class _LossFiles(FileTotals):
+    """The totals and the metadata of files; the same bytes for the same input and options."""
+
+    def __init__(
+        self, plan: Plan, _: Responses, *, names: tuple[str, ...], loss: LossConfig
+    ) -> None:
+        super().__init__(plan.no_totals)
+        self._files = plan.source.files
+        computed = {
+            "rlpost.recipe": plan.resolved.recipe.model_dump_json(),
+            SEMANTICS_KEY: str(SEMANTICS),
+        }
+        self._entries = {
+            "rlpost.version": __version__,
+            **({} if "advantages" in plan.columns else computed),  # else those of the input stay
+            **mask_metadata(plan.resolved, names),
+            "rlpost.loss": json.dumps(loss.resolved()),
+        }
+
+    def entries(self, index: int) -> dict[str, str]:
+        """Return the key-value metadata of a file."""
+        return self._entries | {"rlpost.input": in_utf8(self._files[index].path.name)}

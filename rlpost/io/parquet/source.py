@@ -67,11 +67,11 @@ Chunks = tuple[RowChunk, ...]
 
 
 def join_chunks(chunks: Iterable[RowChunk]) -> Iterator[Chunks]:
-    """Group consecutive chunks of a file that together are at most one chunk."""
+    """Group consecutive chunks, of several files too, that together are at most one chunk."""
     group: list[RowChunk] = []
     share = 0.0
     for chunk in chunks:
-        if group and (chunk.file != group[0].file or share + chunk.share > 1):
+        if group and share + chunk.share > 1:
             yield tuple(group)
             group, share = [], 0.0
         group.append(chunk)
@@ -87,11 +87,11 @@ def count_rows(chunks: Chunks) -> int:
 
 def split_by_row_group(
     chunks: Chunks, columns: pa.RecordBatch
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Split columns by chunk; yield the row group and the columns of each."""
+) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+    """Split columns by chunk; yield the file, the row group and the columns of each."""
     row = 0
     for chunk in chunks:
-        yield chunk.row_group, columns.slice(row, chunk.table.num_rows)
+        yield chunk.file, chunk.row_group, columns.slice(row, chunk.table.num_rows)
         row += chunk.table.num_rows
 
 

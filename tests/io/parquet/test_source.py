@@ -58,10 +58,10 @@ def test_all_row_groups_that_a_chunk_may_have_are_worked_on_together(tmp_path):
     assert joined == [[*range(groups)]]
 
 
-def test_chunks_of_two_files_are_not_joined(tmp_path):
+def test_chunks_of_two_files_are_joined(tmp_path):
     paths = [str(grouped(tmp_path / name, 100_000)) for name in ("a.parquet", "b.parquet")]
     chunks = Source(find_inputs(paths)).read(COLUMNS, 1 << 20, "response_mask")
-    assert [[chunk.file for chunk in run] for run in join_chunks(chunks)] == [[0], [1]]
+    assert [[chunk.file for chunk in run] for run in join_chunks(chunks)] == [[0, 1]]
 
 
 def test_a_small_memory_joins_fewer(tmp_path, monkeypatch):
