@@ -30,7 +30,7 @@ from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.arrow import CellLocation
 from rlpost.io.input_paths import without_paths
 from rlpost.io.outputs import OutputFiles
-from rlpost.io.paths import PathText, check_target, parse_path
+from rlpost.io.paths import PathText, check_target, is_output_folder, parse_path
 from rlpost.io.processes import Processes
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
@@ -106,7 +106,7 @@ def _convert(
     dumps = found.dumps
     dump_format = dumps[0].format
     check_options(dump_format, options)
-    plan = plan_targets(dumps, paths, output, overwrite=overwrite)
+    plan = plan_targets(dumps, output, overwrite=overwrite)
     files = write_files(plan, options, reporter, workers)
     if not files and options.where is not None:
         raise options.where.no_match([dump.path for dump in dumps])
@@ -198,17 +198,17 @@ def _layout_warnings(options: ReadOptions) -> list[str]:
 
 
 def plan_targets(
-    dumps: Sequence[Dump], inputs: Sequence[PathText], output: AnyPath, *, overwrite: bool
+    dumps: Sequence[Dump], output: AnyPath, *, overwrite: bool
 ) -> dict[AnyPath, list[Dump]]:
     """Return the dumps of each output file: all in one `.parquet`, or a file for each dump.
 
     Raises:
-        UsageError: a target is an input, exists already, or would be of two dumps.
+        UsageError: OUT has another suffix; a target is an input, exists already, or would be of
+            two dumps.
         ReadWriteError: a target cannot be accessed.
     """
-    single = len(inputs) == 1 and parse_path(inputs[0]).is_file()
     try:
-        if not output.is_dir() and (single or output.suffix == ".parquet"):
+        if not is_output_folder(output):
             plan: dict[AnyPath, list[Dump]] = {output: list(dumps)}
         else:
             plan = {}

@@ -290,6 +290,19 @@ def parse_path(text: PathText) -> AnyPath:
     return Path(rest[1:] if _DRIVE.match(rest) and os.name == "nt" else rest)
 
 
+def is_output_folder(output: AnyPath) -> bool:
+    """Return whether OUT is a directory: one that exists, or a name without a suffix.
+
+    Raises:
+        UsageError: another suffix than .parquet.
+    """
+    is_folder = not output.suffix or output.is_dir()
+    if not is_folder and output.suffix != ".parquet":
+        tip = "name OUT.parquet, or a directory that exists"
+        raise UsageError(f"{output}: OUT is a .parquet file or a directory", tip=tip)
+    return is_folder
+
+
 def location_of(path: PathText) -> str | RemotePath:
     """Return a local path as it was typed, and a URL as a location that prints without secrets.
 

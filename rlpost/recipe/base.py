@@ -161,10 +161,10 @@ class Written:
 
 
 def split_value(value: Any, parts: int) -> list[Any]:
-    """Return the parts of a text with colons, or of a tuple; a number is one part."""
+    """Return the parts of a text with colons, or of a tuple; another value is one part."""
     words = value.split(":") if isinstance(value, str) else value
     words = list(words) if isinstance(words, list | tuple) else [words]
-    if len(words) > parts:
+    if not 1 <= len(words) <= parts:
         raise ValueError
     return [word.strip() if isinstance(word, str) else word for word in words]
 

@@ -217,7 +217,7 @@ class Filter(Written, _FilterParts):
         """Parse a value of --is-filter; raises ValueError."""
         if isinstance(value, cls):
             return value
-        parts, named = [part.strip() for part in value.split(":")], f"--is-filter {value!r}"
+        parts, named = split_value(value, 5), f"--is-filter {value!r}"
         if len(parts) not in (4, 5):
             raise ValueError(f"{named}: write it {FILTER_SYNTAX}; a bound may be left out")
         level, measure, low, high, where = (*parts, "any")[:5]
@@ -288,7 +288,7 @@ class WeightLevel(Written, _WeightParts):
         """Return the level of LEVEL or LEVEL:normalised."""
         if isinstance(value, cls):
             return value
-        level, *others = value.split(":")
+        level, *others = split_value(value, 2)
         if level not in get_args(Level) or others not in ([], ["normalised"]):
             raise ValueError
         return cls(level, bool(others))

@@ -52,7 +52,7 @@ def test_every_container_has_the_same_rows(tmp_path):
     tables = {}
     for name, data in containers(tmp_path).items():
         (tmp_path / name).write_bytes(data)
-        rlpost.convert(tmp_path / name, tmp_path / "out.parquet", "jsonl", overwrite=True)
+        rlpost.convert(tmp_path / name, tmp_path / "out.parquet", source="jsonl", overwrite=True)
         tables[name] = pq.read_table(tmp_path / "out.parquet")
     assert all(table.equals(tables["lines.jsonl"]) for table in tables.values())
     assert tables["lines.jsonl"]["text"].to_pylist() == [row["text"] for row in ROWS]
@@ -65,7 +65,9 @@ def test_the_content_decides_and_the_suffix_does_not(tmp_path):
     })}  # fmt: skip
     for data in of_content.values():
         (tmp_path / "run.traj").write_bytes(data)
-        rlpost.convert(tmp_path / "run.traj", tmp_path / "o.parquet", "jsonl", overwrite=True)
+        rlpost.convert(
+            tmp_path / "run.traj", tmp_path / "o.parquet", source="jsonl", overwrite=True
+        )
         assert pq.read_table(tmp_path / "o.parquet")["text"].to_pylist() == [
             x["text"] for x in ROWS
         ]
@@ -80,7 +82,7 @@ def test_a_folder_of_one_object_a_file_is_one_dump(tmp_path):
         file = tmp_path / "in" / f"task{i % 2}" / f"{i}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(row, indent=1))
-    rlpost.convert(tmp_path / "in", tmp_path / "o.parquet", "jsonl")
+    rlpost.convert(tmp_path / "in", tmp_path / "o.parquet", source="jsonl")
     table = pq.read_table(tmp_path / "o.parquet")
     assert sorted(table["reward"].to_pylist()) == [row["reward"] for row in ROWS[:10]]
     assert table["late"].null_count == 9
@@ -146,7 +148,7 @@ def test_a_line_of_200_mb_is_read_or_is_an_error_of_memory(tmp_path):
 def test_the_last_of_two_equal_keys_counts_in_both_passes(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"group": "g", "reward": 1, "reward": 2, "x": "a", "x": 3}\n')
-    rlpost.convert(path, tmp_path / "o.parquet", "jsonl")
+    rlpost.convert(path, tmp_path / "o.parquet", source="jsonl")
     (row,) = pq.read_table(tmp_path / "o.parquet").to_pylist()
     assert (row["reward"], row["x"]) == (2.0, 3)
 
@@ -162,7 +164,7 @@ def test_a_layout_in_a_container_that_it_is_not_found_in_is_an_error(tmp_path):
     path = tmp_path / "a.zip"
     archive(path, {"1.jsonl": LINES})
     with pytest.raises(UsageError, match=r"a\.zip: is a zip archive .*; verl dumps are JSON lines"):
-        rlpost.convert(path, tmp_path / "o.parquet", "verl")
+        rlpost.convert(path, tmp_path / "o.parquet", source="verl")
 
 
 def test_a_stream_prefers_plain_files_and_leaves_out_a_line_that_is_not_written_yet(tmp_path):

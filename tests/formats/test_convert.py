@@ -21,9 +21,13 @@ from rlpost.render import convert as render_convert
 # Outputs
 
 
-def test_one_dump_goes_to_one_file_whatever_its_name(dump, tmp_path):
-    convert(dump, tmp_path / "out.pq")
-    assert pq.read_metadata(tmp_path / "out.pq").num_rows == 12
+def test_one_dump_goes_to_a_parquet_file_or_into_a_directory(dump, tmp_path):
+    convert(dump, tmp_path / "out.parquet")
+    convert(dump, tmp_path / "out")
+    for path in (tmp_path / "out.parquet", tmp_path / "out" / f"{dump.stem}.parquet"):
+        assert pq.read_metadata(path).num_rows == 12
+    with pytest.raises(UsageError, match=r"OUT is a \.parquet file or a directory"):
+        convert(dump, tmp_path / "out.pq")
 
 
 def test_a_directory_goes_to_a_directory_of_the_same_layout(tmp_path):
@@ -78,9 +82,10 @@ def test_an_output_is_replaced_only_with_overwrite(dump, tmp_path):
     assert pq.read_metadata(out).num_rows == 12
 
 
-def test_an_output_is_never_an_input(dump):
+def test_an_output_is_never_an_input(tmp_path, dump):
+    convert(dump, tmp_path / "a.parquet")
     with pytest.raises(UsageError, match="are the same file"):
-        convert(dump, dump, overwrite=True)
+        convert(tmp_path / "a.parquet", tmp_path / "a.parquet", "parquet", overwrite=True)
 
 
 def test_nothing_appears_when_the_last_of_several_dumps_is_bad(tmp_path):

@@ -110,7 +110,11 @@ def test_jsonl_counts_response_tokens(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "missing"),
-    [([], "IN, OUT, --to"), (["a", "--to", "jsonl"], "OUT"), (["a", "b.jsonl"], "--to")],
+    [
+        ([], "IN and OUT are"),
+        (["a", "--to", "jsonl"], "OUT is"),
+        (["a", "b.jsonl"], "--to is"),
+    ],
 )
 def test_the_error_names_what_is_missing_and_the_targets(words, missing):
     ran = run("export", *words)

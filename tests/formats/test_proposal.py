@@ -196,7 +196,7 @@ def test_what_is_not_sure_is_an_error_with_the_fields_and_a_command_that_runs(tm
         rlpost.convert(two, tmp_path / "c.parquet")
     inside = whole(tmp_path / "d.json", {"samples": [{"verdict": 0.5}, {"verdict": 0.0}]})
     with pytest.raises(UsageError, match="--rows samples --map reward=verdict"):
-        rlpost.convert(inside, tmp_path / "c.parquet", "jsonl")
+        rlpost.convert(inside, tmp_path / "c.parquet", source="jsonl")
 
 
 def test_a_folder_of_an_object_a_file_is_one_input_and_other_files_are_left_out(tmp_path):
@@ -237,7 +237,7 @@ def test_options_of_dumps_are_those_of_three_commands(tmp_path):
     ran = run("inspect", table, "--rows", "samples")
     assert (ran.code, "Traceback" in ran.err) == (3, False)
     for command in ("convert", "inspect", "advantages"):
-        text = run(command, *(["--help"] if command == "convert" else ["--help-all"])).out
+        text = run(command, "--help-all" if command == "advantages" else "--help").out
         assert [x for x in ("--from", "--rows", "--group-size", "--map") if x not in text] == []
 
 

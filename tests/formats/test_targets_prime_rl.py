@@ -53,7 +53,9 @@ def test_prime_rl_folds_the_annotations_onto_its_traces(tmp_path):
                 node.pop("advantages", None)
             fold(trace, updates.pop(trace["id"]))
     assert updates == {}
-    rlpost.convert(lines(tmp_path / "folded.jsonl", episodes), tmp_path / "f.parquet", "prime-rl")
+    rlpost.convert(
+        lines(tmp_path / "folded.jsonl", episodes), tmp_path / "f.parquet", source="prime-rl"
+    )
     ours, theirs = (pq.read_table(tmp_path / f"{name}.parquet").to_pylist() for name in ("e", "f"))
     for own, other in zip(ours, theirs, strict=True):
         numbers = zip(own["advantages"], own["response_mask"], strict=True)

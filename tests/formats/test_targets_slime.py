@@ -121,7 +121,7 @@ def test_a_file_of_one_step_and_a_table_of_polars(tmp_path):
     found = rlpost.export(frame.drop("advantages"), tmp_path / "p", "slime")  # slime's own
     assert found.use == f"--load-debug-rollout-data '{tmp_path / 'p' / '{rollout_id}.pt'}'"
     assert found.outputs == [str(tmp_path / "p" / "5.pt")]
-    rlpost.convert(tmp_path / "one" / "5.pt", tmp_path / "back.parquet", "slime-rollout")
+    rlpost.convert(tmp_path / "one" / "5.pt", tmp_path / "back.parquet", source="slime-rollout")
     assert pq.read_table(tmp_path / "back.parquet").num_rows == len(frame)
     with pytest.raises(UsageError, match=r"--to slime writes a directory, not .pt: name another"):
         rlpost.export(rollouts(), tmp_path / "two.pt", "slime")

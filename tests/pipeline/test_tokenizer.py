@@ -113,7 +113,10 @@ def test_a_conversion_makes_ids_and_lengths_and_a_run_counts_by_them(trained, tm
     assert run.tokens["policy"] == sum(reference(trained))
     with pytest.raises(UsageError, match="has `response_token_ids`, which sets the length"):
         rlpost.convert(
-            tmp_path / "in.parquet", tmp_path / "b.parquet", "parquet", tokenizer=str(trained)
+            tmp_path / "in.parquet",
+            tmp_path / "b.parquet",
+            source="parquet",
+            tokenizer=str(trained),
         )
 
 

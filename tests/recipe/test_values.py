@@ -4,12 +4,16 @@ import json
 import math
 import re
 import tomllib
+from contextlib import suppress
 
 import pytest
+from pydantic import ValidationError
 
-from rlpost.cli.options import field_option
-from rlpost.errors import UsageError
+from rlpost.errors import RlpostError, UsageError
 from rlpost.recipe.base import Clamp, Offsets, OptionModel, Parsed, Range, Symmetric, as_typed
+from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.numerics import Numerics
+from rlpost.recipe.recipe import Recipe
 
 INF = math.inf
 
@@ -105,7 +109,7 @@ def test_an_error_on_the_command_line_names_the_flag_and_the_value_as_typed():
 
 
 def test_help_and_schema_show_how_values_are_written():
-    metavars = [field_option(Options, name).metavar for name in ("range", "symmetric", "clamp")]
+    metavars = [kind.metavar for kind in (Range, Symmetric, KlClamp)]
     assert metavars == ["LOW:HIGH", "C|LOW:HIGH", "BOUND|never|k3:BOUND"]
     schema = Options.model_json_schema()["properties"]
     kinds = [kind["type"] for kind in schema["range"]["anyOf"]]
@@ -128,3 +132,14 @@ def test_the_pattern_of_the_schema_fits_the_texts_that_are_read(field, text):
         fits = True
     bound = field == "offsets" and text.startswith("-")  # the pattern knows no least number
     assert bool(re.search(pattern, text)) == (fits or bound)
+
+
+JUNK = (3, {"a": 1}, [1], [{}], (), "", ":", "x:y:z:w", "token:ratio:1:2:any:7", None, b"x", True)
+
+
+@pytest.mark.parametrize("model", [Recipe, LossOptions, Numerics])
+def test_no_value_of_a_field_is_a_traceback(model):
+    for field in model.model_fields:
+        for value in JUNK:
+            with suppress(RlpostError, ValidationError):
+                model(**{field: value})

@@ -154,6 +154,10 @@ def is_dump_file(path: AnyPath) -> bool:
 
 
 def without_suffixes(path: Path) -> Path:
-    """Return a path without the suffix of its container: `a/0.jsonl.zst` is `a/0`."""
-    suffixes = (suffix for one in FILES for suffix in one.suffixes if path.name.endswith(suffix))
-    return path.with_name(path.name.removesuffix(max(suffixes, key=len, default="")))
+    """Return a path without the suffix of its container: `a/0.jsonl.zst` is `a/0`.
+
+    A name that is nothing but a suffix keeps it.
+    """
+    suffixes = (suffix for container in FILES for suffix in container.suffixes)
+    fitting = [suffix for suffix in suffixes if path.name[1:].endswith(suffix)]
+    return path.with_name(path.name.removesuffix(max(fitting, key=len, default="")))

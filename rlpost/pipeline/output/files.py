@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.outputs import OutputFiles
-from rlpost.io.paths import RemotePath, check_target, list_files, parse_path
+from rlpost.io.paths import RemotePath, check_target, is_output_folder, list_files, parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,10 +32,7 @@ def targets_of(
         ReadWriteError: a target cannot be checked.
     """
     try:
-        is_folder = not output.suffix or output.is_dir()
-        if not is_folder and output.suffix != ".parquet":
-            tip = "name OUT.parquet, or a directory that exists"
-            raise UsageError(f"{output}: OUT is a .parquet file or a directory", tip=tip)
+        is_folder = is_output_folder(output)
         single = len(inputs) == 1 and parse_path(inputs[0]).is_file() and not is_folder
         if not single and not is_folder:
             raise UsageError(
