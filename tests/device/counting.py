@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-
-_ROOT, _HERE = str(Path(__file__).parents[2]), str(Path(__file__).parent)
 
 
 @dataclass
@@ -30,16 +26,11 @@ class Counts:
     """Waits by operation."""
     unordered: Counter[str] = field(default_factory=Counter)
     """Operations that add floats in an order that differs from run to run on a GPU."""
-    stacks: Counter[str] = field(default_factory=Counter)
-    """Waits and transfers by the lines of this repository that caused them, innermost last."""
-    stack_bytes: Counter[str] = field(default_factory=Counter)
     own_thread: int | None = None
-    with_stacks: bool = False
 
-    def add_transfer(self, name: str, nbytes: int) -> None:
+    def add_transfer(self, nbytes: int) -> None:
         self.to_device += 1
         self.to_device_bytes += nbytes
-        self._stack(f"transfer: {name}", nbytes)
 
     def add_copy(self, nbytes: int) -> None:
         self.to_host += 1
@@ -48,24 +39,9 @@ class Counts:
     def add_wait(self, name: str) -> None:
         self.waits += 1
         self.waited_for[name] += 1
-        self._stack(f"wait: {name}")
 
     def add_unordered(self, name: str) -> None:
         self.unordered[name] += 1
-        self._stack(f"unordered: {name}")
-
-    def _stack(self, what: str, nbytes: int = 0) -> None:
-        if self.with_stacks:
-            frames = [
-                f"{Path(frame.filename).relative_to(_ROOT)}:{frame.lineno} {frame.name}"
-                for frame in traceback.extract_stack()
-                if frame.filename.startswith(_ROOT)
-                and "site-packages" not in frame.filename
-                and not frame.filename.startswith(_HERE)
-            ]
-            stack = " > ".join([*frames[-5:], what])
-            self.stacks[stack] += 1
-            self.stack_bytes[stack] += nbytes
 
 
 _lock = threading.RLock()
@@ -73,14 +49,9 @@ _counters: list[Counts] = []
 
 
 @contextmanager
-def counted(*, own_thread: bool = False, stacks: bool = False):
-    """Count in the block.
-
-    Args:
-        own_thread: leave out the operations of other threads.
-        stacks: also count the lines of this repository that wait or transfer.
-    """
-    counts = Counts(own_thread=threading.get_ident() if own_thread else None, with_stacks=stacks)
+def counted(*, own_thread: bool = False):
+    """Count in the block, with `own_thread` without the operations of other threads."""
+    counts = Counts(own_thread=threading.get_ident() if own_thread else None)
     with _lock:
         _counters.append(counts)
     try:
@@ -91,7 +62,7 @@ def counted(*, own_thread: bool = False, stacks: bool = False):
 
 
 def count(event: str, *args) -> None:
-    """Count an event: `transfer` (operation, bytes), `copy` (bytes), `wait` or `unordered`."""
+    """Count an event: `transfer` (bytes), `copy` (bytes), `wait` or `unordered`."""
     me = threading.get_ident()
     with _lock:
         for counts in _counters:

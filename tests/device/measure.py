@@ -35,8 +35,6 @@ class Measured:
     counts: shadow.Counts
     """Of all threads."""
     by_pass: dict[int, list[Chunk]] = field(default_factory=lambda: defaultdict(list))
-    peak: int = 0
-    """Most bytes of memory of card 0 at once."""
 
     @property
     def passes(self) -> list[list[Chunk]]:
@@ -48,54 +46,47 @@ class Measured:
 
 
 @contextmanager
-def measured(*, stacks: bool = False):
-    """Measure all engines that run in the block.
-
-    Args:
-        stacks: also count the lines of code that wait or transfer, see `Counts.stacks`.
-    """
+def measured():
+    """Measure all engines that run in the block."""
     worked, batch, read = Engine._worked, Decoder.batch, {}
 
     def batch_noted(self, pieces, roles, *rest, **named):
-        made = batch(self, pieces, roles, *rest, **named)
-        read[id(pieces)] = len(made.mask), (*roles, *(() if made.full else ("mask",)))
-        return made
+        tokens = batch(self, pieces, roles, *rest, **named)
+        read[id(pieces)] = len(tokens.mask), (*roles, *(() if tokens.full else ("mask",)))
+        return tokens
 
     def counted(work, number, pieces):
         with shadow.counted(own_thread=True) as counts:
             result = work(pieces)
         rows = sum(piece.table.num_rows for piece in pieces)
-        found.by_pass[number].append(Chunk(counts, rows, *read.pop(id(pieces), (0, ()))))
+        run.by_pass[number].append(Chunk(counts, rows, *read.pop(id(pieces), (0, ()))))
         return result
 
     def worked_counted(self, work, *rest):
-        return worked(self, partial(counted, work, len(found.by_pass)), *rest)
+        return worked(self, partial(counted, work, len(run.by_pass)), *rest)
 
-    card = shadow.cards[0]
-    card.peak = card.allocated
     with (
         mock.patch.object(Engine, "_worked", worked_counted),
         mock.patch.object(Decoder, "batch", batch_noted),
-        shadow.counted(stacks=stacks) as counts,
+        shadow.counted() as counts,
     ):
-        found = Measured(counts)
-        yield found
-    found.peak = card.peak
+        run = Measured(counts)
+        yield run
 
 
-def on_shadow(table, recipe: rlpost.Recipe, *, stacks: bool = False, **options):
+def on_shadow(table, recipe: rlpost.Recipe, **options):
     """Run a recipe on a table on the card `shadow:0`; return table, summary and `Measured`."""
-    with measured(stacks=stacks) as found:
+    with measured() as run:
         result, summary = rlpost.enrich(
             table, recipe, rlpost.Options(**{"device": "shadow:0", **options})
         )
-    return result, summary, found
+    return result, summary, run
 
 
 def same_results(summary: dict, other: dict) -> bool:
     """Return whether two summaries have the same results, bit for bit."""
     left, right = (
-        {name: value for name, value in one.items() if name not in UNSTABLE}
-        for one in (summary, other)
+        {name: value for name, value in facts.items() if name not in UNSTABLE}
+        for facts in (summary, other)
     )
     return repr(left) == repr(right)  # NaN equals NaN

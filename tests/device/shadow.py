@@ -2,7 +2,8 @@
 
 Its tensors are on `shadow:0` or `shadow:1`, keep their numbers in the host's memory, and refuse to
 mix with tensors of the CPU or of the other card. It counts what a GPU would wait for and transfer
-(`counted`), has a memory limit, and fails if a pinned buffer changes before its copy is done.
+(`counted`), may have no room for large tensors (`limited`), and fails if a pinned buffer changes
+before its copy is done.
 
 Import registers the device type with torch, for good. The cards are there inside `plugged_in()`
 alone: outside, `torch.accelerator.is_available()` is false. Torch's backend in Python (2.13) sets
@@ -29,7 +30,6 @@ __all__ = ["Counts", "cards", "counted", "limited", "plugged_in"]
 NAME = "shadow"
 CARDS = 2
 MEMORY = 1 << 33  # bytes of a card, without another limit
-_GRANULE = 512  # bytes, as CUDA's allocator rounds
 aten = torch.ops.aten
 
 
@@ -37,71 +37,36 @@ _lock = threading.RLock()
 _threads = threading.local()
 
 
-class Card:
-    """The memory of a card."""
-
-    def __init__(self, index: int) -> None:
-        self.device = torch.device(NAME, index)
-        self.limit, self.allocated, self.peak = MEMORY, 0, 0
-
-    def allocate(self, nbytes: int) -> None:
-        with _lock:
-            if self.allocated + nbytes > self.limit:
-                raise torch.OutOfMemoryError(
-                    f"{self.device} out of memory: {nbytes} bytes, {self.allocated} of "
-                    f"{self.limit} are allocated"
-                )
-            self.allocated += nbytes
-            self.peak = max(self.peak, self.allocated)
-
-    def free(self, nbytes: int) -> None:
-        with _lock:
-            self.allocated -= nbytes
-
-
-cards: list[Card] = []
+cards: list[torch.device] = []
+_most = [MEMORY]
 
 
 @contextmanager
-def limited(card: int, nbytes: int):
-    """Limit the memory of a card in the block."""
-    before, cards[card].limit = cards[card].limit, nbytes
+def limited(nbytes: int):
+    """Let no tensor of a card have more bytes in the block."""
+    _most.append(nbytes)
     try:
-        yield cards[card]
+        yield
     finally:
-        cards[card].limit = before
-
-
-class _Block:
-    """Memory of a card that one or several tensors share."""
-
-    def __init__(self, card: Card, nbytes: int) -> None:
-        self.nbytes = -(-nbytes // _GRANULE) * _GRANULE
-        card.allocate(self.nbytes)
-        self.card = card
-
-    def __del__(self) -> None:
-        if hasattr(self, "card") and _lock is not None:  # None at the end of the process
-            self.card.free(self.nbytes)
+        _most.pop()
 
 
 class ShadowTensor(torch.Tensor):
     """A tensor on a card. `numbers` has its numbers, on the CPU."""
 
     @staticmethod
-    def __new__(cls, numbers, block):
+    def __new__(cls, numbers, card):
         return torch.Tensor._make_wrapper_subclass(
             cls,
             numbers.size(),
             strides=numbers.stride(),
             storage_offset=numbers.storage_offset(),
             dtype=numbers.dtype,
-            device=block.card.device,
+            device=card,
         )
 
-    def __init__(self, numbers, block):
+    def __init__(self, numbers, card):  # noqa: ARG002 - `__new__` takes it
         self.numbers = numbers
-        self.block = block
 
     def __repr__(self):
         return f"{self.device} {self.numbers}"
@@ -114,16 +79,14 @@ class ShadowTensor(torch.Tensor):
         return _run(func, args, kwargs or {})
 
 
-def _on_card(numbers, card: Card, sharing=()):
-    """Return numbers as a tensor of a card; a view shares the memory of one of the others."""
-    start = numbers.untyped_storage().data_ptr()
-    for other in sharing:
-        if start and other.numbers.untyped_storage().data_ptr() == start:
-            return ShadowTensor(numbers, other.block)
-    return ShadowTensor(numbers, _Block(card, numbers.untyped_storage().nbytes()))
+def _on_card(numbers, card: torch.device):
+    """Return numbers as a tensor of a card."""
+    if numbers.nbytes > _most[-1]:
+        raise torch.OutOfMemoryError(f"{card} out of memory: {numbers.nbytes} bytes")
+    return ShadowTensor(numbers, card)
 
 
-def _card_of(device) -> Card | None:
+def _card_of(device) -> torch.device | None:
     """Return the card that a device names, None for another device."""
     device = torch.device(device)
     if device.type != NAME:
@@ -134,9 +97,9 @@ def _card_of(device) -> Card | None:
 def _each(function, tree):
     """Return lists, tuples and dictionaries with the function of each element."""
     if isinstance(tree, (tuple, list)):
-        return type(tree)([_each(function, one) for one in tree])
+        return type(tree)([_each(function, part) for part in tree])
     if isinstance(tree, dict):
-        return {key: _each(function, one) for key, one in tree.items()}
+        return {key: _each(function, part) for key, part in tree.items()}
     return function(tree)
 
 
@@ -172,8 +135,8 @@ def _waits(name: str, args, kwargs) -> bool:
         return isinstance(args[-1], ShadowTensor)  # it reads the value
     if name in _INDEXES:
         masked = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
-        one = name != "index" and not isinstance(args[2], ShadowTensor) and args[2].dim() == 0
-        return masked and not one
+        number = name != "index" and not isinstance(args[2], ShadowTensor) and args[2].dim() == 0
+        return masked and not number
     return False
 
 
@@ -215,7 +178,7 @@ def _run(func, args, kwargs):
     if inputs and _adds_in_any_order(name, args, kwargs):
         count("unordered", name)
     target = kwargs.get("device")
-    card = inputs[0].block.card if target is None and inputs else _card_of(target or NAME)
+    card = inputs[0].device if target is None and inputs else _card_of(target or NAME)
     options = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
     if "device" in kwargs:
         options["device"] = "cpu"
@@ -232,7 +195,7 @@ def _run(func, args, kwargs):
     def wrapped(x):
         if not isinstance(x, torch.Tensor):
             return x
-        return same[id(x)] if id(x) in same else _on_card(x, card, inputs)
+        return same[id(x)] if id(x) in same else _on_card(x, card)
 
     return _each(wrapped, results)
 
@@ -254,7 +217,7 @@ def _check_devices(name: str, args, tensors) -> None:
     if name in _INDEXES and isinstance(args[0], ShadowTensor):
         for x in args[1]:  # CUDA copies these
             if x is not None and not isinstance(x, ShadowTensor):
-                count("transfer", f"{name} with indices on the CPU", x.nbytes)
+                count("transfer", x.nbytes)
                 _wait(f"{name} with indices on the CPU")
         indices = {id(x) for x in args[1] if x is not None and x.device.type == "cpu"}
         tensors = [x for x in tensors if id(x) not in indices]
@@ -279,7 +242,7 @@ def _copy(func, name: str, args, kwargs):
         numbers = _numbers(target).copy_(_numbers(source))
         card, result = _card_of(target.device), target
     if card is not None and source.device.type == "cpu":
-        count("transfer", name, numbers.nbytes)
+        count("transfer", numbers.nbytes)
         if nonblocking:
             _remember(source)
         else:
@@ -360,9 +323,8 @@ class _Backend:
     def manual_seed_all(self, seed: int) -> None:
         pass
 
-    def mem_get_info(self, device=None) -> tuple[int, int]:
-        card = _card_of(NAME if device is None else device)
-        return card.limit - card.allocated, card.limit
+    def mem_get_info(self, device=None) -> tuple[int, int]:  # noqa: ARG002
+        return _most[-1], MEMORY
 
     def synchronize(self, device=None) -> None:  # noqa: ARG002 - as torch.cuda has it
         _wait("synchronize")
@@ -385,7 +347,7 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 def _register() -> list[torch.library.Library]:
     """Register the device type; return what keeps its kernels registered."""
     _setup_privateuseone_for_python_backend(NAME, backend_module=backend, hook=_Hooks())
-    cards.extend(Card(index) for index in range(CARDS))
+    cards.extend(torch.device(NAME, index) for index in range(CARDS))
     rest = torch.library.Library("_", "IMPL")
     rest.fallback(lambda func, *args, **kwargs: _run(func, args, kwargs), "PrivateUse1")
     kernels = torch.library.Library("aten", "IMPL")

@@ -40,7 +40,7 @@ def check(measure, file, configs, recipe, out=None):
     """Run on the CPU and on the shadow: equal results, and one wait a chunk."""
     outs, options = (out and out / "cpu", out and out / "card"), rlpost.Options
     expected = loss(file, outs[0], recipe, configs, options(device="torch:cpu", **RUN))
-    with measure.measured(stacks=True) as found:
+    with measure.measured() as found:
         summary = loss(file, outs[1], recipe, configs, options(device="shadow:0", **RUN))
     other = {"outputs": None}
     assert measure.same_results({**summary, **other}, {**expected, **other})
@@ -48,7 +48,7 @@ def check(measure, file, configs, recipe, out=None):
     assert whole_files or min(map(len, found.passes)) > 2
     # The first chunk of a pass sends what all chunks read: means and floors of batches.
     later = [chunk.counts.waits for chunks in found.passes for chunk in chunks[1:]]
-    assert max(later) <= 1, found.counts.stacks
+    assert max(later) <= 1, found.counts.waited_for
 
 
 @pytest.mark.parametrize("observations", [pytest.param(False, marks=pytest.mark.nightly), True])

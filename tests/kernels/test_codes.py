@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlpost.kernels import codes as codes_of_rows
 from rlpost.kernels import codes as integers
 
 few = settings(max_examples=25)
@@ -33,13 +32,6 @@ def test_dense_codes_are_indices_among_the_codes_that_occur(codes, count):
     there = sorted(set(codes))
     assert occurring.tolist() == there
     assert dense.tolist() == [there.index(code) for code in codes]
-    same = codes_of_rows.dense_codes(np.array(codes, dtype=np.int64), count)
-    assert [own.tolist() for own in same] == [occurring.tolist(), dense.tolist()]
-
-
-def test_codes_without_gaps_are_dense_codes_already():
-    occurring, dense = integers.dense_codes(whole([2, 0, 1, 2]), 3)
-    assert (occurring.tolist(), dense.tolist()) == ([0, 1, 2], [2, 0, 1, 2])
 
 
 @few
@@ -49,14 +41,6 @@ def test_joint_codes_number_the_tuples_in_their_order(columns):
     there = sorted(set(rows))
     want = [there.index(row) for row in rows]
     assert integers.joint_codes(*map(whole, columns)).tolist() == want
-    tensors = [np.array(column, dtype=np.int64) for column in columns]
-    assert codes_of_rows.joint_codes(*tensors).tolist() == want
-
-
-def test_joint_codes_of_many_values_in_each_of_many_columns():
-    column = np.random.default_rng(0).permutation(5000)
-    codes = integers.joint_codes(*[column] * 8)  # 5000^8 is far beyond 63 bits
-    assert codes.tolist() == column.tolist()
 
 
 @few
@@ -73,9 +57,9 @@ def test_the_ordinal_of_a_row_is_the_number_of_earlier_rows_with_its_code(codes)
 def test_extremes_are_the_least_and_greatest_value_of_each_key(rows):
     keys, values = whole([key for key, _ in rows]), np.array([x for _, x in rows], np.float64)
     low, high = integers.keyed_extremes(values, keys, 5)
-    own = [[x for key, x in rows if key == wanted] for wanted in range(5)]
-    assert low.tolist() == [min(values, default=math.inf) for values in own]
-    assert high.tolist() == [max(values, default=-math.inf) for values in own]
+    groups = [[x for key, x in rows if key == wanted] for wanted in range(5)]
+    assert low.tolist() == [min(values, default=math.inf) for values in groups]
+    assert high.tolist() == [max(values, default=-math.inf) for values in groups]
     least, greatest = integers.keyed_extremes(np.array([math.nan, 1.0, 2.0]), whole([0, 0, 1]), 2)
     assert [math.isnan(x) for x in (least[0], greatest[0])] == [True, True]
     assert (least[1], greatest[1]) == (2, 2)
@@ -85,6 +69,6 @@ def test_extremes_are_the_least_and_greatest_value_of_each_key(rows):
 def test_joint_codes_do_not_depend_on_how_sparse_codes_are(rows):
     """Few possible tuples are counted, many are sorted."""
     random = np.random.default_rng(1)
-    one, other = random.integers(0, 700, rows), random.integers(0, 900, rows)
-    want = np.unique(np.stack([one, other]), axis=1, return_inverse=True)[1]
-    assert (integers.joint_codes(one, other) == want).all()
+    pair = random.integers(0, 700, rows), random.integers(0, 900, rows)
+    want = np.unique(np.stack(pair), axis=1, return_inverse=True)[1]
+    assert (integers.joint_codes(*pair) == want).all()

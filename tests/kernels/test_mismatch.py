@@ -39,14 +39,6 @@ def test_the_mean_ratio_is_the_kept_mass(top_p):
     assert found.value == pytest.approx(kept, abs=max(4 * found.error, 1e-4))
 
 
-def test_the_mean_ratio_of_other_weights_is_one():
-    old, infer, rows = flat(
-        rollouts(drift=0.1, lagging=True)[0], "old_log_probs", "infer_log_probs"
-    )
-    assert abs(mean_ratio(old - infer, rows).z(1.0)) < 4
-    assert mean_ratio(infer - old, rows).value > 1.001  # not sampled from the trainer
-
-
 @pytest.mark.parametrize("heat", [0.7, 1.3])
 @pytest.mark.parametrize("with_entropy", [True, False])
 def test_the_temperature_is_estimated_with_and_without_entropies(heat, with_entropy):
@@ -62,15 +54,6 @@ def test_the_temperature_is_estimated_with_and_without_entropies(heat, with_entr
         assert found.share > 0.9
 
 
-def test_tokens_sampled_from_the_trainer_show_in_its_own_column():
-    table, _ = rollouts(heat=0.8, heat_of="trainer")
-    old, infer, rows = flat(table, "old_log_probs", "infer_log_probs")
-    assert abs(mean_ratio(infer - old, rows).z(1.0)) < 4
-    assert mean_ratio(old - infer, rows).z(1.0) > 4
-    value = temperature(infer - old, old, None, rows).value
-    assert value.value == pytest.approx(0.8, abs=3 * value.error)
-
-
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("with_entropy", [True, False])
 def test_the_error_of_a_temperature_holds_it_under_numerical_noise(side, with_entropy):
@@ -83,18 +66,6 @@ def test_the_error_of_a_temperature_holds_it_under_numerical_noise(side, with_en
     value = temperature(old - infer, infer, entropy if with_entropy else None, rows).value
     assert value.value == pytest.approx(0.95, abs=2 * value.error)
     assert value.error < 0.01
-
-
-@pytest.mark.parametrize(
-    ("sampling", "low", "high"),
-    [({}, 0.8, 1.2), ({"heat": 0.7}, 0.05, 0.5), ({"top_p": 0.9}, 0, 0), ({"heat": 1.3}, 2, 5)],
-)
-def test_rare_tokens_are_as_many_as_the_policy_samples(sampling, low, high):
-    old, entropy, _ = flat(
-        rollouts(responses=512, sure=3.0, **sampling)[0], "old_log_probs", "entropy"
-    )
-    count, expected = rare_tokens(old, entropy)
-    assert low <= count / expected <= high
 
 
 @pytest.mark.parametrize(("of", "sure"), [("engine", True), ("trainer", True), (None, False)])
@@ -140,21 +111,6 @@ def test_sizes_are_compared_among_like_tokens():
     assert np.exp(found.value) == pytest.approx(3, rel=0.1)
     assert found.z(0.0) > 10
     assert size_ratio(d, own, ~own, own.astype(np.int64), rows) is None
-
-
-def test_the_error_of_a_size_ratio_is_its_spread_in_any_unit():
-    steps, rows, log_prob = np.repeat(np.arange(5), 400), np.arange(2000) // 20, -np.ones(2000)
-    later, strata = steps > 0, quantile_bins(log_prob, 4)
-    found = []
-    for seed in range(100):
-        random = np.random.default_rng(seed)
-        of_rows = np.repeat(random.normal(0, 0.5, 100), 20)
-        d = np.where(later, 0.3, 0.01) * np.exp(of_rows + random.normal(size=2000))
-        found.append(size_ratio(d, later, ~later, strata, rows))
-    in_bits = size_ratio(d / np.log(2), later, ~later, strata, rows)
-    assert in_bits.error == pytest.approx(found[-1].error, rel=1e-2)
-    spread = np.std([one.value for one in found])
-    assert np.mean([one.error for one in found]) == pytest.approx(spread, rel=0.2)
 
 
 def test_labels_above_the_widest_gap():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_values import DOUBLE, NONE, double
+from kernel_values import double
 
-from rlpost.kernels import moments, rewards, scans, segments
+from rlpost.kernels import rewards, segments
 from rlpost.kernels.arrays import numpy_arrays
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
@@ -25,8 +25,6 @@ def groups(lists):
     return double([x for xs in lists for x in xs]), segments.offsets_of(whole([*map(len, lists)]))
 
 
-# Orders
-
 ENDS = [0, 1, -1, 5, 2**61, 2**62 - 1, 2**62, 2**63 - 1, -(2**63), -(2**62), 1 - 2**61]
 
 
@@ -40,46 +38,10 @@ def test_codes_of_any_size_are_sorted_stably(codes):
     assert numpy_arrays.canonical_order(whole(codes) < 0, whole(codes)).tolist() == by_sign
 
 
-def test_many_rows_with_equal_numbers_stay_in_order():
-    size = 500  # sorts of a few numbers are stable by chance
-    first, second = (whole([row * step % 7 for row in range(size)]) for step in (3, 5))
-    want = sorted(range(size), key=lambda row: (first[row].item(), second[row].item()))
-    assert numpy_arrays.canonical_order(first.astype(DOUBLE), second).tolist() == want
-
-
 @pytest.mark.parametrize("span", [2**61 - 1, 2**62 - 2, 2**62 - 1, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("low", [0, -(2**62), -(2**63)])
 def test_codes_at_the_limit_of_sorting_code_and_index_as_one_word(span, low):
     assert numpy_arrays.canonical_order(whole([low + span, low])).tolist() == [1, 0]
-
-
-# Moments
-
-
-def test_first_and_last_values_of_segments_some_of_them_empty():
-    values, offsets = groups([[], [3.0], [], [4.0, 5.0], []])
-    assert moments.first_values(values, offsets).tolist() == [0, 3, 0, 4, 0]
-    assert moments.last_values(values, offsets).tolist() == [0, 3, 0, 5, 0]
-    assert moments.last_values(double([]), whole([0, 0, 0])).tolist() == [0, 0]
-    assert moments.first_values(double([]), whole([0, 0, 0])).tolist() == [0, 0]
-    assert moments.last_values(double([]), NONE).tolist() == []
-
-
-def test_group_moments_use_the_constant_flags_of_the_caller():
-    values, offsets = groups([[0.1, 0.1, 0.1], [1.0, 3.0]])
-    found = moments.group_moments(values, offsets, moments.is_constant(values, offsets))
-    assert [part.tolist() for part in found] == [[3, 2], [0.1, 2.0], [0.0, math.sqrt(2)]]
-
-
-def test_token_moments_without_a_mask_are_of_all_tokens():
-    values, offsets = groups([[1.0, 5.0], [], [2.0]])
-    found = moments.token_moments(values, None, offsets)
-    assert [part.tolist() for part in found] == [[2, 0, 1], [6, 0, 2], [8, 0, 0]]
-    one = moments.pooled_moments(found, whole([0, 1, 2]), 3)
-    assert [part.tolist() for part in one] == [[2, 0, 1], [3, 0, 2], [math.sqrt(8), 0, 0]]
-
-
-# Scores
 
 
 def center_and_spread(xs, place, scope):
@@ -105,24 +67,6 @@ def score(xs, place, mean, std, eps):
 few = st.lists(st.sampled_from([0.0, 1.0, 0.25, -3.0, 0.1]), max_size=5)
 
 
-@given(st.lists(few, max_size=4))
-def test_others_moments_are_those_of_the_group_without_the_row(lists):
-    lists = [sorted(xs) for xs in lists]
-    found = rewards.others_moments(*groups(lists))
-    rows = [(xs, place) for xs in lists for place in range(len(xs))]
-    assert found.number.tolist() == [max(len(xs) - 1, 1) for xs, _ in rows]
-    want = [center_and_spread(xs, place, "others") for xs, place in rows]
-    assert found.mean.tolist() == pytest.approx([mean for mean, _ in want], abs=1e-12)
-    assert found.std.tolist() == pytest.approx([std for _, std in want], abs=1e-7)
-
-
-def test_equal_others_have_their_value_as_mean_and_standard_deviation_0():
-    found = rewards.others_moments(*groups([[0.1, 0.1, 0.1, 0.7], [0.1, 0.7, 0.7], [0.3, 0.7]]))
-    assert found.mean[[3, 4, 7, 8]].tolist() == [0.1, 0.7, 0.7, 0.3]
-    assert found.std[[3, 4, 7, 8]].tolist() == [0.0] * 4
-    assert bool((found.std[[0, 1, 2, 5, 6]] > 0).all())
-
-
 @given(
     st.lists(few, max_size=4), st.sampled_from(SCOPES), st.sampled_from(SCOPES), st.randoms()
 )  # fmt: skip
@@ -142,18 +86,3 @@ def test_nan_is_left_out_of_z_scores_and_gets_0():
     assert got.tolist() == pytest.approx([-step, 0, step, 0], rel=1e-12)
     assert rewards.z_scores(double([math.nan]), whole([0])).tolist() == [0.0]
     assert rewards.z_scores(double([]), whole([])).tolist() == []
-
-
-# Segments and scans
-
-
-def test_a_scan_with_decay_0_returns_its_input():
-    values = double([1.0, math.inf, 2.0, math.nan])
-    assert scans.reverse_scan(values, whole([0, 4]), 0.0)[:3].tolist() == [1.0, math.inf, 2.0]
-
-
-def test_segment_functions_keep_the_dtype():
-    values, offsets = whole([3, 1, 2]), whole([0, 2, 2, 3])
-    assert segments.segment_sum(values[:0], NONE).tolist() == []
-    assert segments.spread(whole([7, 8, 9]), offsets).tolist() == [7, 7, 9]
-    assert segments.segment_max(values.astype(np.float32), offsets).tolist() == [3, -math.inf, 2]

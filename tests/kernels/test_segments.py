@@ -1,24 +1,16 @@
 """Segments by hand: ranges of positions, runs of policy tokens; test_arrays.py has the loops."""
 
-import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_values import DOUBLE, double, flags
+from kernel_values import DOUBLE, flags
 
 from rlpost.kernels import segments
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
-
-
-def test_a_segment_sum_keeps_its_dtype_and_reads_its_own_segment_only():
-    values = np.array([math.nan, 1.0, 2.0, math.inf], np.float32)
-    sums = segments.segment_sum(values, np.array([0, 1, 3, 3, 4]))
-    assert sums.dtype == np.float32
-    assert sums[1:].tolist() == [3.0, 0.0, math.inf]
 
 
 # Ranges of positions
@@ -48,11 +40,6 @@ def test_position_segments_end_at_the_ends_of_ranges(lengths):
     assert found.spread(numbers).tolist() == want
 
 
-def test_position_segments_of_no_tokens_have_no_sums():
-    none = segments.PositionSegments.of(np.array([0, 0, 0]))
-    assert none.sum(double([])).tolist() == []
-
-
 def test_the_last_position_range_has_no_end():
     found = segments.PositionSegments.of(np.array([0, 2**21 + 5, 2**30 + 2**21 + 5]))
     assert np.diff(found.offsets)[19].item() == 5
@@ -71,8 +58,3 @@ def test_policy_segments_begin_at_responses_and_after_observations():
     bounds = segments.cut_segments(mask, offsets)
     assert bounds.tolist() == [0, 2, 3, 4, 5, 7]
     assert segments.segment_owners(bounds, offsets).tolist() == [1, 1, 1, 2, 4]
-
-
-def test_no_tokens_have_no_policy_segments():
-    assert segments.policy_starts(flags([]), np.array([0, 0])).tolist() == []
-    assert segments.cut_segments(flags([]), np.array([0, 0])).tolist() == [0]
