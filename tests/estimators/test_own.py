@@ -12,6 +12,7 @@ from runs import run
 
 import rlpost
 from rlpost.errors import DataError, UsageError
+from rlpost.estimators import ESTIMATORS, base, estimator_named
 
 HEAD = """
 from typing import Literal
@@ -185,8 +186,8 @@ def test_any_column_of_the_input_is_a_parameter(of):
     )
     out, summary = enriched(name)
     assert [row[0] for row in out.column("advantages").to_pylist()] == [101, 210, 302, 425]
-    own = {role: one["column"] for role, one in summary["roles"].items() if ":" in role}
-    assert own == {"number:turns": "turns", "flag:correct": "correct", "codes:kind": "kind"}
+    columns = {role: x["column"] for role, x in summary["roles"].items() if ":" in role}
+    assert columns == {"number:turns": "turns", "flag:correct": "correct", "codes:kind": "kind"}
 
 
 def test_groups_may_have_codes_and_flags(of):
@@ -367,9 +368,71 @@ def theirs(rewards, turns, *, beta=0.5):
     return rewards * beta + turns
 
 
+def test_an_entry_point_is_found_by_name_and_listed():
+    point = EntryPoint("theirs", "rlpost.estimators.groups:raw", "rlpost.estimators")
+    with mock.patch("rlpost.recipe.estimators.entry_points", return_value=[point]):
+        assert advantages("theirs")[3] == [5]
+        assert "\ntheirs " in run("list", "estimators").out
+        with pytest.raises(UsageError, match="did you mean theirs"):
+            estimator_named("their")
+
+
+NAMES = {
+    "none.py:f": "there is no such Python file",
+    "mine.txt:f": "there is no such Python file",
+    "folder.py:f": "there is no such Python file",
+    "broken.py:f": "cannot be imported: SyntaxError",
+    "mine.py:centrd": r"has no 'centrd'; did you mean centred\?",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_that_cannot_be_imported_is_an_error(name, tmp_path):
+    (tmp_path / "mine.txt").write_text("")
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "broken.py").write_text("def f(\n")
+    (tmp_path / "mine.py").write_text("def centred(rewards): return rewards\n")
+    with pytest.raises(UsageError, match=NAMES[name]):
+        estimator_named(f"{tmp_path / name}")
+
+
+def test_an_estimator_that_compares_rows_itself_rejects_rollouts(of):
+    by_rows = of("def f(rewards, group):\n    return rewards - rewards.mean()\n")
+    for name in (by_rows, "rae", "gigpo", "hierarchical_grpo"):
+        columns = dict.fromkeys(("step_score", "episode_score", "turn"), "reward")
+        columns |= dict.fromkeys(("rollout", "state_id", "domain", "group"), "kind")
+        with pytest.raises(UsageError, match=r"--unit rollout: estimator .* compares rows itself"):
+            enriched(name, unit="rollout", columns=columns)
+
+
 def test_the_list_shows_columns_and_options(of):
     done = run("list", "estimators", of(SCALED), "--format", "json")
     (facts,) = json.loads(done.out)
     assert facts["needs"] == "reward, turns"
     option = {"option": "beta", "type": "float", "default": 0.5, "meaning": ""}
     assert facts["options"] == [option]
+
+
+def test_a_mean_of_the_others_needs_groups():
+    others = base.Estimator("mine", ESTIMATORS["raw"].function, "r", "", norm_std="others")
+    assert others.roles == ("reward", "group")
+
+
+def test_a_custom_function_becomes_an_estimator():
+    def mine(rewards):
+        """Twice the reward.
+
+        More of it.
+        """
+        return 2 * rewards
+
+    found = base.as_estimator(mine, "mine", "here")
+    assert (found.name, found.formula, found.source) == ("mine", "Twice the reward.", "here")
+    assert (found.returns, found.beyond_steps) == ("own", True)
+    knobs = rlpost.Recipe()
+    credit = found({"rewards": np.array([1.0])}, None, knobs)
+    assert (credit.advantages.tolist(), credit.returns.tolist()) == ([2.0], [2.0])
+    nan = found({"rewards": np.array([1.0, np.nan])}, None, knobs)
+    with pytest.raises(DataError, match=r"estimator mine .* 1 of 2 responses"):
+        found.check_finite(nan)
+    found.check_finite(nan, lambda: np.array([True, False]))

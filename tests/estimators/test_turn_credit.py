@@ -10,8 +10,6 @@ from functional_rows import CLOSE, ONE_BATCH, F, flat, groups_of, mask_of, numbe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlpost.estimators.groups import gar
-from rlpost.estimators.returns import agentic_reinforce, gae, turn_gae
 from rlpost.estimators.turns import mt_grpo_rewards
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
@@ -123,44 +121,7 @@ def test_the_policy_gradient_is_exact_with_returns_and_biased_by_the_mean_reward
     assert gradient("reward") == pytest.approx(mean - mean)
 
 
-def test_the_mean_of_the_others_leaves_a_rollout_out():
-    turn, rollout = whole([0, 1, 2, 0, 1, 0]), whole([0, 0, 0, 1, 1, 2])
-    gains, zeros = double([1.0, 2.0, 4.0, 0.0, 8.0, 3.0]), whole([0] * 6)
-    options = {"norm_std": "none", "norm_mean": "others"}
-    found = mt_grpo_rewards(double([0.0] * 6), gains, turn, rollout, zeros, turn, **options)
-    assert found.tolist() == [1.5, -2, 0, 3, 2, -4.5]
-
-
-def test_turns_of_equal_number_are_joined_in_their_order():
-    def made(order):
-        return mt_grpo_rewards(
-            double([0.0] * 3), double([1.0, 2.0, 4.0]), whole([0, 0, 0]), whole([0, 0, 0]),
-            whole([0] * 3), order, norm_mean="none", norm_std="none",
-        ).tolist()  # fmt: skip
-
-    assert made(whole([0, 1, 2])) == [7, 6, 4]
-    assert made(whole([2, 1, 0])) == [1, 3, 7]
-
-
 MASK = np.array([1, 1, 0, 1, 0, 1, 1], bool)
 BOUNDS = whole([0, 5, 7])
 REWARDS = double([0.0, 1.0, 9.0, 2.0, 9.0, 0.0, 4.0])
 VALUES = double([0.5, 0.25, 9.0, 1.0, 9.0, 2.0, 3.0])
-
-
-def test_turns_of_one_token_are_steps_of_gae_and_turns_without_values_their_returns():
-    every = np.array([1, 0] * 3, bool)
-    rewards, values = double([1.0, 0, 2, 0, 4, 0]), double([0.5, 0, 1, 0, 2, 0])
-    got = turn_gae(rewards, values, whole([0, 6]), every, gamma=0.5).advantages
-    want = gae(rewards[every], values[every], whole([0, 3]), gamma=0.5).advantages
-    assert got[every].tolist() == want.tolist()
-    zeros = np.zeros_like(VALUES)
-    got = turn_gae(REWARDS, zeros, BOUNDS, MASK, gamma=0.5, lam=1.0)
-    want = agentic_reinforce(REWARDS, BOUNDS, MASK, gamma=0.5)
-    assert got.advantages.tolist() == want.advantages.tolist()
-
-
-def test_equal_rewards_and_groups_of_one_get_nothing():
-    got = gar(double([0.7, 0.7, 3.0]), double([0.0, 1.0, 1.0]), whole([0, 2, 2, 3])).advantages
-    assert got.tolist() == [0, 0, 0]
-    assert gar(double([]), double([]), whole([0])).advantages.tolist() == []

@@ -1,4 +1,4 @@
-"""Dumps that trainers' own functions wrote (tests/written/make_trainers.py)."""
+"""Dumps that trainers' own functions wrote (tests/written)."""
 
 import json
 from pathlib import Path
