@@ -481,35 +481,6 @@ def test_the_kl_loss_equals_the_loop_and_its_gradient_autograd(estimator, tokens
         torch.testing.assert_close(closed, new.grad, **EXACT)
 
 
-@pytest.mark.parametrize("policy", ["old", "current"])
-@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-@settings(max_examples=5)
-@given(tokens=batches(width=2.0))
-def test_the_clamp_of_the_product_is_the_loop_in_value_and_gradient(estimator, policy, tokens):
-    options = LossOptions.of({
-        "kl_loss_estimator": estimator, "kl_loss_ratio": True, "kl_loss_clamp": "product:0.5",
-        "kl_loss_ratio_policy": policy, "kl_loss_log_ratio_clamp": 1.0,
-    })  # fmt: skip
-    how = {"by_ratio": True, "to_itself": policy == "current", "of_product": True}
-
-    def loop(shift=0.0):
-        moved = [replace(row, new=[x + shift for x in row.new]) for row in rows_of(tokens)]
-        clamps = {"log_clamp": 1.0, "clamp": 0.5, "clamps_all": True}
-        found = [x for row in moved for x in slow.kl(row, estimator, **clamps, **how)]
-        return torch.tensor(found, dtype=torch.float64)
-
-    new, step, mask = tokens.new.clone().requires_grad_(), 1e-6, tokens.mask
-    found = kl_loss(replace(tokens, new=new), options)
-    found.sum().backward()
-    torch.testing.assert_close(found.detach()[mask], loop(), **EXACT)
-    quotient = (loop(step) - loop(-step)) / (2 * step)
-    near = (tokens.new - tokens.ref)[mask].abs() - 1.0
-    assume(not len(near) or float(near.abs().min()) > 1e-4)  # kinks
-    distance = (found.detach()[mask].abs() - 0.5).abs()
-    smooth = (distance > 1e-4) | (distance == 0)
-    torch.testing.assert_close(new.grad[mask][smooth], quotient[smooth], rtol=1e-5, atol=1e-7)
-
-
 @pytest.mark.parametrize(("clamp", "gradient"), [("product:10", 0.0), ("all:10", 10.0)])
 def test_a_clamped_kl_has_no_gradient_through_the_ratio(clamp, gradient):
     one = torch.tensor([-8.0], dtype=torch.float64)
@@ -525,23 +496,6 @@ def test_options_of_the_kl_ratio_need_the_ratio_and_log_probs_of_its_policy():
     asked = ("kl_loss_ratio_policy",)
     assert set(config.ignored(asked)) == set(asked)
     assert not LossConfig(LossOptions(kl_loss_ratio=True)).ignored(asked)
-
-
-def test_log_ratios_of_the_kl_loss_are_clamped():
-    tokens = Tokens(*(torch.tensor([x], dtype=torch.float64) for x in (-100.0, -100.0, 1.0)),
-                    torch.tensor([True]), torch.tensor([0, 1]),
-                    ref=torch.tensor([0.0], dtype=torch.float64))  # fmt: skip
-
-    def kl(**options):
-        named = {f"kl_loss_{name}": value for name, value in options.items()}
-        return float(kl_loss(tokens, LossOptions.of(named)))
-
-    assert kl(estimator="k1") == -40
-    assert kl(estimator="k1", log_ratio_clamp="k3:40") == -100
-    assert kl(estimator="k1", log_ratio_clamp="never", clamp="all:10") == -10
-    assert kl() == 10
-    assert math.isclose(kl(clamp="never"), math.exp(40), rel_tol=1e-12)
-    assert kl(estimator="mse", log_ratio_clamp=3.0) == 4.5
 
 
 # --- the table and its options -------------------------------------------------------------------
@@ -626,14 +580,6 @@ def test_an_error_names_the_wrong_option(options, text):
 def test_an_error_names_the_wrong_option_of_a_loss(loss, options, text):
     with pytest.raises(UsageError, match=f"^--loss-option {text}"):
         LOSSES[loss].values(LossOptions(loss=loss, loss_options=options))
-
-
-def test_no_bound_is_written_never():
-    options = LossOptions.of({"pg_clip": ":0.3", "dual_clip": "never", "ratio_clamp": "never"})
-    assert (options.pg_clip, options.dual_clip, options.ratio_clamp) == ((INF, 0.3), INF, INF)
-    shown = options.model_dump(mode="json", exclude_defaults=True)
-    assert shown == {"pg_clip": ":0.3", "dual_clip": "never", "ratio_clamp": "never"}
-    assert LossOptions.of(shown) == options
 
 
 @pytest.mark.parametrize("behaviour", ["old", "infer"])
