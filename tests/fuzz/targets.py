@@ -6,6 +6,7 @@ and any unexpected exception of rlpost. Its files are in a temporary folder, emp
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import tempfile
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fuzz import mutate, own_files, seeds
+from fuzz import mutate, seeds
 from runs import run
 from typer.main import get_command
 
@@ -61,8 +62,7 @@ def clean_up() -> None:
     shutil.rmtree(folder(), ignore_errors=True)
     folder.cache_clear()
     _inputs.cache_clear()
-    _kept_folder.cache_clear()
-    own_files.enriched.cache_clear()
+    enriched.cache_clear()
 
 
 def _expect(truth: bool, text: str) -> None:  # noqa: FBT001
@@ -109,9 +109,8 @@ def _enrich(recipe: Recipe, source: Path, target: Path) -> None:
     made = table.schema.field("advantages").type if "advantages" in table.column_names else None
     if made == pa.list_(pa.float32()) and "response_mask" in pq.read_schema(source).names:
         masks = pq.ParquetFile(source).read(["response_mask"])["response_mask"]
-        lengths = [len(one) for one in masks.to_pylist()]
-        found = [len(one) for one in table["advantages"].to_pylist()]
-        _expect(found == lengths, "advantages are not one per response token")
+        lengths = [[len(row) for row in x.to_pylist()] for x in (masks, table["advantages"])]
+        _expect(lengths[0] == lengths[1], "advantages are not one per response token")
 
 
 FIELDS = pa.schema([("advantages", pa.list_(pa.float32())), ("kept", pa.bool_())])
@@ -209,9 +208,9 @@ def check_dump(data: bytes) -> str:
     try:
         convert(source, target, name, ReadOptions())
         table = pq.read_table(target)
-        lists = [one for one in TOKEN_COLUMNS if one in table.column_names]
-        lengths = [[len(values) for values in table[one].to_pylist()] for one in lists]
-        _expect(all(one == lengths[0] for one in lengths), "token lists differ in length")
+        lists = [table[name] for name in TOKEN_COLUMNS if name in table.column_names]
+        lengths = [[len(values) for values in column.to_pylist()] for column in lists]
+        _expect(all(x == lengths[0] for x in lengths), "token lists differ in length")
     except RlpostError as error:
         _expect(sorted(folder().iterdir()) == [source], "a failed run left files")
         return type(error).__name__
@@ -272,12 +271,58 @@ def check_line(data: bytes) -> str:
     out = top / "out"
     ran = run(*(word.replace("@", f"{top}/") for word in words))
     shutil.rmtree(out, ignore_errors=True)
+    _check_end(ran)
+    return f"exit {ran.code}"
+
+
+def _check_end(ran: Any) -> None:
+    """Check that a command ended as documented, without control characters."""
     _expect(ran.code in {0, 1, 2, 3, 4, 5}, f"exit code {ran.code}")
     _expect("Traceback" not in ran.err, "a traceback")
     for text in (ran.out, ran.err):
         found = CONTROLS.search(text)
         _expect(found is None, f"printed {found and text[found.start() - 20 : found.end() + 5]!r}")
-    return f"exit {ran.code}"
+
+
+# Metadata
+
+
+@cache
+def enriched() -> pa.Table:
+    """Return an enriched table."""
+    return api.enrich(seeds.rollout().drop_columns(["info"]), Recipe(estimator="raw"), OPTIONS)[0]
+
+
+def _metadata() -> list[bytes]:
+    texts = enriched().schema.metadata
+    stored = {key.decode(): value.decode() for key, value in texts.items() if b"rlpost" in key}
+    return [json.dumps(stored).encode()]
+
+
+def check_metadata(data: bytes) -> str:
+    """Write texts into a file's metadata, and run what reads them: the file does not change."""
+    try:
+        stored = json.loads(data)
+    except (ValueError, RecursionError):
+        return "no JSON"
+    if not isinstance(stored, dict):
+        return "no mapping"
+    texts = {key: x if isinstance(x, str) else json.dumps(x) for key, x in stored.items()}
+    encoded = {
+        str(key).encode(errors="replace"): text.encode(errors="surrogatepass")
+        for key, text in texts.items()
+    }
+    path = folder() / "changed.parquet"
+    pq.write_table(enriched().replace_schema_metadata(encoded), path)
+    before, codes = path.read_bytes(), []
+    for words in (["verify", path], ["inspect", path], ["compare", path, path], ["replay", path]):
+        ran = run(*words, *(["--quiet"] if words[0] == "inspect" else []))
+        _check_end(ran)
+        codes.append(str(ran.code))
+    _expect(path.read_bytes() == before, "an input changed")
+    path.unlink()
+    _expect(not [*folder().glob("*.parquet")], "files are left")
+    return " ".join(codes)
 
 
 def _harmless(word: str) -> bool:
@@ -291,9 +336,9 @@ def vocabulary() -> tuple[str, ...]:
     """Return commands, their options, and values."""
     named = [name for name in COMMANDS if name not in UNFUZZED]
     apps = [get_command(app_of(name)) for name in named]
-    options = {o for one in apps for p in one.params for o in getattr(p, "opts", ())}
+    options = {o for app in apps for p in app.params for o in getattr(p, "opts", ())}
     unsafe = {"--summary-json", "--state", "--device", "--workers", "--output", "-o"}
-    odd = [one.decode(errors="replace") for one in mutate.NAMES]
+    odd = [name.decode(errors="replace") for name in mutate.NAMES]
     return (*named, *sorted(options - unsafe), *VALUES, *odd)
 
 
@@ -324,7 +369,7 @@ def _dump_mutator(data: bytes, rng: Any, others: Any) -> bytes:
     place = data[0] % len(seeds.FORMATS) if data else 0
     suffix = seeds.FORMATS[place][1]
     by = {".pt": mutate.archive, ".parquet": mutate.parquet}.get(suffix, mutate.json_text)
-    return bytes([place]) + by(data[1:], rng, [one[1:] for one in others[:8]])
+    return bytes([place]) + by(data[1:], rng, [x[1:] for x in others[:8]])
 
 
 def _recipe_lines() -> list[str]:
@@ -351,12 +396,12 @@ def _lines() -> list[bytes]:
 
 
 def _recipes() -> list[bytes]:
-    own = (
+    texts = (
         "estimator = 'gae'\ngamma = 0.9\nlam = 0.5\n[numerics]\nnorm_eps = 1e-5\n",
         "kl-coef = 0.1\nkl_target = 2\nemit = ['advantages', 'kl']\n[columns]\nreward = 'r'\n",
         "reward_clip = 5\ndrop_longer = 8\n",
     )
-    return [text.encode() for text in (*own, *_preset_texts())]
+    return [text.encode() for text in (*texts, *_preset_texts())]
 
 
 def _preset_texts() -> list[str]:
@@ -364,49 +409,14 @@ def _preset_texts() -> list[str]:
     return [path.read_text() for path in sorted(folder_of.glob("*.toml"))]
 
 
-def _in_folder(check: Callable[[bytes, Path], str]) -> Callable[[bytes], str]:
-    """Return a check that runs in a folder of its own, which stays for the next input."""
-
-    def checked(data: bytes) -> str:
-        return check(data, _kept_folder())
-
-    return checked
-
-
-@cache
-def _kept_folder() -> Path:
-    top = folder() / "kept"
-    top.mkdir()
-    return top
-
-
-def _metadata_seeds() -> list[bytes]:
-    return own_files.metadata_seeds(_kept_folder())
-
-
-def _log_seeds() -> list[bytes]:
-    return list(own_files.LOG_TEXTS)
-
-
-def _name_seeds() -> list[bytes]:
-    return list(own_files.NAME_SEEDS)
-
-
-def _shape_seeds() -> list[bytes]:
-    return [bytes([place]) for place in range(8)]
-
-
 TARGETS = {
-    one.name: one
-    for one in (
+    target.name: target
+    for target in (
         Target("parquet", check_parquet, mutate.parquet, seeds.parquet_seeds),
         Target("dumps", check_dump, _dump_mutator, seeds.dump_seeds),
         Target("footer", check_footer, mutate.by_bytes, _footers),
         Target("recipe", check_recipe, mutate.lines_of(_recipe_lines()), _recipes),
         Target("line", check_line, mutate.lines_of(vocabulary()), _lines),
-        Target("metadata", _in_folder(own_files.check_metadata), mutate.json_text, _metadata_seeds),
-        Target("log", _in_folder(own_files.check_log), mutate.json_text, _log_seeds),
-        Target("name", _in_folder(own_files.check_name), mutate.by_bytes, _name_seeds),
-        Target("shape", _in_folder(own_files.check_shape), mutate.by_bytes, _shape_seeds),
+        Target("metadata", check_metadata, mutate.json_text, _metadata),
     )
 }

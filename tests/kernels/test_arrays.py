@@ -162,3 +162,26 @@ def test_structure_goes_to_the_library_of_an_array_and_back(kind):
     assert on_host(sent).tolist() == [3, 1, 2]
     mask = all_true(3, other)
     assert (kind_of(mask), is_all_true(mask), on_host(mask).tolist()) == (kind, True, [True] * 3)
+
+
+def whole(xs):
+    return np.array(xs, dtype=np.int64)
+
+
+ENDS = [0, 1, -1, 5, 2**61, 2**62 - 1, 2**62, 2**63 - 1, -(2**63), -(2**62), 1 - 2**61]
+
+
+@given(st.lists(st.sampled_from(ENDS) | st.integers(-(2**63), 2**63 - 1), max_size=9))
+def test_codes_of_any_size_are_sorted_stably(codes):
+    want = sorted(range(len(codes)), key=lambda row: codes[row])
+    assert numpy_arrays.canonical_order(whole(codes)).tolist() == want
+    same = np.zeros(len(codes), dtype=np.int64)
+    assert numpy_arrays.canonical_order(same, whole(codes)).tolist() == want
+    by_sign = sorted(want, key=lambda row: codes[row] < 0)
+    assert numpy_arrays.canonical_order(whole(codes) < 0, whole(codes)).tolist() == by_sign
+
+
+@pytest.mark.parametrize("span", [2**61 - 1, 2**62 - 2, 2**62 - 1, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("low", [0, -(2**62), -(2**63)])
+def test_codes_at_the_limit_of_sorting_code_and_index_as_one_word(span, low):
+    assert numpy_arrays.canonical_order(whole([low + span, low])).tolist() == [1, 0]
