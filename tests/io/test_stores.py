@@ -93,7 +93,7 @@ def test_missing_objects_and_buckets_are_errors(s3, tmp_path):
     message = "s3://nowhere/out.parquet: cannot be written: the bucket does not exist"
     assert error_of(4, source, "s3://nowhere/out.parquet") == message
     s3.put("d/notes.txt", b"")
-    assert "s3://lab/d: the directory contains no .parquet files" in error_of(4, "s3://lab/d", out)
+    assert "s3://lab/d: contains no file of a known format" in error_of(4, "s3://lab/d", out)
     s3.put("text.parquet", b"text" * 99)
     assert error_of(3, "s3://lab/text.parquet", out).startswith("s3://lab/text.parquet: not a Parq")
     s3.put("empty.parquet", b"")
