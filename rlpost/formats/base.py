@@ -15,7 +15,7 @@ from rlpost.formats.containers import container_of
 from rlpost.recipe.roles import ON_DEMAND, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sized
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from rlpost.formats.containers import Container
@@ -71,8 +71,6 @@ A framework's own advantages are `dumped_...`: `advantages` is the column that r
 LENGTH = "response_length"
 """A count of tokens, which is checked as it is: also a role, for inputs without tokens."""
 
-Nonfinite = Literal["keep", "error"]
-
 
 @dataclass
 class ReadStats:
@@ -82,10 +80,6 @@ class ReadStats:
     """Column -> the fields that it was read from, if they depend on the dump."""
     groups: int = 0
     """Blocks of records that became groups so far, so that groups of several files differ."""
-    unchanged: int = 0
-    """Records whose token lists the layout did not change."""
-    changed: int = 0
-    """Records whose token lists the layout changed."""
     warnings: list[str] = field(default_factory=list)
     """What of a dump has no row, and what the user should check."""
     attempts: Attempts = field(default_factory=Attempts)
@@ -105,16 +99,8 @@ class ReadStats:
         self.warnings += other.warnings
         self.left_out |= other.left_out
         self.counts.update(other.counts)
-        for name in ("groups", "unchanged", "changed", "begins_with_0"):
+        for name in ("groups", "begins_with_0"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def count_layout(self, before: Mapping[str, Sized], after: Mapping[str, Sized]) -> None:
-        """Count a record, given its lists before and after the layout was applied."""
-        length = len(after["response_mask"])
-        if any(len(array) != length for array in before.values()):
-            self.changed += 1
-        else:
-            self.unchanged += 1
 
 
 @dataclass(frozen=True)
@@ -129,8 +115,6 @@ class ReadOptions:
     """Number of consecutive records in a group, for dumps without a group key."""
     tokenizer: str | None = None
     """Counts the tokens of response texts, as `response_length`, of dumps without tokens."""
-    nonfinite: Nonfinite = "keep"
-    """Whether a NaN or infinite reward or token number is an error; otherwise it is counted."""
     attempts: Literal["newest", "all"] = "all"
     """Rows of a step or rollout that several attempts wrote: those of the newest, or all."""
     where: Where | None = None

@@ -61,7 +61,7 @@ class ModelCall:
     sampled: Sequence[int] | None = None
     log_probs: Sequence[float] | None = None
     mask: Sequence[int] | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
 
     def tokens(self) -> dict[str, Any]:
         """Return the columns of tokens.
@@ -84,55 +84,37 @@ class ModelCall:
         }
 
 
-class CallPlaces:
-    """The turns and branches of the calls of one rollout, in the order in which they were made.
-
-    The turn counts from 0. A call is of the branch whose last prompt and answer begin its prompt:
-    where the history was rewritten, and in a sub-agent, a new branch begins. Without ids of prompts
-    a rollout has one branch.
-    """
-
-    def __init__(self) -> None:
-        self.turns = 0
-        self._ends: list[tuple[int, int]] = []  # of each branch: its length, and its hash
-
-    def next(self, call: ModelCall) -> dict[str, Any]:
-        """Return the columns of a call's place."""
-        branch = 0
-        if call.prompt:
-            prompt = tuple(call.prompt)
-            begun = [i for i, (size, end) in enumerate(self._ends) if hash(prompt[:size]) == end]
-            branch = max(begun, key=lambda i: self._ends[i], default=len(self._ends))
-            sequence = (*prompt, *(call.sampled or ()))
-            self._ends[branch : branch + 1] = [(len(sequence), hash(sequence))]
-        self.turns += 1
-        return {"branch": str(branch), "turn": self.turns - 1}
-
-
 def call_rows(
     record: Record, facts: Mapping[str, Any], calls: Iterable[ModelCall]
 ) -> Iterator[Row]:
     """Yield a row for each call of a rollout, in the order in which they were made.
 
-    A rollout without calls, such as one that failed before the first, is one row without tokens,
-    whose length is unknown.
+    The turn counts from 0. A call is of the branch whose last prompt and answer begin its prompt:
+    where the history was rewritten, and in a sub-agent, a new branch begins. Without ids of prompts
+    a rollout has one branch. A rollout without calls, such as one that failed before the first, is
+    one row without tokens, whose length is unknown.
 
     Args:
         record: the rollout's, with the fields for the user's map.
         facts: columns that are equal in all of its rows; `rollout_id` is needed.
         calls: its calls; their own values have precedence.
     """
-    places = CallPlaces()
-    for call in calls:
-        yield call_row(record, facts, call, places)
-    if not places.turns:
-        place = {"sample_id": f"{facts['rollout_id']}:0", "branch": "0", "turn": 0}
-        yield Row(record, {**facts, **place})
+    ends: list[tuple[int, int]] = []  # of each branch: its length, and its hash
+    turn = -1
+    for turn, call in enumerate(calls):
+        branch = 0
+        if call.prompt:
+            prompt = tuple(call.prompt)
+            begun = [i for i, (size, end) in enumerate(ends) if hash(prompt[:size]) == end]
+            branch = max(begun, key=lambda i: ends[i], default=len(ends))
+            sequence = (*prompt, *(call.sampled or ()))
+            ends[branch : branch + 1] = [(len(sequence), hash(sequence))]
+        place = _place(facts, turn, branch)
+        row = Record(call.where, record.fields, record.file, record.outer)
+        yield Row(row, {**facts, **place, **call.values, **call.tokens()})
+    if turn < 0:
+        yield Row(record, {**facts, **_place(facts, 0, 0)})
 
 
-def call_row(record: Record, facts: Mapping[str, Any], call: ModelCall, places: CallPlaces) -> Row:
-    """Return the next call of a rollout as a row."""
-    place = places.next(call)
-    sample = {"sample_id": f"{facts['rollout_id']}:{place['turn']}"}
-    own = Record(call.where, record.fields, record.file)
-    return Row(own, {**facts, **sample, **place, **call.values, **call.tokens()})
+def _place(facts: Mapping[str, Any], turn: int, branch: int) -> dict[str, Any]:
+    return {"sample_id": f"{facts['rollout_id']}:{turn}", "branch": str(branch), "turn": turn}

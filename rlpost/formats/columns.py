@@ -25,7 +25,6 @@ from rlpost.formats.layout import (
 from rlpost.formats.records import as_float, describe, rounded_sum
 from rlpost.formats.rows import (
     JSON,
-    check_finite,
     gathered,
     is_flat,
     is_plain,
@@ -97,14 +96,14 @@ class Canonical:
         elif not self.declared and "prompt" in arrays and "prompt_id" not in {*arrays, *omitted}:
             arrays["prompt_id"] = _text_keys(arrays["prompt"])
         if self._layout and lists:
-            lists = response_columns(self._layout, lists, arrays, table.location, stats)
+            lists = response_columns(self._layout, lists, arrays, table.location)
         elif _MASK in lists and not self.declared:
             check_begins(lists, arrays, table.location, stats)
         if self.declared:
             self._add_derived(arrays, lists, table.rows)
         arrays |= list_arrays(lists, arrays, table.location, self._tokens, self._types)
         arrays = {name: array for name, array in arrays.items() if name not in omitted}
-        return self._with_kept(arrays, kept, table)
+        return self._with_kept(arrays, kept)
 
     def _converted(
         self, table: Fields, sources: Mapping[str, str]
@@ -169,7 +168,7 @@ class Canonical:
                 arrays.setdefault(name, pa.nulls(rows, kind))
 
     def _with_kept(
-        self, arrays: dict[str, pa.Array], kept: Mapping[str, pa.Array], table: Fields
+        self, arrays: dict[str, pa.Array], kept: Mapping[str, pa.Array]
     ) -> pa.RecordBatch:
         omitted = self.options.omitted_columns
         taken = {*CANONICAL, *arrays, *self._names.values()}
@@ -186,10 +185,7 @@ class Canonical:
                 self._names[name] = column
                 taken.add(column)
             arrays[self._names[name]] = array
-        batch = pa.record_batch(arrays)
-        if self.options.nonfinite == "error":
-            check_finite(batch, table.location.where)
-        return batch
+        return pa.record_batch(arrays)
 
     def _column(self, column: str, array: pa.Array, place: CellLocation) -> tuple[str, pa.Array]:
         """Return a column of a role, or a canonical one, and its values in its type."""

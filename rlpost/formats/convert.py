@@ -126,15 +126,7 @@ def _convert(
         "missing_roles": dict(missing_roles(dump_format, columns)),
         "note": dump_format.note,
         **({"proposed": found.proposal.as_json()} if found.proposal else {}),
-        "nonfinite": (nonfinite := _nonfinite(files)),
-        "warnings": [
-            *options.stats.warnings,
-            *(f"{counted(n, noun)} {what}" for (noun, what), n in options.stats.counts.items()),
-            *_left_out(options.stats.left_out),
-            *_attempt_warnings(options.stats.replaced),
-            *_nonfinite_warnings(nonfinite),
-            *_layout_warnings(options),
-        ],
+        "warnings": _warnings(options.stats),
         "skipped_files": [str(path) for path in found.skipped],
         **({} if options.where is None else {"where": options.where.as_json()}),
         "attempts": {"kept": options.attempts, "left_out": options.stats.replaced},
@@ -143,58 +135,23 @@ def _convert(
     }
 
 
-def _nonfinite(files: Sequence[CanonicalFile]) -> dict[str, dict[str, int]]:
-    """Return the counts of NaN and infinite numbers by column, over all files."""
-    totals: dict[str, dict[str, int]] = {}
-    for file in files:
-        for name, counts in file.nonfinite.items():
-            sums = totals.setdefault(name, dict.fromkeys(counts, 0))
-            for what, count in counts.items():
-                sums[what] += count
-    return totals
-
-
-def _nonfinite_warnings(nonfinite: dict[str, dict[str, int]]) -> list[str]:
-    warnings = []
-    for name, counts in nonfinite.items():
-        rows = counted(counts["responses"], "response")
-        what = (
-            f"the reward of {rows} is NaN, infinite or null"
-            if name == "reward"
-            else f"NaN or infinite: {counted(counts['entries'], 'entry')} of {name} in {rows}"
-        )
-        warnings.append(f"{what}; rlpost advantages rejects that without --nonfinite mask")
-    return warnings
-
-
-def _left_out(names: Mapping[str, None]) -> list[str]:
-    """Return the warning about fields that have no column."""
-    text = f"{counted(len(names), 'field')} without a column, left out: {first_names(names)}"
-    return [text] if names else []
-
-
-def _attempt_warnings(replaced: int) -> list[str]:
-    """Return the warning about rows that were left out because there is a later attempt."""
-    text = f"{counted(replaced, 'row')} of older attempts left out; --attempts all keeps them"
-    return [text] if replaced else []
-
-
-def _layout_warnings(options: ReadOptions) -> list[str]:
-    stats = options.stats
-    if options.layout not in (None, "response") and stats.unchanged and not stats.changed:
-        text = (
-            f"--layout {options.layout} changed nothing: all lists "
-            f"({counted(stats.unchanged, 'response')}) already have one entry per response token"
-        )
-    elif stats.begins_with_0:
-        text = (
+def _warnings(stats: ReadStats) -> list[str]:
+    """Return what was counted, left out and doubted."""
+    warnings = [*stats.warnings]
+    warnings += [f"{counted(count, noun)} {what}" for (noun, what), count in stats.counts.items()]
+    if names := stats.left_out:
+        what = f"{counted(len(names), 'field')} without a column, left out"
+        warnings.append(f"{what}: {first_names(names)}")
+    if stats.replaced:
+        what = f"{counted(stats.replaced, 'row')} of older attempts left out"
+        warnings.append(f"{what}; --attempts all keeps them")
+    if stats.begins_with_0:
+        warnings.append(
             f"the mask of {counted(stats.begins_with_0, 'response')} begins with 0: if these "
-            "tokens are a prompt or padding, set --layout padded or left-padded; if they belong to "
-            "the response, set --layout response"
+            "tokens are a prompt or padding, set --layout padded; if they belong to the response, "
+            "set --layout response"
         )
-    else:
-        return []
-    return [text]
+    return warnings
 
 
 def plan_targets(

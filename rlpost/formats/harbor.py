@@ -84,13 +84,17 @@ def _step_calls(trajectory: Record) -> Iterator[ModelCall]:
     """Yield the calls of a trajectory's agent, except copies of those of another trajectory."""
     role = trajectory.nested("agent").fields.get("name")
     for step in trajectory.rows("steps"):
-        get, metrics = step.fields.get, step.fields.get("metrics") or {}
-        no_call = get("llm_call_count") == 0 or get("is_copied_context")
-        if step.get("source") == "agent" and not no_call:
-            prompt, sampled = metrics.get("prompt_token_ids"), metrics.get("completion_token_ids")
-            values = {"response": _text(get("message")), "agent_role": role,
-                      "response_length": metrics.get("completion_tokens")}  # fmt: skip
-            yield ModelCall(step.where, prompt, sampled, metrics.get("logprobs"), values=values)
+        find = step.find
+        if (
+            find("source") == "agent"
+            and find("llm_call_count") != 0
+            and not find("is_copied_context")
+        ):
+            values = {"response": _text(find("message")), "agent_role": role,
+                      "response_length": find("metrics.completion_tokens")}  # fmt: skip
+            names = ("prompt_token_ids", "completion_token_ids", "logprobs")
+            prompt, sampled, log_probs = (find(f"metrics.{name}") for name in names)
+            yield ModelCall(step.where, prompt, sampled, log_probs, values=values)
 
 
 def _text(message: Any) -> str:
@@ -111,18 +115,17 @@ def _detailed_calls(
     several = trial.rows("step_results") if trial.has("step_results") else ()
     for part in [trial] if single else several:
         details = part.rows("agent_result.rollout_details") if part.find("agent_result") else ()
-        calls = [replace(call, values=texts.get(_key(call), {}))
+        calls = [replace(call, values={**texts.get(_key(call), {})})
                  for detail in details for call in _calls_of(detail)]  # fmt: skip
         if calls and not single:
-            values = {**calls[-1].values, "turn_reward": _reward(part, options)}
-            calls[-1] = replace(calls[-1], values=values)
+            calls[-1].values["turn_reward"] = _reward(part, options)
         yield from calls
 
 
 def _calls_of(detail: Record) -> Iterator[ModelCall]:
-    sampled = detail.fields.get("completion_token_ids") or []
-    prompts = detail.fields.get("prompt_token_ids") or [None] * len(sampled)
-    log_probs = detail.fields.get("logprobs") or [None] * len(sampled)
+    sampled = detail.find("completion_token_ids") or []
+    prompts = detail.find("prompt_token_ids") or [None] * len(sampled)
+    log_probs = detail.find("logprobs") or [None] * len(sampled)
     if not len(sampled) == len(prompts) == len(log_probs):
         raise detail.error("logprobs", log_probs, f"a list of {len(sampled)} calls")
     for lists in zip(prompts, sampled, log_probs, strict=True):
@@ -139,7 +142,7 @@ def _reward(part: Record, options: ReadOptions) -> float | None:
     Raises:
         DataError: there are several, none of which is called `reward`.
     """
-    rewards = (part.fields.get("verifier_result") or {}).get("rewards") or {}
+    rewards = part.find("verifier_result.rewards") or {}
     name = "reward" if "reward" in rewards or not rewards else next(iter(rewards))
     if "reward" in options.map:
         return None

@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 LAYOUTS = {
     "response": "one entry per response token, without padding (no change)",
     "padded": "prompt, response and padding; entry t belongs to token t",
-    "shifted": "prompt, response and padding; entry t belongs to token t + 1, so these lists have "
-    "one entry less than the mask or the ids",
-    "compact": "one entry per token with mask 1; the mask covers the sequence",
-    "left-padded": "padding, then the response, which ends the list",
 }
 SEQUENCE_LENGTH, SEQUENCE_IDS = "sequence_length", "sequence_token_ids"
 """What declared layouts read besides columns: the length of a sequence without padding, and the ids
@@ -144,7 +140,6 @@ def response_columns(
     lists: Mapping[str, TokenLists],
     columns: dict[str, pa.Array],
     location: CellLocation,
-    stats: ReadStats,
 ) -> dict[str, TokenLists]:
     """Return lists in a layout as lists with one entry per response token, row by row.
 
@@ -158,11 +153,12 @@ def response_columns(
         columns: the other columns; `SEQUENCE_LENGTH` is taken out, and `response_length` becomes 0
             where the mask has no 1.
         location: of the rows.
-        stats: counts rows whose lists the layout changed.
 
     Raises:
         DataError: a row's lists do not fit the layout.
     """
+    if layout == "response":
+        return dict(lists)
     names = {name: column.name for name, column in lists.items()}
     rows = len(next(iter(lists.values())).valid)
     ends = columns.pop(SEQUENCE_LENGTH, pa.nulls(rows)).to_pylist()
@@ -179,8 +175,7 @@ def response_columns(
             if _MASK not in entries:
                 column = replace(location, column=names.get(_MASK, _MASK))
                 raise column.error(row, "is null", _MASK_NEEDS)
-            cut.append(response_lists(layout, where, entries, end, length, names))
-            stats.count_layout(entries, cut[-1])
+            cut.append(response_lists(where, entries, end, length, names))
             if length is not None and not len(cut[-1][_MASK]):
                 lengths[row] = 0  # without mask 1 the response is unknown and becomes empty
     columns |= {LENGTH: pa.array(lengths, pa.int64())} if LENGTH in columns else {}
@@ -212,20 +207,18 @@ def _tail(where: str, entries: Lists, length: int | None, names: Mapping[str, st
 
 
 def response_lists(
-    layout: str,
     where: str,
     lists: Mapping[str, NDArray[Any]],
     length: int | None = None,
     response: int | None = None,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Lists:
-    """Convert a record's lists from a layout to one entry per response token.
+    """Cut a record's padded lists to one entry per response token.
 
     A response begins with the first mask 1. It ends with the sequence, or with the last mask 1 if
-    the lengths are unknown; `left-padded` ones end the lists.
+    the lengths are unknown.
 
     Args:
-        layout: one of `LAYOUTS`.
         where: the record, for errors.
         lists: name -> entries; `response_mask` among them, 1 for policy tokens.
         length: length of the sequence without padding, if the record has it; the ids before the
@@ -237,114 +230,31 @@ def response_lists(
         The lists.
 
     Raises:
-        DataError: they do not fit the layout or each other, or the mask is 1 outside of the
-            response.
+        DataError: the lists differ in length, or the mask is 1 outside of the response.
     """
-    if layout == "shifted":
-        lists = _unshifted(where, lists, names)
-        length = None if length is None else length - 1
-    elif layout == "compact":
-        lists = _spread(where, lists, names)
     mask = lists[_MASK]
     for name, array in lists.items():
         check_length(where, names.get(name, name), array, len(mask), "the mask")
-    cut = _extent(layout, where, mask, length, response)
-    ids = lists.get(_IDS)
-    before = {} if length is None or ids is None else {_PROMPT: ids[: cut.start]}
-    return before | {name: array[cut] for name, array in lists.items()}
-
-
-def _unshifted(
-    where: str, lists: Mapping[str, NDArray[Any]], names: Mapping[str, str]
-) -> Mapping[str, NDArray[Any]]:
-    """Return the lists of the tokens from the second on.
-
-    The mask or the ids, or both, have T entries, which shows that the others, of T - 1, are
-    shifted. Token 0 has no log-prob, so it cannot be a policy token.
-    """
-    mask = lists[_MASK]
-    tokens = max(len(mask), len(lists.get(_IDS, ())))
-    if {*map(len, lists.values())} == {tokens}:
-        raise DataError(
-            f"{where}: all its token lists have {tokens} entries, so none is shifted against the "
-            "mask; use --layout padded for lists that are aligned with the mask"
-        )
-    for name, array in lists.items():
-        if name not in (_MASK, _IDS) or len(array) != tokens:
-            needed = "the mask or the ids, minus one (shifted),"
-            check_length(where, names.get(name, name), array, tokens - 1, needed)
-    if len(mask) == tokens and mask[0]:
-        raise DataError(
-            f"{where}: the mask is 1 at token 0, and shifted lists have no entry for it"
-        )
-    return {name: array[len(array) - tokens + 1 :] for name, array in lists.items()}
-
-
-def _spread(
-    where: str, lists: Mapping[str, NDArray[Any]], names: Mapping[str, str]
-) -> Mapping[str, NDArray[Any]]:
-    """Return lists with entries for mask 1 only over the sequence, 0 elsewhere."""
-    mask = lists[_MASK]
-    others = {name: array for name, array in lists.items() if name != _MASK}
-    if not others:
-        raise DataError(f"{where}: it has no list besides the mask, so no list is compact")
-    for name, array in others.items():
-        check_length(
-            where, names.get(name, name), array, int(mask.sum()), "the mask's count of ones"
-        )
-    return {_MASK: mask, **{name: spread_over_mask(mask, x) for name, x in others.items()}}
-
-
-def spread_over_mask(mask: NDArray[np.uint8], array: NDArray[Any]) -> NDArray[Any]:
-    """Return a vector [T] with the entries at the ones of a mask [T] and 0 elsewhere."""
-    spread = np.zeros(len(mask), array.dtype)
-    spread[mask.astype(bool)] = array
-    return spread
-
-
-def _start(mask: NDArray[np.uint8]) -> int:
-    """Return the index of the first token with mask 1; the length if there is none."""
-    return int(mask.argmax()) if mask.any() else len(mask)
-
-
-def _extent(
-    layout: str, where: str, mask: NDArray[np.uint8], length: int | None, response: int | None
-) -> slice:
-    """Return where the response is in aligned lists, by the layout and the lengths."""
-    begin, last = _start(mask), len(mask) - _start(mask[::-1])
-    known = length if response is None else response
-    if layout == "response":
-        if known is not None:
-            check_length(where, "mask", mask, known, "the response")
-        return slice(0, len(mask))
-    if layout == "left-padded":
-        if known is None and begin < len(mask) and not mask[-1]:
-            raise DataError(
-                f"{where}: the mask ends with 0, but a left-padded response ends the list; use "
-                "--layout padded if this is padding, or a response_length that includes it if it "
-                "is tool output"
-            )
-        if known is not None and (not 0 <= known <= len(mask) or len(mask) - known > begin):
-            raise DataError(
-                f"{where}: the response length is {known}, but the mask is 1 from token {begin} "
-                f"of {len(mask)} on"
-            )
-        return slice(begin if known is None else len(mask) - known, len(mask))
-    if response is not None and mask.any():
-        if not last <= begin + response <= len(mask):
+    ones = np.flatnonzero(mask)
+    begin, last = (int(ones[0]), int(ones[-1]) + 1) if len(ones) else (len(mask), 0)
+    end = last if length is None else length
+    if length is None and response is not None and len(ones):
+        end = begin + response
+        if not last <= end <= len(mask):
             raise DataError(
                 f"{where}: `response_length` is {response}, but the mask has {len(mask)} entries "
                 f"and is 1 from token {begin} to token {last - 1}; if response_length counts "
                 "something else, omit it with --map response_length=none"
             )
-        return slice(begin, begin + response)
-    end = last if length is None or response is not None else length
     if not last <= end <= len(mask):
         raise DataError(
             f"{where}: the sequence length is {end}, but the lists have {len(mask)} entries "
             f"and the mask is 1 up to token {last - 1}"
         )
-    return slice(min(begin, end), end)
+    cut = slice(min(begin, end), end)
+    ids = lists.get(_IDS)
+    before = {} if length is None or ids is None else {_PROMPT: ids[: cut.start]}
+    return before | {name: array[cut] for name, array in lists.items()}
 
 
 @dataclass
@@ -439,8 +349,8 @@ def check_begins(
             raise DataError(
                 f"{location.where(int(row))}: the mask is 0 for the first "
                 f"{counted(int(begins[row]), 'token')}, and the prompt has {int(known[row])}: if "
-                "the lists contain the prompt, use --layout padded, shifted, compact or "
-                "left-padded; if they do not, use --layout response"
+                "the lists contain the prompt, use --layout padded; if they do not, use --layout "
+                "response"
             )
     stats.begins_with_0 += int(late.sum())
 

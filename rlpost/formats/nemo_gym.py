@@ -6,7 +6,6 @@ The failures have a record for each attempt.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,29 +59,24 @@ def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
         yield from _rollout(record, options, f":failure {attempt}")
 
 
-def _task_of(record: Record, options: ReadOptions) -> str:
-    """Return the number of a task, or a key of the input of a rollout without one."""
-    if record.has(_TASK):
-        return str(record.integer(_TASK))
-    options.stats.sources["prompt_id"] = f"{_INPUT}.input ({SAME_TEXT})"
-    return content_key(record.nested(_INPUT).get("input"))
-
-
 def _rollout(record: Record, options: ReadOptions, failed: str = "") -> Iterator[Row]:
     """Yield the calls of a rollout; a failed attempt is a rollout of its own."""
-    get = record.fields.get
-    task, failure = _task_of(record, options), get(_CLASS)
+    find, failure = record.find, record.find(_CLASS)
+    if record.has(_TASK):
+        task = str(record.integer(_TASK))
+    else:  # a key of the input
+        options.stats.sources["prompt_id"] = f"{_INPUT}.input ({SAME_TEXT})"
+        task = content_key(record.nested(_INPUT).get("input"))
     number = record.integer(_ROLLOUT) if record.has(_ROLLOUT) else record.where
-    masked = get("mask_sample") or (get("instance_config") or {}).get("mask_sample")
     facts = {
         "prompt_id": task,
         "rollout_id": f"{task}:{number}{failed}",
-        "attempt": get(_ATTEMPT) or 0,
-        "reward": get("reward") if failure else record.number("reward"),
-        "agent_role": (get("agent_ref") or {}).get("name"),
-        "sample_loss_mask": 0.0 if masked else 1.0,
+        "attempt": find(_ATTEMPT) or 0,
+        "reward": find("reward") if failure else record.number("reward"),
+        "agent_role": find("agent_ref.name"),
+        "sample_loss_mask": float(not (find("mask_sample") or find("instance_config.mask_sample"))),
         "failure": failure,
-        "error": get("error_message"),
+        "error": find("error_message"),
     }
     yield from call_rows(record, facts, () if failure else _calls(record))
 
@@ -98,35 +92,26 @@ def _calls(record: Record) -> list[ModelCall]:
         for i, item in enumerate(output)
     ]
     calls = [
-        ModelCall(
-            item.where,
-            item.array("prompt_token_ids"),
-            item.array(_SAMPLED),
-            item.array("generation_log_probs"),
-            values={"response": _text(item)},
-        )
-        for item in items
-        if item.fields.get(_SAMPLED)
-    ]
+        ModelCall(item.where, item.array("prompt_token_ids"), item.array(_SAMPLED),
+                  item.array("generation_log_probs"), values={"response": _text(item)})
+        for item in items if item.fields.get(_SAMPLED)
+    ]  # fmt: skip
     if not calls:
-        usage = response.fields.get("usage") or {}
         texts = {"response": "".join(map(_text, items)),
-                 "response_length": usage.get("output_tokens")}  # fmt: skip
+                 "response_length": response.find("usage.output_tokens")}  # fmt: skip
         calls = [ModelCall(response.where, values=texts)]
-    cut = response.fields.get("incomplete_details") or {}
-    ends = ["stop"] * (len(calls) - 1) + [cut.get("reason") or "stop"]
-    return [
-        replace(call, values={**call.values, "finish_reason": end})
-        for call, end in zip(calls, ends, strict=True)
-    ]
+    cut = response.find("incomplete_details.reason") or "stop"
+    for call in calls:
+        call.values["finish_reason"] = cut if call is calls[-1] else "stop"
+    return calls
 
 
 def _text(item: Record) -> str:
     """Return the text of a message, or the arguments of a tool call; none of another item."""
-    if item.fields.get("type") == "function_call":
+    if item.find("type") == "function_call":
         return item.text("arguments")
-    content = item.fields.get("content") or [] if item.fields.get("role") == "assistant" else []
-    return "".join(part.get("text") or "" for part in content)
+    content = item.find("content") if item.find("role") == "assistant" else None
+    return "".join(part.get("text") or "" for part in content or ())
 
 
 _NONE = "NeMo-Gym has no trainer"

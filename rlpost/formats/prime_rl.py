@@ -22,7 +22,7 @@ from rlpost.formats.base import Field, Format, has
 from rlpost.formats.calls import TYPES, call_rows
 from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.fields import same_tokens
-from rlpost.formats.layout import SEQUENCE_LENGTH, as_vector, check_length, spread_over_mask
+from rlpost.formats.layout import SEQUENCE_LENGTH, as_vector, check_length
 from rlpost.formats.records import Row, as_record, rounded_sum
 from rlpost.io.finish_reasons import TRUNCATED
 from rlpost.io.input_paths import step_key_of
@@ -295,7 +295,9 @@ def _list(node: Record, mask: Any, path: str, unknown: float) -> Any:
         return np.where(mask, unknown, 0.0)
     array = as_vector(node.where, path, values)
     check_length(node.where, path, array, int(mask.sum()), "the mask's count of ones")
-    return spread_over_mask(mask, array)
+    spread = np.zeros(len(mask), array.dtype)
+    spread[mask != 0] = array
+    return spread
 
 
 TRACES = Format(

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.base import TOKEN_COLUMNS
 from rlpost.formats.records import describe
 from rlpost.io.arrow import CellLocation, to_arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -254,84 +253,8 @@ def is_flat(value: object) -> bool:
     return isinstance(value, list) and all(map(is_plain, value))
 
 
-_TOKENS = tuple(
-    name
-    for name, kind in TOKEN_COLUMNS.items()
-    if pa.types.is_floating(kind.value_type) and not name.startswith("dumped_")
-)
-
-
 def has_failed(batch: pa.RecordBatch | pa.Table) -> NDArray[np.bool_]:
     """Return which rows [n] are of a rollout that failed, which needs no reward."""
     reasons = batch.column("failure").to_pylist() if "failure" in batch.schema.names else ()
     failed = [bool(reason) for reason in reasons]
     return np.asarray(failed, np.bool_) if failed else np.zeros(batch.num_rows, np.bool_)
-
-
-def nonfinite_numbers(batch: pa.RecordBatch) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield columns with numbers that other commands reject, and the rows [k] of these numbers.
-
-    These are rewards that are NaN, infinite or null, except of rollouts that failed, and NaN or
-    infinite numbers of policy tokens. A row is repeated for each of its numbers.
-    """
-    if "reward" in batch.schema.names:
-        rewards = batch.column("reward").to_numpy(zero_copy_only=False)
-        wrong = ~np.isfinite(rewards.astype(np.float64)) & ~has_failed(batch)
-        if wrong.any():
-            yield "reward", np.flatnonzero(wrong)
-    mask = None
-    for name in _TOKENS:
-        if name not in batch.schema.names:
-            continue
-        array = batch.column(name)
-        values = array.flatten().to_numpy(zero_copy_only=False)
-        with np.errstate(invalid="ignore"):  # the sum of infinities of both signs
-            if np.isfinite(values.sum(dtype=np.float64)):
-                continue
-        if mask is None and "response_mask" in batch.schema.names:
-            mask = batch.column("response_mask").flatten().to_numpy() == 1
-        wrong = np.flatnonzero(~np.isfinite(values) & (True if mask is None else mask))
-        offsets = array.offsets.to_numpy() - array.offsets[0].as_py()
-        if len(wrong):
-            yield name, np.searchsorted(offsets, wrong, side="right") - 1
-
-
-def check_finite(batch: pa.RecordBatch, where: Callable[[int], str]) -> None:
-    """Check that rewards and the numbers of policy tokens are finite.
-
-    Args:
-        batch: canonical columns.
-        where: returns the name of a row of the batch.
-
-    Raises:
-        DataError: for the first row with another number.
-    """
-    bad = [(int(rows[0]), name) for name, rows in nonfinite_numbers(batch)]
-    if bad:
-        row, name = min(bad)
-        raise DataError(
-            f"{where(row)}: `{name}` {_describe_number(batch, name, row)}; --nonfinite error needs "
-            "finite numbers, --nonfinite keep accepts others"
-        )
-
-
-def _describe_number(batch: pa.RecordBatch, name: str, row: int) -> str:
-    value = batch.column(name)[row].as_py()
-    if name == "reward":
-        return f"is {_number_text(value)}"
-    mask = (
-        batch.column("response_mask")[row].as_py()
-        if "response_mask" in batch.schema.names
-        else None
-    )
-    token = next(
-        i for i, number in enumerate(value) if not np.isfinite(number) and (mask is None or mask[i])
-    )
-    return f"has {_number_text(value[token])} at token {token}"
-
-
-def _number_text(value: float | None) -> str:
-    """Return a number as text; formats convert null to NaN."""
-    if value is None:
-        return "null"
-    return "NaN (or null)" if np.isnan(value) else str(value)

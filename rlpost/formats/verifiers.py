@@ -5,7 +5,6 @@ A record is a rollout. With the tokens of its trajectory, each call of the model
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
@@ -41,7 +40,7 @@ def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # 
     for record in records:
         calls = [*_calls(record)]
         if calls and record.find("is_truncated"):
-            calls[-1] = replace(calls[-1], values={**calls[-1].values, "truncated": True})
+            calls[-1].values["truncated"] = True
         yield from call_rows(record, _facts(record, calls), calls)
 
 
@@ -51,22 +50,22 @@ def _facts(record: Record, calls: list[ModelCall]) -> dict[str, Any]:
     `example_id` counts within a task. `id` is written out of order, so without an example a group
     is the rollouts with the same prompt and answer: the prompt of a game is the same in all.
     """
-    get, error, usage = record.fields.get, record.find("error"), record.find("token_usage") or {}
-    tokens, parts = usage.get("output_tokens"), ("prompt", "answer", "info")
-    example = [get(x) for x in parts] if get("example_id") is None else get("example_id")
+    find, example, error = record.find, record.find("example_id"), record.find("error")
+    if example is None:
+        example = [find(x) for x in ("prompt", "answer", "info")]
     return {
         "step": step_key_of(record.file),
-        "prompt_id": content_key([get("task"), example]),
-        "rollout_id": get("trajectory_id") or record.where,
-        "domain": get("task"),
+        "prompt_id": content_key([find("task"), example]),
+        "rollout_id": find("trajectory_id") or record.where,
+        "domain": find("task"),
         "reward": record.number("reward"),
-        "truncated": get("is_truncated"),
+        "truncated": find("is_truncated"),
         "prompt": read_text(record, "prompt"),
         "response": read_text(record, "completion") if len(calls) < 2 else None,  # noqa: PLR2004
-        "response_length": None if calls or tokens is None else int(tokens),
-        "dumped_advantage": get("advantage"),
-        "failure": error_name(error.get("error") if isinstance(error, dict) else error),
-        "error": error.get("error_chain_str") if isinstance(error, dict) else error,
+        "response_length": None if calls else find("token_usage.output_tokens"),
+        "dumped_advantage": find("advantage"),
+        "failure": error_name(find("error.error") or error),
+        "error": find("error.error_chain_str") or (error if isinstance(error, str) else None),
     }
 
 
@@ -77,14 +76,9 @@ def _calls(record: Record) -> Iterator[ModelCall]:
         if tokens := call.find("tokens"):
             text = read_text(call, "completion") if call.has("completion") else None
             values = {"response": text, "truncated": bool(tokens.get("is_truncated"))}
-            yield ModelCall(
-                call.where,
-                tokens.get("prompt_ids"),
-                tokens.get("completion_ids"),
-                tokens.get("completion_logprobs"),
-                tokens.get("completion_mask"),
-                values,
-            )
+            names = ("prompt_ids", "completion_ids", "completion_logprobs", "completion_mask")
+            prompt, sampled, log_probs, mask = map(tokens.get, names)
+            yield ModelCall(call.where, prompt, sampled, log_probs, mask, values)
 
 
 FORMAT = Format(

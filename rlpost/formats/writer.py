@@ -15,7 +15,7 @@ from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.attempts import KEYS
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
-from rlpost.formats.rows import has_failed, nonfinite_numbers, text_of
+from rlpost.formats.rows import has_failed, text_of
 from rlpost.io.arrow import common_type, is_list, is_string
 from rlpost.io.locks import scratch_folder
 from rlpost.io.ranges import arrow_file
@@ -63,36 +63,11 @@ class CanonicalFile:
         self._writer: pq.ParquetWriter | None = None
         self._file: pa.OSFile | None = None
         self._sources: dict[str, int] = {}
-        self._rewarded = 0
-        self._failed = 0  # rows of batches without rewards
-        self._nonfinite: dict[str, list[int]] = {}
 
     @property
     def columns(self) -> list[str]:
         """The columns of the file; empty before the first row group is written."""
         return list(self._writer.schema.names) if self._writer else []
-
-    @property
-    def nonfinite(self) -> dict[str, dict[str, int]]:
-        """Columns with NaN or infinite numbers: `entries`, and the `responses` that have them."""
-        counts = {
-            name: {"entries": entries, "responses": rows}
-            for name, (entries, rows) in self._nonfinite.items()
-        }
-        if missing := self.rows - self._rewarded - self._failed if self._rewarded else 0:
-            count = counts.get("reward", {"entries": 0, "responses": 0})
-            counts["reward"] = {name: number + missing for name, number in count.items()}
-        return counts
-
-    def _count_nonfinite(self, batch: pa.RecordBatch) -> None:
-        if "reward" in batch.schema.names:  # a batch without any reward has no such column
-            self._rewarded += batch.num_rows
-        else:
-            self._failed += int(has_failed(batch).sum())
-        for name, rows in nonfinite_numbers(batch):
-            count = self._nonfinite.setdefault(name, [0, 0])
-            count[0] += len(rows)
-            count[1] += len({*rows.tolist()})
 
     def append(self, batch: pa.RecordBatch, source: str) -> None:
         """Add rows.
@@ -107,7 +82,6 @@ class CanonicalFile:
         self._sources.setdefault(source, self.rows)
         self.rows += batch.num_rows
         self.tokens += _tokens(batch)
-        self._count_nonfinite(batch)
         for name, kind in zip(batch.schema.names, batch.schema.types, strict=True):
             if not pa.types.is_null(kind):
                 self._kinds[name] = joined_type(self._kinds.get(name, kind), kind)

@@ -61,7 +61,7 @@ Condition = Annotated[str | None, InHelp("EXPR")]
 Name = Annotated[str | None, InHelp("NAME")]
 NameOrPath = Annotated[str | None, InHelp("NAME|PATH")]
 Records = Annotated[str | None, InHelp("PATH")]
-Layout = Literal["response", "padded", "shifted", "compact", "left-padded"]
+Layout = Literal["response", "padded"]
 Progress = bool | Reporter | None
 
 
@@ -584,7 +584,6 @@ def convert(
     tokenizer: NameOrPath = None,
     where: Condition = None,
     attempts: Attempts = "newest",
-    nonfinite: Literal["keep", "error"] = "keep",
     workers: Count | None = None,
     overwrite: bool = False,
     progress: Progress = None,
@@ -604,7 +603,6 @@ def convert(
             `response_token_ids` and `response_length`.
         where: rows to read, as "reward > 0 and domain = 'math'"; over roles and columns.
         attempts: attempts at a step or rollout that count; by `run_attempt` and `attempt`.
-        nonfinite: NaN or infinite numbers: keep and count, or stop.
         workers: processes that read (default: one per core, at most 8); for 128 MiB or more.
         overwrite: replace OUT if it exists.
         progress: count the responses while they are converted, as of `advantages`.
@@ -619,7 +617,7 @@ def convert(
 
     paths = path_names(inputs, "convert", "dumps; `advantages` reads tables as they are")
     read = ReadOptions(
-        dict(columns_map or {}), layout, group_size, tokenizer, nonfinite, attempts,
+        dict(columns_map or {}), layout, group_size, tokenizer, attempts,
         where=condition(where, None), rows=rows,
     )  # fmt: skip
     with _reporting(progress=progress) as run:

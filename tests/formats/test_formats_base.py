@@ -21,10 +21,3 @@ def test_the_map_has_precedence_over_fields_that_the_dump_set_and_these_over_the
     )
     sources = verl.sources(options)
     assert (sources["prompt_id"], sources["reward"], sources["step"]) == ("uid", "own", "step")
-
-
-def test_a_record_whose_lists_a_layout_shortened_is_counted_as_changed():
-    stats = ReadStats()
-    stats.count_layout({"response_mask": [1, 1, 0], "values": [1, 2, 3]}, {"response_mask": [1, 1]})
-    stats.count_layout({"response_mask": [1, 1]}, {"response_mask": [1, 1]})
-    assert (stats.changed, stats.unchanged) == (1, 1)

@@ -102,7 +102,7 @@ CARRIED = {"response_token_ids", "prompt_token_ids"}
 """Roles of token ids, of which most recipes need none."""
 
 
-BESIDE = {"open-instruct": {"mask", "old_log_probs"}, "verl": {"rollout"}}
+BESIDE = {"open-instruct": {"mask"}, "verl": {"rollout"}}
 """Roles of files of the trainer, which are not beside these dumps, and of another version."""
 
 

@@ -47,7 +47,7 @@ def test_the_file_is_that_of_one_process(suffix, tmp_path):
     one, three = ((tmp_path / f"{n}.parquet").read_bytes() for n in (1, 3))
     assert one == three
     assert summaries[0]["responses"] == 200
-    counted = ("responses", "tokens", "columns", "sources", "warnings", "nonfinite")
+    counted = ("responses", "tokens", "columns", "sources", "warnings")
     assert {name: summaries[0][name] for name in counted} == {
         name: summaries[1][name] for name in counted
     }
