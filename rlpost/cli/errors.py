@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperArgument
 
-from rlpost.cli.environment import assigning, variable_behind
+from rlpost.cli.environment import assigning
 from rlpost.cli.help_screen import ALL, usage_of, value_of
 from rlpost.errors import (
     ErrorPart,
@@ -88,15 +88,15 @@ def _of_parser(error: typer.TyperException) -> ErrorPart:
     flag = getattr(error, "option_name", None)
     parameter = getattr(error, "param", None)
     if context is not None and flag is not None:
-        known = {name: option for option in context.command.params for name in _flags(option)}
-        if flag in known:
-            return _without_value(flag, known[flag])
-        return _no_option(flag, list(known), context)
-    if context is None or parameter is None:
-        return ErrorPart(error.message.removesuffix("."))
+        known = [name for option in context.command.params for name in _flags(option)]
+        if flag not in known:
+            return _no_option(flag, known, context)
+    if context is None or parameter is None:  # too few values, or one of a flag
+        message = re.sub("^Option '([^']+)'", r"\1:", error.message)
+        return ErrorPart(message.removesuffix("."))
     if type(error).__name__ == "MissingParameter":
         return ErrorPart(f"{_name(parameter)} is missing", tip=usage_of(context))
-    return _wrong_value(error, parameter, context)
+    return _wrong_value(error, parameter)
 
 
 def _flags(parameter: Any) -> list[str]:
@@ -164,34 +164,10 @@ def _commands_with(flag: str, context: Any) -> list[str]:
     ]
 
 
-def _without_value(flag: str, parameter: Any) -> ErrorPart:
-    """Return the part for an option with too few values, or a flag with one."""
-    if parameter.is_flag:
-        return ErrorPart(f"{flag}: takes no value")
-    count = "a value" if parameter.nargs == 1 else f"{parameter.nargs} values"
-    return ErrorPart(f"{flag}: needs {count}: {value_of(parameter)}")
-
-
-def _wrong_value(error: typer.TyperException, parameter: Any, context: Any) -> ErrorPart:
-    """Return the part for a value that an option does not accept."""
+def _wrong_value(error: typer.TyperException, parameter: Any) -> ErrorPart:
+    """Return the part for a value that an option does not accept, which typer puts in quotes."""
     from rlpost.recipe.base import wrong_value  # noqa: PLC0415 - only errors need pydantic
 
-    variable = variable_behind(context, str(parameter.name))
-    value = os.environ.get(variable, "") if variable else typed_value(parameter, sys.argv)
-    where = f"{variable}={value}" if variable else f"{_flag(parameter)} {value or ''}".strip()
-    return wrong_value(where, value, error.message)
-
-
-def _flag(parameter: Any) -> str:
-    return max(_flags(parameter), key=len, default="")
-
-
-def typed_value(parameter: Any, words: list[str]) -> str | None:
-    """Return the value of an option in the words of a command line; None if it has none there."""
-    for flag in parameter.opts:
-        for index, word in enumerate(words):
-            if word == flag:
-                return " ".join(words[index + 1 :][: parameter.nargs])
-            if word.startswith(f"{flag}="):
-                return word.partition("=")[2]
-    return None
+    value = next(iter(re.findall("^(?:Value error, )?'([^']*)'", error.message)), "")
+    flag = max(_flags(parameter), key=len, default=_name(parameter))
+    return wrong_value(f"{flag} {value}".strip(), value, error.message)

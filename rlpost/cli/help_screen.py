@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
@@ -15,7 +14,7 @@ from rlpost.display.text import counted
 from rlpost.errors import UsageError, no_such
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 WIDEST = 100
 NAMES = ["-h", "--help"]
@@ -114,8 +113,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read options and arguments; raises UsageError if there are too many arguments."""
         allowed, ctx.allow_extra_args = ctx.allow_extra_args, True
-        with errors_with_context(ctx):
-            rest: list[str] = super().parse_args(ctx, args)
+        rest: list[str] = super().parse_args(ctx, args)
         ctx.allow_extra_args = allowed
         if rest and not allowed and not ctx.resilient_parsing:
             count = counted(len(rest), "argument")
@@ -137,25 +135,8 @@ def help_width() -> int:
     return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
 
 
-@contextmanager
-def errors_with_context(context: Any) -> Iterator[None]:
-    """Give errors of the option parser the context of their command, which some lack."""
-    try:
-        yield
-    except typer.TyperException as error:
-        if getattr(error, "ctx", context) is None:
-            error.ctx = context  # type: ignore[attr-defined]
-        raise
-
-
 class Group(TyperGroup):
     """A command with commands of its own."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options before the command."""
-        with errors_with_context(ctx):
-            rest: list[str] = super().parse_args(ctx, args)
-        return rest
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the arguments begin with; raises UsageError if it is unknown."""

@@ -34,25 +34,35 @@ def bar(value: float, largest: float, width: int) -> str:
     return "█" * whole + _WIDTHS[rest].strip()
 
 
-def spark(values: Sequence[float], bounds: tuple[float, float] | None = None) -> str:
-    """Return a line of blocks, one for each value, whose heights are the values.
+def spark(values: Sequence[float | None], bounds: tuple[float, float] | None = None) -> str:
+    """Return a line of blocks, one for each value, whose heights are the values; None is blank.
 
     Args:
         values: more than 60 are reduced to 60 means.
         bounds: the values of the lowest and of the highest block. None: 0, whose block is blank,
             and the largest value.
 
-    >>> spark([0, 1, 4, 2]), spark([0, 0.1, 1], (-0.1, 1)), spark([3, 3], (3, 3))
-    (' ▂█▄', '▂▂█', '▁▁')
+    >>> spark([0, 1, 4, 2]), spark([0, None, 1], (-0.1, 1)), spark([3, 3], (3, 3))
+    (' ▂█▄', '▂ █', '▁▁')
     """
-    values = _at_most_60(values)
-    if bounds is None:
-        largest = max(values, default=0.0)
-        heights = [_eighths(value, largest) for value in values]
-    else:
-        low, high = bounds
-        heights = [1 + round(7 * _share(value - low, high - low)) for value in values]
-    return "".join(_HEIGHTS[height] for height in heights)
+    values = means_of(values, MOST_WIDE)
+    largest = max((value for value in values if value is not None), default=0.0)
+
+    def height(value: float | None) -> int:
+        if value is None or bounds is None:
+            return _eighths(value or 0.0, largest)
+        return 1 + round(7 * _share(value - bounds[0], bounds[1] - bounds[0]))
+
+    return "".join(_HEIGHTS[height(value)] for value in values)
+
+
+def means_of(values: Sequence[float | None], most: int) -> list[float | None]:
+    """Return at most so many means of neighbouring values; None where no value is a number."""
+    if len(values) <= most:
+        return [*values]
+    bounds = [len(values) * i // most for i in range(most + 1)]
+    parts = [[x for x in values[low:high] if x is not None] for low, high in pairwise(bounds)]
+    return [sum(part) / len(part) if part else None for part in parts]
 
 
 def is_chart(text: str) -> bool:
@@ -80,11 +90,3 @@ def _eighths(value: float, largest: float, width: int = 1) -> int:
 
 def _share(value: float, largest: float) -> float:
     return min(max(value / largest, 0.0), 1.0) if largest > 0 else 0.0
-
-
-def _at_most_60(values: Sequence[float]) -> Sequence[float]:
-    if len(values) <= MOST_WIDE:
-        return values
-    bounds = [len(values) * i // MOST_WIDE for i in range(MOST_WIDE + 1)]
-    parts = [values[low:high] for low, high in pairwise(bounds)]
-    return [sum(part) / len(part) for part in parts]

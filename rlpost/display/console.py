@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import textwrap
 from io import StringIO
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, RenderHook
-from rich.text import Text
 
 from rlpost.display import first
 from rlpost.display.charts import ascii_chart
@@ -35,15 +33,11 @@ UNLIMITED = 100_000
 class Pipe(Console):
     """A console for programs, logs and files: nothing is cut, a paragraph is one line.
 
-    If COLUMNS is set, paragraphs wrap there. No line ends with blanks. `width` is for code that
-    chooses a layout by it.
+    No line ends with blanks. `width` is for code that chooses a layout by it.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as rich does, but cut no object to `width`."""
-        columns = os.environ.get("COLUMNS", "")
-        if columns.isdecimal() and int(columns):
-            objects = tuple(_wrapped(one, int(columns)) for one in objects)
         width, self.width = self.width, UNLIMITED
         try:
             with self.capture() as captured:
@@ -51,33 +45,6 @@ class Pipe(Console):
         finally:
             self.width = width
         self.file.write("\n".join(line.rstrip() for line in captured.get().split("\n")))
-
-
-def _wrapped(renderable: Any, columns: int) -> Any:
-    """Return a text, or the texts of a table, in lines of at most so many columns."""
-    if isinstance(renderable, Text):
-        return Text(wrap(renderable.plain, columns))
-    return renderable.wrapped(columns) if hasattr(renderable, "wrapped") else renderable
-
-
-def wrap(text: str, columns: int, indent: int = 0) -> str:
-    """Return a text in lines of at most so many columns, with whole words.
-
-    Args:
-        text: paragraphs.
-        columns: of a line.
-        indent: of the further lines of a paragraph, beyond its own indentation.
-    """
-    return "\n".join(
-        textwrap.fill(
-            line,
-            columns,
-            subsequent_indent=" " * (indent and len(line) - len(line.lstrip()) + indent),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in text.split("\n")
-    )
 
 
 def console(stream: TextIO) -> Console:
@@ -90,14 +57,6 @@ def console(stream: TextIO) -> Console:
         out = Pipe(file=stream, width=PIPED_WIDTH, force_terminal=False, no_color=True, **_VERBATIM)
     out.push_render_hook(_ShowControlCharacters())
     return out
-
-
-def columns_of(out: Console) -> int:
-    """Return the columns that a drawing may use: those of the terminal, at most 160."""
-    columns = os.environ.get("COLUMNS", "")
-    if isinstance(out, Pipe) and columns.isdecimal() and int(columns):
-        return min(int(columns), UNLIMITED)
-    return min(out.width, 160)
 
 
 def as_text(show: Callable[[Console], None]) -> str:
@@ -114,7 +73,7 @@ class _ShowControlCharacters(RenderHook):
     """Shows the control characters of everything that is printed; rich sends most of them."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [Shown(one) for one in renderables]
+        return [Shown(renderable) for renderable in renderables]
 
 
 class Shown:

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rlpost.display import first
-from rlpost.display.console import columns_of, console
+from rlpost.display.console import console
 from rlpost.display.controls import printable_line
 from rlpost.display.picture import as_html
 from rlpost.display.tables import TextTable, escaped, hanging, html_line
@@ -38,6 +38,7 @@ STYLES: dict[Severity, str] = {"ok": "green", "warning": "yellow", "error": "red
 _ADVICE_INDENT = 4
 _NEXT = "next: "
 _FIXED = 80  # columns of a picture in Markdown and HTML
+_WIDEST = 160  # columns of a picture on a console
 _ONE_LINE = 70  # characters of the commands that stand on one line
 
 
@@ -81,7 +82,7 @@ class Page:
 
     def show(self, out: Console) -> None:
         """Print the page on a terminal or in a pipe."""
-        width = columns_of(out)
+        width = min(out.width, _WIDEST)
         head: list[RenderableType] = [self._head(width)]
         head += [line.text(width) for line in self.picture]
         head += [hanging(Text(printable_line(line))) for line in self.lines]

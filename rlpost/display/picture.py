@@ -8,12 +8,11 @@ from __future__ import annotations
 import textwrap
 from functools import partial
 from html import escape
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
-from rlpost.display.charts import spark
+from rlpost.display.charts import means_of, spark
 from rlpost.display.controls import printable_line
 
 if TYPE_CHECKING:
@@ -147,7 +146,11 @@ def blocks(name: str, parts: Sequence[Blocks], *, counted: bool = False) -> Pict
             said = f"  {longest:,} in {most} bins"
         text = Text()
         for i, part in enumerate(parts):
-            words = [x for x in (part.before, _blocks(part, most), part.after) if x]
+            words = [
+                x
+                for x in (part.before, spark(means_of(part.values, most), part.bounds), part.after)
+                if x
+            ]
             text.append(f"{'   ' * bool(i)}{' '.join(words)}")
         text.append(said, "dim")
         text.highlight_regex("[▁▂▃▄▅▆▇█]+", "blue")
@@ -155,22 +158,6 @@ def blocks(name: str, parts: Sequence[Blocks], *, counted: bool = False) -> Pict
         return text
 
     return PictureLine(name, draw)
-
-
-def _blocks(part: Blocks, most: int) -> str:
-    values = means_of(part.values, most)
-    numbers = [value for value in values if value is not None]
-    drawn = iter(spark(numbers, part.bounds))
-    return "".join(" " if value is None else next(drawn) for value in values)
-
-
-def means_of(values: Sequence[float | None], most: int) -> list[float | None]:
-    """Return at most so many means of neighbouring values; None where no value is a number."""
-    if len(values) <= most:
-        return [*values]
-    bounds = [len(values) * i // most for i in range(most + 1)]
-    parts = [[x for x in values[low:high] if x is not None] for low, high in pairwise(bounds)]
-    return [sum(part) / len(part) if part else None for part in parts]
 
 
 def words(name: str, text: str) -> PictureLine:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from bisect import bisect_right
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlpost.display.charts import PATTERN, is_chart
-from rlpost.display.console import UNLIMITED, console, wrap
+from rlpost.display.console import UNLIMITED
 from rlpost.display.controls import escape_json, printable, printable_line
 from rlpost.display.first import clear
 
@@ -84,17 +84,6 @@ class TextTable:
         if self.rows:
             yield from self._body(out, options)
         yield from (Text(printable(note), style="dim") for note in self.notes)
-
-    def wrapped(self, columns: int) -> TextTable:
-        """Return the table with its lines and all notes in lines of at most so many columns.
-
-        The texts of a table of labels wrap, too.
-        """
-        lines = [part for line in self.lines for part in wrap(line, columns, _INDENT).split("\n")]
-        notes = [wrap(note, columns) for note in self.notes]
-        own = {row: wrap(note, columns - _INDENT, _INDENT) for row, note in self.row_notes.items()}
-        width = columns if self.width or not self.headings else None
-        return replace(self, lines=lines, notes=notes, row_notes=own, width=width)
 
     def _row_notes(self) -> Iterator[str]:
         """Yield the paragraphs of the notes below rows."""
@@ -254,10 +243,6 @@ class HangingText:
         """Yield the lines of the text."""
         yield from _without_blanks(self._grid(), out, options)
 
-    def wrapped(self, columns: int) -> Text:
-        """Return the text in lines of at most so many columns."""
-        return Text(wrap(self.text.plain, columns, self.indent))
-
 
 def _without_blanks(
     renderable: RenderableType, out: Console, options: ConsoleOptions
@@ -291,17 +276,6 @@ def elided(rows: Sequence[Row], most: int = MOST_ROWS) -> list[Row]:
         return list(rows)
     rest = (f"… {len(rows) - most} more", *("",) * (len(rows[0]) - 1))
     return [*rows[: most - most // 2], rest, *rows[len(rows) - most // 2 :]]
-
-
-def show_list(headings: Sequence[str], rows: Sequence[Sequence[Any]], how: str) -> None:
-    """Print rows on stdout, as a `table` or `markdown` of text, or as `json` of any values."""
-    if how == "json":
-        keys = [heading.replace(" ", "_") for heading in headings]
-        show_json([dict(zip(keys, row, strict=True)) for row in rows])
-    elif how == "markdown":
-        show_markdown(headings, rows)
-    else:
-        console(sys.stdout).print(TextTable(headings, rows, text=range(len(headings))))
 
 
 def json_of(value: Any) -> Any:

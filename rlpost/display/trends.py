@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlpost.display.charts import spark
-from rlpost.display.picture import MOST_BLOCKS, means_of
+from rlpost.display.charts import means_of, spark
+from rlpost.display.picture import MOST_BLOCKS
 from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, percent
 
@@ -30,21 +30,8 @@ class Trend:
         numbers = [value for value in self.values if value is not None]
         ends = [self.values[0], min(numbers), max(numbers), self.values[-1]]
         texts = [*map(percent, ends)] if self.share else aligned(ends)
-        blocks = trend_blocks(means_of(self.values, MOST_BLOCKS), share=self.share)
-        return self.name, blocks, *texts
-
-
-def trend_blocks(values: Sequence[float | None], *, share: bool) -> str:
-    """Return a line of blocks: shares from 0 to 100 %, others from their least to their greatest.
-
-    None is blank.
-
-    >>> trend_blocks([1.0, 1.0], share=True), trend_blocks([0.3, None, 0.4], share=True)
-    ('██', '▃ ▄')
-    """
-    numbers = [value for value in values if value is not None]
-    blocks = iter(spark(numbers, (0, 1) if share else (min(numbers), max(numbers))))
-    return "".join(" " if value is None else next(blocks) for value in values)
+        bounds = (0, 1) if self.share else (min(numbers), max(numbers))
+        return self.name, spark(means_of(self.values, MOST_BLOCKS), bounds), *texts
 
 
 def trend_table(name: str, labels: Sequence[object], trends: Sequence[Trend]) -> TextTable:

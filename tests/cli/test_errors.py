@@ -70,7 +70,7 @@ TWO = """
 --no-such-flag | --no-such-flag
 --reward-clip abc | --reward-clip abc: must be C above 0
 --reward-clip 0 | --reward-clip 0: | above 0
---gamma | --gamma | FLOAT
+--gamma | --gamma: requires an argument
 --gamma x | error: --gamma x: must be a valid number, unable to parse
 --gamma=x | error: --gamma x: must be a valid number, unable to parse
 --gamma 1.5 | error: --gamma 1.5: must be less than or equal to 1

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
-from manual.program import ROOT, run
+from manual.program import ROOT, drawn
 from manual.tables import TABLES
 
 HOME = ROOT / "rlpost" / "manual"
@@ -88,6 +88,6 @@ def _printed(command: str) -> str:
     """What a command prints, first on stderr and then on stdout."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "sample_data").symlink_to(ROOT / "sample_data")
-        done = run(shlex.split(command), Path(folder))
+        done = drawn(shlex.split(command), Path(folder))
     assert done.code == 0, done.err
     return "\n".join(line.rstrip() for line in (done.err + done.out).splitlines())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,7 @@ from unittest import mock
 import typer
 
 from rlpost.cli.app import COMMANDS, app, main
+from rlpost.display.reporter import SilentReporter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +30,26 @@ class Ran(NamedTuple):
     err: str
 
 
-def run(words: Sequence[str], folder: Path = ROOT) -> Ran:
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(words: Sequence[str], folder: Path) -> Ran:
+    """`rlpost WORDS` as a terminal of 100 columns shows it, without colours and progress."""
+    silent = mock.patch(
+        "rlpost.display.progress._bars", lambda note: nullcontext(SilentReporter(note))
+    )
+    with silent:
+        ran = run(words, folder, Terminal)
+    return Ran(ran.code, *(re.sub(r"\x1b\[[0-9;]*m", "", text) for text in ran[1:]))
+
+
+def run(words: Sequence[str], folder: Path = ROOT, stream: type = io.StringIO) -> Ran:
     """`rlpost WORDS` in this process, in a folder, without colours."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = stream(), stream()
     argv = ["rlpost", *words]
     quiet = {name: x for name, x in os.environ.items() if not name.startswith("RLPOST_")}
     with (

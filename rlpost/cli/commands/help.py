@@ -88,10 +88,11 @@ def _place(section: Passage) -> str:
 
 
 def _show_topics() -> None:
-    from rlpost.display.tables import show_list  # noqa: PLC0415
+    from rlpost.display.console import console  # noqa: PLC0415
+    from rlpost.display.tables import TextTable  # noqa: PLC0415
 
     rows = [(name, about) for name, about in TOPICS.items() if name != "index"]
-    show_list(("topic", "content"), rows, "table")
+    console(sys.stdout).print(TextTable(("topic", "content"), rows, text=(0, 1)))
 
 
 def _show_page(text: str) -> None:
