@@ -225,30 +225,6 @@ def _value(value: Any) -> str:
     return str(value)
 
 
-FILES = {
-    "nemo-rl": "written field by field as its logger does",
-    "slime-rollout": "written field by field as its writer does",
-    "slime-train": "written field by field as its writer does",
-    "harbor": "of harbor 0.25.0 itself; public jobs with ATIF 1.6 and 1.7",
-    "nemo-gym": "of nemo-gym 0.4.0 itself; those of the repository NVIDIA-NeMo/Gym",
-    "prime-rl": "of verifiers 0.4.0 itself",
-    "prime-rl-tokens": "written field by field as its exporter does",
-    "open-instruct": "of its own functions, without the trainer around them",
-    "roll-board": "written field by field as its logger does",
-    "roll-rollout": "written field by field as its writer does",
-    "verifiers": "of verifiers 0.1.9 itself; those of the repository willccbb/verifiers",
-    "inspect-ai": "of inspect_ai 0.3.285 itself; those of its repository",
-    "tau2": "those of the repositories sierra-research/tau-bench and tau2-bench",
-    "terminal-bench": "those of the repository laude-institute/terminal-bench-leaderboard",
-    "verl": "of its own functions, without the trainer around them; public step files",
-    "trl": "written column by column as its trainer does",
-    "ms-swift": "of its own functions, without the trainer around them",
-    "jsonl": "any",
-    "parquet": "any",
-}
-"""By format, the files that it was read from: of its own writer, and public ones."""
-
-
 def formats() -> str:
     rows = []
     for one in FORMATS.values():
@@ -271,31 +247,6 @@ def export() -> str:
 def recorded() -> str:
     rows = [(code(one.name), one.title, one.level, codes(one.names[1:])) for one in STAGES.values()]
     return table(("column", "stage", "a number for each of", "other names"), rows)
-
-
-def format_notes() -> str:
-    sections = []
-    for one in FORMATS.values():
-        text = f"### {one.name}\n\n"
-        text += f"{one.note}\n\n" if one.note else ""
-        kept = one.own is not None or one.name in ("jsonl", "parquet")
-        text += f"Source of the layout: {one.source}. Files that were read: {FILES[one.name]}. "
-        text += f"Other fields are {'kept under their names' if kept else 'left out'}.\n\n"
-        some = {role: why for role, why in one.missing_roles.items() if role in one.roles}
-        never = {role: why for role, why in one.missing_roles.items() if role not in one.roles}
-        text += _reasons("Missing in some dumps:", some) + _reasons("Missing in all dumps:", never)
-        sections.append(text.strip())
-    return "\n\n".join(sections)
-
-
-def _reasons(heading: str, lacks: dict[str, str]) -> str:
-    """A list of why roles are missing, one line for each reason."""
-    by_reason: dict[str, list[str]] = {}
-    for role, why in lacks.items():
-        if why:
-            by_reason.setdefault(why, []).append(role)
-    lines = "".join(f"- {codes(roles)}: {why}.\n" for why, roles in by_reason.items())
-    return f"{heading}\n\n{lines}\n" if lines else ""
 
 
 def findings() -> str:
@@ -428,7 +379,6 @@ TABLES = {
     "formats": formats,
     "export": export,
     "recorded": recorded,
-    "format-notes": format_notes,
     "findings": findings,
     "measures": measures,
     "logged-metrics": logged_metrics,

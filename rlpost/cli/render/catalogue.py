@@ -220,7 +220,8 @@ def _dumps(names: Sequence[str]) -> list[Json]:
         if dump.name in GENERIC:
             roles = {"always": [], "if_dumped": ["every role"], "never": []}
         texts = {label: ", ".join(roles) for label, roles in roles.items()}
-        about = {"note": dump.note, "source": dump.source}
+        missing = (f"{role}: {why}" for role, why in dump.missing_roles.items() if why)
+        about = {"missing_roles": "; ".join(missing), "note": dump.note, "source": dump.source}
         records.append({"format": dump.name, "reads": dump.title, **texts, **about})
     return records
 
