@@ -31,6 +31,7 @@ from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES
 
 PROGRAM = Path(sys.executable).with_name("rlpost")
+COLUMNS = ["uid", "meta", "score", "scores_b", "loss_mask"]
 
 
 @pytest.fixture
@@ -59,9 +60,9 @@ def asked(*words: str, cwd: Path, by: str = "bash") -> list[str]:
 
 
 def test_names_are_read_without_torch():
-    assert names("estimators") == {name: one.formula for name, one in ESTIMATORS.items()}
-    assert names("losses") == {name: one.about for name, one in LOSSES.items()}
-    assert names("dumps") == {name: one.title for name, one in FORMATS.items()}
+    assert names("estimators") == {name: entry.formula for name, entry in ESTIMATORS.items()}
+    assert names("losses") == {name: entry.about for name, entry in LOSSES.items()}
+    assert names("dumps") == {name: entry.title for name, entry in FORMATS.items()}
     code = (
         "import sys; from rlpost.cli.completion import names;"
         "from rlpost.io.parquet.column_names import column_names;"
@@ -72,24 +73,18 @@ def test_names_are_read_without_torch():
     assert ran.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize(
-    ("shell", "begins"), [("zsh", "#compdef rlpost"), ("bash", "_rlpost_"), ("fish", "complete ")]
-)
-def test_the_completion_script_is_that_of_the_named_shell(shell, begins):
-    ran = run("--show-completion", shell)
-    assert ran.code == 0
-    assert ran.out.startswith(begins)
+def test_the_completion_script_is_that_of_the_named_shell():
+    begins = {"zsh": "#compdef rlpost", "bash": "_rlpost_", "fish": "complete "}
+    for shell, text in begins.items():
+        ran = run("--show-completion", shell)
+        assert (ran.code, ran.out[: len(text)]) == (0, text)
+    for flag in ("--show-completion", "--install-completion"):
+        ran = run(flag, "tcsh")
+        assert ran.code == 2
+        assert ran.err.startswith(f"error: {flag} 'tcsh': ")
+        assert "bash, zsh, fish" in ran.err
 
 
-@pytest.mark.parametrize("flag", ["--show-completion", "--install-completion"])
-def test_an_unknown_shell_is_an_error_that_lists_the_others(flag):
-    ran = run(flag, "tcsh")
-    assert ran.code == 2
-    assert ran.err.startswith(f"error: {flag} 'tcsh': ")
-    assert "bash, zsh, fish" in ran.err
-
-
-COLUMNS = ["uid", "meta", "score", "scores_b", "loss_mask"]
 OFFERS = {
     "adv": ["advantages"],
     "advantage _": [*COMMANDS],
@@ -116,6 +111,7 @@ OFFERS = {
     "advantages in.parquet --reward-components ui": ["uid"],
     "inspect in.parquet --map diffic": [f"difficulty={name}" for name in COLUMNS],
     "inspect --colour _": ["logprob", "kl", "advantage"],
+    "inspect --failures k": ["keep"],
     "compare in.parquet --estimator rl": ["rloo"],
     "convert --from _": [*FORMATS],
     "list estimators gae rl": ["rloo"],
@@ -126,19 +122,16 @@ OFFERS = {
     "loss in.parquet --loss gs": ["gspo"],
     "loss in.parquet --sweep loss=cis": ["cispo"],
     "loss in.parquet --sweep pg_c": ["pg_clip="],
-}
+    "advantages in.parquet --estimator _": [
+        *ESTIMATORS, *(point.name for point in entry_points(group="rlpost.estimators")),
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("words", OFFERS)
 def test_what_is_offered_for_the_last_word(words, rollouts):
     line = ["" if word == "_" else word for word in words.split()]
     assert {*asked(*line, cwd=rollouts.parent)} == {*OFFERS[words]}
-
-
-def test_the_estimators_of_packages_are_offered(tmp_path):
-    installed = {point.name for point in entry_points(group="rlpost.estimators")}
-    offered = asked("advantages", "in.parquet", "--estimator", "", cwd=tmp_path)
-    assert {*offered} == {*ESTIMATORS} | installed
 
 
 def test_zsh_and_fish_get_whole_words_with_descriptions(rollouts):
@@ -150,38 +143,33 @@ def test_zsh_and_fish_get_whole_words_with_descriptions(rollouts):
 
 
 @pytest.mark.parametrize(
-    ("words", "cursor", "joined", "own"),
+    ("words", "cursor", "joined", "before"),
     [
-        (["rlpost", "a", "--map", "reward", "=", "sc"], 5, "--map|reward=sc", "reward="),
-        (["rlpost", "a", "--map", "reward", "=", ""], 5, "--map|reward=", "reward="),
-        (["rlpost", "a", "--map", "reward", "="], 4, "--map|reward=", "reward="),
-        (["rlpost", "a", "--map", "=", "reward", "=", "sc"], 6, "--map=reward=sc", "reward="),
-        (["rlpost", "a", "--map", "a", "=", "b", "--est", "x"], 7, "--map|a=b|--est|x", ""),
-        (["rlpost", "a", "--is-filter", "max", ":", "k3", "::", "1"], 7, "--is-filter|max:k3::1",
-         "max:k3::"),
+        ("--map reward = sc", 5, "--map reward=sc", "reward="),
+        ("--map reward = _", 5, "--map reward=", "reward="),
+        ("--map reward =", 4, "--map reward=", "reward="),
+        ("--map = reward = sc", 6, "--map=reward=sc", "reward="),
+        ("--map a = b --est x", 7, "--map a=b --est x", ""),
+        ("--is-filter max : k3 :: 1", 7, "--is-filter max:k3::1", "max:k3::"),
     ],
-)  # fmt: skip
-def test_words_that_bash_split_are_joined(words, cursor, joined, own):
+)
+def test_words_that_bash_split_are_joined(words, cursor, joined, before):
+    typed = ["rlpost", "a", *("" if word == "_" else word for word in words.split())]
     environment = {
         "_RLPOST_COMPLETE": "complete_bash",
-        "COMP_WORDS": "\n".join(words),
+        "COMP_WORDS": "\n".join(typed),
         "COMP_CWORD": str(cursor),
     }
-    assert join_words(environment) == own
-    assert environment["COMP_WORDS"].split("\n")[2:] == joined.split("|")
+    assert join_words(environment) == before
+    assert environment["COMP_WORDS"].split("\n")[2:] == joined.split(" ")
     assert int(environment["COMP_CWORD"]) == len(environment["COMP_WORDS"].split("\n")) - 1
 
 
-def test_columns_of_what_is_no_file(tmp_path, rollouts):
+def test_columns_are_those_of_files_with_footers_of_any_size(tmp_path, rollouts):
     (tmp_path / "notes.txt").write_text("no Parquet")
-    assert (
-        column_names([str(tmp_path / "notes.txt"), str(tmp_path / "gone.parquet"), "s3://b/x"])
-        == []
-    )
+    no_files = [str(tmp_path / "notes.txt"), str(tmp_path / "gone.parquet"), "s3://b/x"]
+    assert column_names(no_files) == []
     assert column_names(["--map", str(rollouts)])[0] == "uid"
-
-
-def test_a_footer_of_megabytes_is_read_too(tmp_path):
     path = tmp_path / "wide.parquet"
     pq.write_table(pa.table({f"column_{i}": [0] for i in range(9000)}), path)
     assert column_names([str(path)])[-1] == "column_8999"
@@ -197,41 +185,14 @@ SHELLS = {
 PLAIN = re.compile(r"\x1b(\[[0-9;?>=]*[a-zA-Z]|[()][A-Z0-9]|\][^\x07]*\x07|[=>])")
 
 
-class Terminal:
-    """A shell with a terminal, that is typed into."""
-
-    def __init__(self, argv, cwd):
-        folder = os.pathsep.join([str(PROGRAM.parent), os.environ["PATH"]])
-        environment = {**os.environ, "PATH": folder, "TERM": "xterm", "PS1": "$ ", "HOME": str(cwd)}
-        self.master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", *argv],  # fish wants a terminal of its own
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=cwd,
-            env=environment,
-        )
-        os.close(slave)
-        self.seen = ""
-
-    def type(self, text: str) -> None:
-        self.seen = ""
-        os.write(self.master, text.encode())
-
-    def await_text(self, wanted: str, seconds: float = 20) -> bool:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if wanted in PLAIN.sub("", self.seen).replace("\r", ""):
-                return True
-            if select.select([self.master], [], [], 0.2)[0]:
-                self.seen += os.read(self.master, 4096).decode(errors="replace")
-        return False
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        os.close(self.master)
+def awaited(terminal: int, typed: str, wanted: str, seconds: float = 20) -> None:
+    """Type into a terminal, and read until a text is there."""
+    os.write(terminal, typed.encode())
+    seen, until = "", time.monotonic() + seconds
+    while wanted not in PLAIN.sub("", seen).replace("\r", ""):
+        assert time.monotonic() < until, seen
+        if select.select([terminal], [], [], 0.2)[0]:
+            seen += os.read(terminal, 4096).decode(errors="replace")
 
 
 @pytest.mark.nightly
@@ -245,13 +206,21 @@ def test_a_real_shell_completes(shell, rollouts):
     environment = {**os.environ, "_RLPOST_COMPLETE": f"source_{shell}"}
     with script.open("wb") as file:
         subprocess.run([PROGRAM], env=environment, stdout=file, check=True)
-    terminal = Terminal(argv, folder)
+    path = os.pathsep.join([str(PROGRAM.parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "TERM": "xterm", "PS1": "$ ", "HOME": str(folder)}
+    terminal, slave = pty.openpty()
+    process = subprocess.Popen(  # fish wants a terminal of its own
+        ["setsid", "--ctty", *argv], stdin=slave, stdout=slave, stderr=slave, cwd=folder,
+        env=environment,
+    )  # fmt: skip
+    os.close(slave)
     try:
-        terminal.type(setting_up.format(script=script, dump=folder / "dump") + "; echo re''ady\n")
-        assert terminal.await_text("ready"), terminal.seen
-        terminal.type("echo rlpost\nrlpost advantages in.parquet --map mask=loss\t")
-        assert terminal.await_text("mask=loss_mask"), terminal.seen
-        terminal.type("--estimator rl\t")
-        assert terminal.await_text("rloo"), terminal.seen
+        begin = setting_up.format(script=script, dump=folder / "dump")
+        awaited(terminal, f"{begin}; echo re''ady\n", "ready")
+        typed = "echo rlpost\nrlpost advantages in.parquet --map mask=loss\t"
+        awaited(terminal, typed, "mask=loss_mask")
+        awaited(terminal, "--estimator rl\t", "rloo")
     finally:
-        terminal.close()
+        process.kill()
+        process.wait()
+        os.close(terminal)

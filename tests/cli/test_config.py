@@ -37,67 +37,62 @@ def changed(*words: str) -> dict[str, tuple[object, str]]:
     """The fields that are set."""
     ran = run("config", "show", *words, "--format", "json")
     assert ran.code == 0, ran.err
-    return {one["field"]: (one["value"], one["from"]) for one in json.loads(ran.out)}
+    return {row["field"]: (row["value"], row["from"]) for row in json.loads(ran.out)}
 
 
 # Where values come from
 
+FILE = """gamma = 0.9
+lam = 0.8
+kl-coef = 0.3
+emit_only = true
+emit = ["kl"]
+[numerics]
+norm-eps = 1e-3
+[columns]
+mask = "m"
+"""
+VARIABLES = {
+    "RLPOST_KL_COEF": "0.1", "RLPOST_LAM": "0.7", "RLPOST_EMIT_ONLY": "0",
+    "RLPOST_OVERLONG_PENALTY": "9 3 1", "RLPOST_MAP": "group=g reward=r",
+}  # fmt: skip
+SOURCES = {
+    "gamma": (0.9, "r.toml"),
+    "kl_coef": (0.1, "RLPOST_KL_COEF"),
+    "lam": (0.6, "--lam"),
+    "estimator": ("gae", "--estimator"),
+    "emit": (["advantages"], "--emit"),
+    "emit_only": (False, "RLPOST_EMIT_ONLY"),
+    "overlong_penalty": ([9, 3, 1.0], "RLPOST_OVERLONG_PENALTY"),
+    "whiten_advantages": (True, "preset verl"),
+    "whiten_rewards": (False, "--no-whiten-rewards"),
+    "numerics.norm_eps": (1e-3, "r.toml"),
+    "numerics.single": ("raw", "preset verl"),
+    "numerics.norm_ddof": (1, "default"),
+    "norm_mean": ("none", "default of gae"),
+    "columns.mask": ("m", "r.toml"),
+}
 
-def test_each_layer_is_named_and_beats_those_below(monkeypatch):
-    Path("r.toml").write_text(
-        "gamma = 0.9\nlam = 0.8\nkl_coef = 0.3\n"
-        '[numerics]\nnorm_eps = 1e-3\n[columns]\nmask = "m"\n'
-    )
-    monkeypatch.setenv("RLPOST_KL_COEF", "0.1")
-    monkeypatch.setenv("RLPOST_LAM", "0.7")
-    words = ("--config", "r.toml", "--preset", "verl", "--estimator", "gae", "--lam", "0.6")
-    found = shown(*words, "--map", "reward=score", "--no-whiten-rewards")
-    assert found["gamma"] == (0.9, "r.toml")
-    assert found["kl_coef"] == (0.1, "RLPOST_KL_COEF")
-    assert found["lam"] == (0.6, "--lam")
-    assert found["estimator"] == ("gae", "--estimator")
-    assert found["whiten_advantages"] == (True, "preset verl")
-    assert found["whiten_rewards"] == (False, "--no-whiten-rewards")
-    assert found["numerics.norm_eps"] == (1e-3, "r.toml")
-    assert found["numerics.single"] == ("raw", "preset verl")
-    assert found["numerics.norm_ddof"] == (1, "default")
-    assert found["norm_mean"] == ("none", "default of gae")
-    assert found["columns.mask"] == ("m", "r.toml")
-    assert found["columns.reward"] == ("score", "--map")
 
-
-@pytest.mark.parametrize(
-    ("field", "file", "env", "words", "expected"),
-    [
-        ("gamma", "gamma = 0.1", {}, "", 0.1),
-        ("gamma", "gamma = 0.1", {"RLPOST_GAMMA": "0.2"}, "", 0.2),
-        ("gamma", "gamma = 0.1", {"RLPOST_GAMMA": "0.2"}, "--gamma 0.3", 0.3),
-        ("kl_coef", "kl-coef = 0.5", {}, "--kl-coef 0", 0.0),
-        ("numerics.norm_eps", "[numerics]\nnorm-eps = 0.5", {}, "", 0.5),
-        ("emit_only", "emit_only = true", {}, "--no-emit-only", False),
-        ("emit_only", "emit_only = true", {"RLPOST_EMIT_ONLY": "0"}, "", False),
-        ("overlong_penalty", "", {"RLPOST_OVERLONG_PENALTY": "9 3 1"}, "", [9, 3, 1.0]),
-        ("columns.group", "columns = {group = 'g'}", {}, "--map reward=r", "g"),
-        ("columns.reward", "", {"RLPOST_MAP": "group=g reward=r"}, "", "r"),
-        ("columns.group", "", {"RLPOST_MAP": "group=g"}, "--map group=h", "h"),
-        ("emit", "emit = ['kl']", {}, "--emit advantages", ["advantages"]),
-        ("lam", "lam = 0.9", {}, "", 0.9),  # gae's alone: a file is for every estimator
-    ],
-)
-def test_flags_override_the_environment_which_overrides_the_file(
-    monkeypatch, field, file, env, words, expected
-):
-    Path("r.toml").write_text(file)
-    for name, value in env.items():
+def test_flags_override_variables_which_override_the_file_the_preset_and_the_estimator(monkeypatch):
+    Path("r.toml").write_text(FILE)
+    for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
-    assert shown("--config", "r.toml", *words.split())[field][0] == expected
+    words = ("--config", "r.toml", "--preset", "verl", "--estimator", "gae", "--lam", "0.6")
+    words += ("--no-whiten-rewards", "--emit", "advantages")
+    assert SOURCES.items() <= shown(*words).items()
+    assert shown(*words)["columns.reward"] == ("r", "RLPOST_MAP")
+    typed = shown(*words, "--map", "reward=score")
+    assert typed["columns.reward"] == ("score", "--map")
+    assert "columns.group" not in typed
+    monkeypatch.delenv("RLPOST_EMIT_ONLY")
+    assert shown(*words)["emit_only"] == (True, "r.toml")
 
 
 def test_every_field_is_listed_or_only_those_that_are_set():
-    found = shown()
     fields = {*Recipe.model_fields} - {*TABLES}
-    assert {*found} == fields | {f"numerics.{name}" for name in Numerics.model_fields}
-    assert {source for _, source in found.values()} == {"default", "default of grpo"}
+    assert {*shown()} == fields | {f"numerics.{name}" for name in Numerics.model_fields}
+    assert {source for _, source in shown().values()} == {"default", "default of grpo"}
     assert changed("--gamma", "0.5").keys() == {"gamma"}
     assert changed("--norm-mean", "group") == {"norm_mean": ("group", "--norm-mean")}
     assert changed() == {}
@@ -106,20 +101,19 @@ def test_every_field_is_listed_or_only_those_that_are_set():
 @pytest.mark.parametrize(
     "words",
     [
-        (),
-        ("--preset", "verl", "--estimator", "gae"),
-        ("--preset", "openrlhf", "--estimator", "rloo", "--is-weight", "token"),
-        ("--is-weight", "token", "--is-mask", "0.5:inf", "--numerics", "kl_clamp=never"),
-        ("--map", "reward=a b", "--teacher", "big=0.5", "--emit", "advantages,kl"),
+        "",
+        "--preset verl --estimator gae",
+        "--preset openrlhf --estimator rloo --is-weight token",
+        "--is-weight token --is-mask 0.5:inf --numerics kl_clamp=never",
+        "--map reward=a --teacher big=0.5 --emit advantages,kl",
     ],
 )
 def test_the_toml_gives_the_same_recipe(words):
-    plain = run("config", "show", *words, "--format", "toml", "--all")
+    plain = run("config", "show", *words.split(), "--format", "toml", "--all")
     assert plain.code == 0, plain.err
     Path("out.toml").write_text(plain.out)
-    again = run("config", "show", "--config", "out.toml", "--format", "json", "--all")
-    values = {one["field"]: one["value"] for one in json.loads(again.out)}
-    assert values == {name: value for name, (value, _) in shown(*words).items()}
+    again = {name: value for name, (value, _) in shown("--config", "out.toml").items()}
+    assert again == {name: value for name, (value, _) in shown(*words.split()).items()}
 
 
 # Environment variables

@@ -23,8 +23,6 @@ from fuzz import loops, seeds, targets
 from runs import rollout, run, save
 
 from rlpost.display.controls import escape_json, printable, printable_line
-from rlpost.errors import DataError
-from rlpost.formats.convert import convert
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -116,62 +114,36 @@ def saved(value) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def refusal(path: Path, name: str) -> str:
-    with pytest.raises(DataError) as caught:
-        convert(path, path.with_suffix(".out.parquet"), name)
-    return str(caught.value)
-
-
-def test_a_tensor_does_not_read_what_lies_beside_it(tmp_path):
-    members = saved({"tokens": torch.arange(8), "rewards": torch.ones(8)})
-    (cut,) = [name for name in members if name.endswith("data/0")]
-    members[cut] = members[cut][:8]
-    path = tmp_path / "1.pt"
-    path.write_bytes(zipped(members))
-    assert "damaged: the size of a tensor is wrong" in refusal(path, "slime-train")
-
-
-def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path):
-    path = tmp_path / "1.pt"
-    path.write_bytes(zipped(saved({"x": torch.zeros(10**6)}), zipfile.ZIP_DEFLATED))
-    assert path.stat().st_size < 10_000
-    assert "its members are compressed" in refusal(path, "slime-train")
-
-
 class Command:
     """What pickle runs when it is loaded."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
     def __reduce__(self):
-        return Path.touch, (self.path,)
+        return Path.touch, (Path("executed"),)
 
 
-@pytest.mark.parametrize("bare", [True, False])
-def test_nothing_is_executed_from_a_pickle(tmp_path, bare):
-    path, mark = tmp_path / "1.pt", tmp_path / "executed"
-    if bare:
-        path.write_bytes(pickle.dumps(Command(mark), 2))
-    else:
-        torch.save({"samples": Command(mark)}, path)
-    assert "never executes code from a dump" in refusal(path, "slime-rollout")
-    assert not mark.exists()
-
-
-LINES = {
-    "deep": ('{"reward": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
-    "surrogate": ('{"reward": 1, "\\ud800": 2, "prompt_id": "a"}', "line 1"),
+CUT = saved({"tokens": torch.arange(8), "rewards": torch.ones(8)})
+CUT |= {name: data[:8] for name, data in CUT.items() if name.endswith("data/0")}
+BOMB = saved({"x": torch.zeros(10**6)})
+DUMPS = {
+    "damaged: the size of a tensor is wrong": zipped(CUT),
+    "its members are compressed": zipped(BOMB, zipfile.ZIP_DEFLATED),
+    "rlpost never executes code from a dump": zipped(saved({"samples": Command()})),
+    "never executes code from a dump": pickle.dumps(Command(), 2),
+    "nested too deeply": b'{"reward": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+    "line 1": b'{"reward": 1, "\\ud800": 2, "prompt_id": "a"}\n',
 }
+"""What the refusal of a dump says: a tensor beside another, a bomb, code, odd JSON."""
 
 
-@pytest.mark.parametrize("case", LINES)
-def test_odd_json_is_named(tmp_path, case):
-    line, text = LINES[case]
-    path = tmp_path / "in.jsonl"
-    path.write_text(line + "\n")
-    ran = run("convert", path, tmp_path / "out.parquet", "--from", "jsonl", "-q")
+@pytest.mark.parametrize("text", DUMPS)
+def test_a_dump_is_refused_before_it_does_harm(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    json_lines = DUMPS[text].endswith(b"\n")
+    path = Path("in.jsonl" if json_lines else "1.pt")
+    path.write_bytes(DUMPS[text])
+    ran = run("convert", path, "o.parquet", "--from", "jsonl" if json_lines else "slime-rollout")
     assert (ran.code, text in ran.err) == (3, True), ran.err
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 # Recipes
@@ -207,51 +179,42 @@ def odd(tmp_path):
 MAPPED = ["--map", f"mask={ODD}mask", "--map", f"ref_log_probs={ODD}"]
 
 
-@pytest.mark.parametrize("how", ["table", "json", "markdown"])
-@pytest.mark.parametrize("words", [[], ["--worst"], ["--row", "3"], ["--footer"]], ids="".join)
-def test_inspect_sends_no_control_character(odd, words, how):
-    ran = run("inspect", odd, *MAPPED, *words, "--format", how)
-    assert ran.code == 0, ran.err
+SCREENS = [
+    *(f"inspect IN {words} --format {how}" for how in ("table", "json", "markdown")
+      for words in ("", "--worst", "--row 3", "--footer")),
+    "advantages IN OUT",
+    "advantages IN --plan",
+    "advantages IN OUT --kl-coef 1 --map old_log_probs=ODD",
+    "compare IN --estimator grpo --estimator rloo",
+    "inspect ODD.parquet",
+    "convert IN OUT --from ODD",
+    "inspect IN --ODD",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_no_screen_sends_a_control_character(odd, tmp_path, screen):
+    places = {"IN": str(odd), "OUT": str(tmp_path / f"out{ODD.replace('/', '')}.parquet")}
+    words = [places.get(word, word).replace("ODD", ODD) for word in screen.split()]
+    ran = run(*words, *(MAPPED if "convert" not in words else []))
+    assert ran.code in ({0} if "--format" in words else {0, 2, 3, 4}), ran.err
+    assert ran.out + ran.err
     assert CONTROLS.findall(ran.out + ran.err) == []
-    if how == "json":
+    if "json" in words:
         assert ODD in json.dumps(json.loads(ran.out), ensure_ascii=False).replace(
             "\\u001b", "\x1b"
         ).replace("\\u0007", "\x07").replace("\\r", "\r")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["advantages", "IN", "OUT"],
-        ["advantages", "IN", "--plan"],
-        ["advantages", "IN", "OUT", "--kl-coef", "1", "--map", f"old_log_probs={ODD}"],
-        ["compare", "IN", "--estimator", "grpo", "--estimator", "rloo"],
-        ["inspect", f"{ODD}.parquet"],
-        ["convert", "IN", "OUT", "--from", ODD],
-        ["inspect", "IN", f"--{ODD}"],
-    ],
-    ids=lambda words: words[0],
-)
-def test_summaries_and_errors_send_no_control_character(odd, tmp_path, words):
-    places = {"IN": odd, "OUT": tmp_path / f"out{ODD.replace('/', '')}.parquet"}
-    ran = run(
-        *(places.get(word, word) for word in words), *(MAPPED if "convert" not in words else [])
-    )
-    assert ran.code in {0, 2, 3, 4}
-    assert ran.out + ran.err
-    assert CONTROLS.findall(ran.out + ran.err) == []
-
-
 def test_control_characters_are_shown():
-    assert printable("a\x1b[31mb\x00\x7f\x9b\u202e\n\tc") == "a␛[31mb␀␡\ufffd\ufffd\n\tc"
-    assert printable("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
+    plain = "plain ümläut 漢字 👍🏽"
+    assert (
+        printable(f"a\x1b[31mb\x00\x7f\x9b\u202e\n\tc{plain}")
+        == f"a␛[31mb␀␡\ufffd\ufffd\n\tc{plain}"
+    )
     assert json.loads(escape_json('"\x7f\x9b\u202e"')) == "\x7f\x9b\u202e"
-
-
-def test_what_has_a_line_of_its_own_is_in_one_line():
     text = "a\n\r\t\x07\x85\u202e\u2066\u200b\u200d\ufeffb"
-    assert printable_line(text) == "a␊␍␉␇" + "\ufffd" * 6 + "b"
-    assert printable_line("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
+    assert printable_line(text + plain) == "a␊␍␉␇" + "\ufffd" * 6 + "b" + plain
 
 
 # Paths

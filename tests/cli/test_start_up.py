@@ -88,14 +88,6 @@ def test_commands_import_only_the_libraries_and_rooms_that_they_need(tmp_path):
     assert "pandas" not in ran.stderr
 
 
-@pytest.mark.nightly
-def test_what_pyarrow_imports_by_itself_is_told(tmp_path):
-    """Without this the test above could not fail where nothing imports pandas any more."""
-    (tmp_path / "pandas.py").write_text(PANDAS)
-    code = "import pyarrow as pa; pa.array([])"
-    assert "pandas" in processed(code=code, PYTHONPATH=str(tmp_path)).stderr
-
-
 TYPES = {"numpy": "ndarray", "torch": "Tensor"}
 
 

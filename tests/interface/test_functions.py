@@ -96,8 +96,6 @@ def test_a_users_script_passes_strict_type_checks(tmp_path):
         "fine: bool = rlpost.verify('out.parquet').ok\n"
         "texts: list[str] = rlpost.loss(frame, loss=rlpost.loss_preset('verl')).warnings\n"
         "html: str = rlpost.report(frame, progress=True).html\n"
-        "joined: pl.DataFrame = rlpost.join(frame, lazy, on='uid')[0]\n"
-        "new: list[str] = rlpost.join('in.parquet', frame, 'out.parquet').columns\n"
         "rlpost.Recipe(estimator='rloo', gama=0.9)  # type: ignore[call-arg]\n"
     )
     cache = ".mypy_cache/linux"  # of `.ci/run`, if that ran
@@ -119,3 +117,13 @@ def test_outputs_of_one_input_by_two_recipes_and_copies_are_verified(tmp_path):
     found = rlpost.verify(paths)
     assert found.ok
     assert len(found.files) == 3
+
+
+def test_results_are_mappings_with_attributes(enriched):
+    path, summary = enriched
+    verdict = rlpost.verify(path)
+    assert verdict.ok is verdict["ok"] is True
+    assert summary.responses == summary["responses"] == 512
+    assert {"facts", "to_dict"} <= {*dir(summary)}
+    with pytest.raises(AttributeError, match=r"Summary has no 'reponses'; it has .* responses,"):
+        summary.reponses  # noqa: B018

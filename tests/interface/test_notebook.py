@@ -45,59 +45,39 @@ def cell(monkeypatch):
     return module
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """A result of each function on the sample, and the file that `advantages` wrote."""
-    path = tmp_path_factory.mktemp("enriched") / "out.parquet"
-    return {
-        "advantages": rlpost.advantages(SAMPLE, path),
-        "enrich": rlpost.enrich(FRAME)[1],
-        "inspect": rlpost.inspect(path),
-        "verify": rlpost.verify(path),
-        "loss": rlpost.loss(FRAME),
-        "sweep": rlpost.loss(FRAME, sweep={"pg_clip": [0.1, 0.2]}),
-        "compare": rlpost.compare([path, path]),
-        "replay": rlpost.replay(path, rlpost.Recipe()),
-    }
-
-
-TITLES = {
-    "advantages": "out.parquet · grpo",
-    "enrich": "a table in memory · grpo",
-    "inspect": "rlpost inspect · ",
-    "verify": "rlpost verify · ",
-    "loss": "rlpost loss · ",
-    "sweep": "rlpost loss · ",
-    "compare": "rlpost compare · ",
-    "replay": "rlpost replay · ",
-}
 STEPS = [
     "Mean raw reward",
     "Groups with signal",
     "Advantages of exactly 0",
     "Std of advantages",
 ]
-CHARTS = {
-    "advantages": STEPS,
-    "enrich": STEPS,
-    "inspect": ["Rewards", "Lengths", "Advantages", "Pass rates of groups", "Pass@k"],
+OF_ROWS = ["Rewards", "Lengths", "Advantages", "Pass rates of groups", "Pass@k"]
+RESULTS = {
+    "advantages": (STEPS, lambda path: rlpost.advantages(SAMPLE, path.with_name("a.parquet"))),
+    "inspect": (OF_ROWS, rlpost.inspect),
+    "verify": ([], rlpost.verify),
+    "loss": ([], rlpost.loss),
+    "sweep": ([], lambda path: rlpost.loss(path, sweep={"pg_clip": [0.1, 0.2]})),
+    "compare": ([], lambda path: rlpost.compare([path, path])),
+    "replay": ([], lambda path: rlpost.replay(path, rlpost.Recipe())),
 }
+TITLES = {"advantages": "a.parquet · grpo", "sweep": "rlpost loss · "}
 
 
-@pytest.mark.parametrize("name", TITLES)
-def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, found, monkeypatch):
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, enriched, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
-    text = repr(found[name])
-    assert text.startswith(TITLES[name])
+    charts, call = RESULTS[name]
+    result = call(enriched[0])
+    text = repr(result)
+    assert text.startswith(TITLES.get(name, f"rlpost {name} · "))
     assert max(map(len, text.splitlines())) <= 90
     assert "\x1b" not in text
-    html = found[name]._repr_html_()
+    html = result._repr_html_()
     assert html.startswith("<style>")
     assert html.count('<section class="rlpost-page">') == 1
     assert html.count("<pre") == html.count('<pre class="rlpost-picture">')
-    assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", html) == (
-        CHARTS.get(name, [])
-    )
+    assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", html) == charts
 
 
 @pytest.mark.nightly
@@ -172,11 +152,7 @@ def test_progress_of_a_script_is_drawn_on_a_terminal(monkeypatch, capsys):
 # Help
 
 
-def models():
-    return [rlpost.Recipe, rlpost.LossOptions, rlpost.Numerics]
-
-
-@pytest.mark.parametrize("model", models())
+@pytest.mark.parametrize("model", [rlpost.Recipe, rlpost.LossOptions, rlpost.Numerics])
 def test_help_of_options_has_each_field_once_and_fits_80_columns(model):
     text = pydoc.plain(pydoc.render_doc(model)).partition("Method resolution order")[0]
     assert "Annotated" not in text
