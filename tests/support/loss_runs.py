@@ -1,5 +1,7 @@
 """Inputs of `rlpost loss`, and a plain computation of their clipped tokens."""
 
+import math
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -38,11 +40,25 @@ def dump(count=60, seed=0, *, with_advantages=True, longest=40, drift=0.3):
     return table if with_advantages else table.drop_columns(["advantages"])
 
 
+def with_lists(table, name, change):
+    """The table with a list column changed, token by token."""
+    lists = [[change(x) for x in row] for row in table.column(name).to_pylist()]
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, name, pa.array(lists, FLOATS))
+
+
 def tied(table):
     """The same with many log-probs of 0, as of tokens that a policy is sure of."""
+    return with_lists(table, "log_probs", lambda x: 0.0 if x > -0.4 else x)
+
+
+def with_nan(table):
+    """A row whose first policy token has no finite log-prob, and the table with it."""
+    lists, masks = (table.column(name).to_pylist() for name in ("log_probs", "response_mask"))
+    row = next(i for i, mask in enumerate(masks) if 1 in mask)
+    lists[row][masks[row].index(1)] = math.nan
     place = table.schema.get_field_index("log_probs")
-    lists = [[0.0 if x > -0.4 else x for x in row] for row in table["log_probs"].to_pylist()]
-    return table.set_column(place, "log_probs", pa.array(lists, FLOATS))
+    return row, table.set_column(place, "log_probs", pa.array(lists, FLOATS))
 
 
 def save(table, path, rows=16):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
     from rlpost.io.paths import AnyPath, PathText
-    from rlpost.recipe.recipe import Attempts, Failures, Recipe, RolloutReward
-    from rlpost.recipe.roles import Unit
+    from rlpost.recipe.recipe import Recipe
 
 
 _MOST_INPUTS = 5
@@ -53,14 +52,12 @@ _MOST_TEXT = 300
 
 def build(
     inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None,
-    pass_threshold: float = 1.0, unit: Unit | None = None,
-    rollout_reward: RolloutReward = "equal", failures: Failures = "drop",
-    attempts: Attempts = "newest", reward_components: Mapping[str, float] | None = None,
+    pass_threshold: float = 1.0, reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0, partial: bool = False,
     recipe: Recipe | None = None, named: str = "the recipe",
     by_user: NamedByUser | None = None,
     reporter: Reporter | None = None, made_of: InputPaths | None = None,
-    shown: Callable[[Facts], Facts] = lambda facts: facts,
+    shown: Callable[[Facts], Facts] = lambda facts: facts, **counting: Any,
 ) -> tuple[Facts, str]:  # fmt: skip
     """Return statistics of rollout files, and the page about them; see `rlpost.report`.
 
@@ -69,7 +66,7 @@ def build(
     the recipe: `named` is how the user typed it, and `by_user` what replaces the code and the
     tokenizer of a recipe in metadata. `made_of` is what temporary files are made of, and `shown`
     returns the statistics with the names of inputs in place of temporary files. `partial` is as in
-    `inspect_source`.
+    `inspect_source`; `counting` is `unit`, `rollout_reward`, `failures` and `attempts`.
     """
     check_engine()
     mapped = columns_map or {}
@@ -78,23 +75,17 @@ def build(
     compared = recorded(
         source, mapped, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
     )
-    builder = IndexBuilder(
-        source, columns_map, unit=unit, rollout_reward=rollout_reward, failures=failures,
-        attempts=attempts,
-    )  # fmt: skip
+    builder = IndexBuilder(source, columns_map, **counting)
     facts = inspect_source(
         source,
         inputs,
         columns_map=_with_advantages(source, columns_map),
         pass_threshold=pass_threshold,
-        unit=unit,
-        rollout_reward=rollout_reward,
-        failures=failures,
-        attempts=attempts,
         reward_components=reward_components or {},
         partial=partial,
         beside=(builder,),
         reporter=reporter,
+        **counting,
     )
     if not facts.responses:
         raise DataError(f"{source.name}: the input has no rows")

@@ -22,6 +22,8 @@ from loss_runs import (
     save,
     summary_of,
     texts,
+    with_lists,
+    with_nan,
 )
 from runs import Ran, loads, run, strict_json
 
@@ -335,15 +337,6 @@ def test_advantages_need_no_rewards_groups_or_steps(tmp_path):
     assert of_all(got, "policy_loss", "count") == 1
 
 
-def with_nan(table):
-    lists = table.column("log_probs").to_pylist()
-    masks = table.column("response_mask").to_pylist()
-    row = next(i for i, mask in enumerate(masks) if 1 in mask)
-    lists[row][masks[row].index(1)] = math.nan
-    place = table.schema.get_field_index("log_probs")
-    return row, table.set_column(place, "log_probs", pa.array(lists, FLOATS))
-
-
 def test_nonfinite_log_probs_are_an_error_with_the_row_or_are_left_out(tmp_path):
     row, table = with_nan(dump())
     path = save(table, tmp_path / "in.parquet")
@@ -362,9 +355,7 @@ def test_nonfinite_log_probs_are_an_error_with_the_row_or_are_left_out(tmp_path)
 
 def test_an_infinite_ratio_is_an_error_that_names_the_clamp(tmp_path):
     table = dump(8)
-    far = pa.array([[-2000.0] * len(row) for row in table.column("log_probs").to_pylist()], FLOATS)
-    place = table.schema.get_field_index("old_log_probs")
-    path = save(table.set_column(place, "old_log_probs", far), tmp_path / "in.parquet")
+    path = save(with_lists(table, "old_log_probs", lambda _: -2000.0), tmp_path / "in.parquet")
     ran = run("loss", path, "--ratio-clamp", "never", "--pg-clip", "never")
     assert ran.code == 3
     assert "are log_probs and old_log_probs of the same tokens?" in ran.err
@@ -385,8 +376,7 @@ def test_suspicious_log_probs_and_advantages_give_warnings(tmp_path):
     place = table.schema.get_field_index("log_probs")
     copied = table.set_column(place, "log_probs", table.column("old_log_probs"))
     assert "every ratio is 1" in warnings(save(copied, tmp_path / "copy.parquet"))
-    zero = pa.array([[0.0] * len(row) for row in table.column("advantages").to_pylist()], FLOATS)
-    flat = table.set_column(table.schema.get_field_index("advantages"), "advantages", zero)
+    flat = with_lists(table, "advantages", lambda _: 0.0)
     assert "all advantages are zero" in warnings(save(flat, tmp_path / "zero.parquet"))
     bare = save(table.drop_columns(["response_mask"]), tmp_path / "bare.parquet")
     assert "no mask column" in warnings(bare)

@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from loss_runs import by, dump, of_all, of_measures, save, summary_of
+from loss_runs import by, dump, of_all, of_measures, save, summary_of, with_lists
 from runs import run, strict_json
 
 import rlpost
@@ -119,11 +119,7 @@ def test_gradients_depend_neither_on_chunks_nor_on_the_order_of_rows(tmp_path):
 
 
 def test_a_sweep_without_gradient_has_no_shares(tmp_path):
-    table = dump(20)
-    zeros = [[0.0] * len(x) for x in table["advantages"].to_pylist()]
-    zeros = pa.array(zeros, table["advantages"].type)
-    place = table.schema.get_field_index("advantages")
-    path = save(table.set_column(place, "advantages", zeros), tmp_path / "in.parquet")
+    path = save(with_lists(dump(20), "advantages", lambda _: 0.0), tmp_path / "in.parquet")
     ran = run("loss", path, "--sweep", "pg_clip=0.1,0.2", "--format", "json")
     for one in strict_json(ran.out)["settings"]:
         names = ("norm", "ess", "cosine")

@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from loss_runs import of_all, of_measures, texts
+from loss_runs import of_all, of_measures, texts, with_lists, with_nan
 from rich.console import Console
 from runs import loads, run
-from test_loss_command import FLOATS, SAMPLE, dump, policy_tokens, save, summary_of, warnings
+from test_loss_command import SAMPLE, dump, policy_tokens, save, summary_of, warnings
 
 from rlpost.analysis.loss import render as render_loss
 from rlpost.analysis.loss import run as loss_run
@@ -22,13 +22,6 @@ from rlpost.losses import LOSSES
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
-
-
-def with_lists(table, name, change):
-    """The table with a list column changed, token by token."""
-    lists = [[change(x) for x in row] for row in table.column(name).to_pylist()]
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, name, pa.array(lists, FLOATS))
 
 
 def bounded(table):
@@ -430,12 +423,7 @@ def test_clamped_kl_and_left_out_responses_are_reported(tmp_path):
     assert f"KL was clamped to ±10 nats at {count} tokens." in run("loss", path).out
     free = run("loss", path, "--kl-loss-clamp", "never")
     assert "KL was clamped" not in free.out
-    lists = table.column("log_probs").to_pylist()
-    masks = table.column("response_mask").to_pylist()
-    row = next(i for i, mask in enumerate(masks) if 1 in mask)
-    lists[row][masks[row].index(1)] = math.nan
-    place = table.schema.get_field_index("log_probs")
-    broken = save(table.set_column(place, "log_probs", pa.array(lists, FLOATS)), tmp_path / "n.pq")
+    broken = save(with_nan(table)[1], tmp_path / "n.pq")
     got = summary_of(broken, "--nonfinite", "mask")
     assert got["nonfinite"] == 1
     warned, empty = " ".join(texts(got)), of_all(got, "without_tokens", "total") - 1
@@ -462,9 +450,7 @@ def test_markdown_has_header_warnings_and_notes():
 
 def test_no_gradient_at_all_is_the_last_line(tmp_path):
     table = dump()
-    zeros = [[0.0] * len(row) for row in table.column("advantages").to_pylist()]
-    place = table.schema.get_field_index("advantages")
-    path = save(table.set_column(place, "advantages", pa.array(zeros, FLOATS)), tmp_path / "z.pq")
+    path = save(with_lists(table, "advantages", lambda _: 0.0), tmp_path / "z.pq")
     assert run("loss", path).out.splitlines()[-1].startswith("✗ ")
     out = tmp_path / "out.parquet"
     done = run("loss", save(table, tmp_path / "in.parquet"), out)
