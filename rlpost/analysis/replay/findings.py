@@ -50,8 +50,6 @@ ENOUGH = 0.95
 """Share of the differing elements that a finding must explain; the others are outliers."""
 WHOLE = 0.999
 """A finding that explains so much explains everything, but for rounding."""
-_MOST_LAST = 0.5
-"""Share of the differing last tokens that it must explain, too: these have the rewards."""
 _DISTINCT = 3
 """Numbers are solved of so many distinct ones."""
 _TWO = 2
@@ -182,21 +180,10 @@ class Evidence:
         return None if stage is None else stage.difference.computed
 
     def explains(self, numbers: Numbers) -> float:
-        """Return the share of the differing elements that other numbers make equal.
-
-        If these are not most of the differing last tokens, it is the share of last tokens: what is
-        left there is no outlier, but a reward.
-        """
+        """Return the share of the differing elements that other numbers make equal."""
         numbers = np.where(np.isfinite(numbers), numbers, np.inf)
-        share = _explained(self.difference, numbers)
-        if not self.stages[self.name].by_token(self.rollouts):
-            return share
-        tokens = np.flatnonzero(self.rollouts.mask)
-        ends = np.zeros_like(self.rollouts.mask)
-        ends[tokens[np.diff(self.rollouts.of_tokens[tokens], append=-1) != 0]] = True
-        last = replace(self.difference, chosen=self.difference.chosen & ends)
-        of_last = _explained(last, numbers) if last.wrong.sum() >= _DISTINCT else 1.0
-        return share if of_last >= _MOST_LAST else min(share, of_last)
+        left = replace(self.difference, computed=numbers).wrong
+        return 1.0 - float(left.sum()) / float(self.difference.wrong.sum())
 
     def columns(self, roles: Sequence[str]) -> dict[str, NumberColumn]:
         """Return the columns of tokens, by name, that have some roles."""
@@ -214,13 +201,6 @@ class Evidence:
         flat = pa.array(values).cast(table.schema.field(name).type.value_type, safe=False)
         lists = pa.ListArray.from_arrays(column.offsets.astype(np.int32), flat)
         return with_column(table, name, lists)
-
-
-def _explained(difference: Difference, numbers: Numbers) -> float:
-    """Return the share of the differing elements that other numbers bring within the tolerance."""
-    wrong = int(difference.wrong.sum())
-    left = replace(difference, computed=numbers).wrong
-    return 1.0 - float(left.sum()) / wrong if wrong else 0.0
 
 
 def findings(stages: Sequence[Replayed], recipe: Recipe, replayer: Replayer) -> list[ReplayFinding]:
