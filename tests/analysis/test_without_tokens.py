@@ -57,7 +57,6 @@ def test_inspect_shows_everything_that_needs_no_tokens(files):
         assert other.rewards == masked.rewards
         for name in ("reward", "passed", "truncated", "equal_rewards", "counted"):
             assert other.facts[name] == masked.facts[name]
-        assert other.token_facts.duplicates["rows"] == masked.token_facts.duplicates["rows"]
         assert other.advantages["column"] == "response_advantage"
         assert other.masks is None
     assert without(asdict(lengths.lengths), "column") == without(asdict(masked.lengths), "column")

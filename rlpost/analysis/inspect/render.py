@@ -8,16 +8,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about import TOPICS, topics_of
-from rlpost.analysis.inspect.about.advantages import compared_lines
 from rlpost.analysis.inspect.about.base import title
 from rlpost.analysis.inspect.about.checks import notices, places, verdict
-from rlpost.analysis.inspect.about.columns import ignored_lines, roles_table
-from rlpost.analysis.inspect.about.failures import failure_lines
-from rlpost.analysis.inspect.about.groups import sizes, threshold_lines
-from rlpost.analysis.inspect.about.lengths import without_tokens_lines
-from rlpost.analysis.inspect.about.masks import left_out_lines
-from rlpost.analysis.inspect.about.steps import domain_lines
-from rlpost.analysis.inspect.about.storage import storage_table
+from rlpost.analysis.inspect.about.files import ignored_lines, roles_table, storage_table
+from rlpost.analysis.inspect.about.responses import (
+    domain_lines,
+    failure_lines,
+    sizes,
+    threshold_lines,
+    without_tokens_lines,
+)
+from rlpost.analysis.inspect.about.tokens import compared_lines, left_out_lines
 from rlpost.display.charts import spark
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Page, show_page

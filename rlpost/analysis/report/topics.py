@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about import TOPICS
-from rlpost.analysis.inspect.about.steps import trends_of
+from rlpost.analysis.inspect.about.responses import trends_of
 from rlpost.analysis.inspect.render import page
 from rlpost.analysis.report.charts import (
     bars,

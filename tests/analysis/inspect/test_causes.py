@@ -16,7 +16,7 @@ from runs import loads
 
 import rlpost
 from rlpost.analysis.inspect import token_sample
-from rlpost.analysis.inspect.about import mismatch as about
+from rlpost.analysis.inspect.about import tokens as about
 from rlpost.analysis.inspect.causes import likeliest
 from rlpost.cli.commands.inspect import app
 from rlpost.errors import DataError

@@ -1,7 +1,6 @@
-"""Topics of `rlpost inspect --about NAME`: each module is one, a function from facts to a page.
+"""Topics of `rlpost inspect --about NAME`: each is a function from facts to a page.
 
-A new topic is a module with a function that has the decorator `topic`, and its name below. `NAME`
-is a topic or a check.
+A new topic is a function with the decorator `topic`. `NAME` is a topic or a check.
 """
 
 from __future__ import annotations
@@ -10,21 +9,10 @@ from typing import TYPE_CHECKING
 
 # Importing a module adds its topic to TOPICS, in this order.
 from rlpost.analysis.inspect.about import (  # noqa: F401 # isort: skip
-    columns,
-    groups,
-    rewards,
-    components,
-    lengths,
-    log_probs,
-    mismatch,
-    entropy,
-    critic,
-    advantages,
-    masks,
-    failures,
-    steps,
+    responses,
+    tokens,
+    files,
     checks,
-    storage,
 )
 from rlpost.analysis.inspect.about.base import TOPICS
 from rlpost.analysis.inspect.about.checks import check_page

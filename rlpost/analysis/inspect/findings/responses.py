@@ -160,11 +160,11 @@ def _rise(steps: list[tuple[Label, int, int]], last: int) -> tuple[float, float]
 def signal_without_pass(data: CheckInput) -> Result:
     """Of the groups with signal, a quarter or more have no response that passes.
 
-    Their advantages are of penalties and bonuses alone, so the policy learns these where it never
-    solves the prompt. Graded rewards are no such case: none may be from half of --pass-threshold
+    Their advantages are of penalties and parts of the reward alone, so the policy learns these
+    where it never solves the prompt. Graded rewards are no such case: none may be from half of --pass-threshold
     on and below it, and some response has to pass.
 
-    Leave such groups out with --drop-difficulty 0:1, or penalise only groups that pass.
+    Leave such groups out with --drop-difficulty 0:1, or subtract penalties in other groups alone.
     """
     table, rows = data.table, data.group_rows
     assert rows is not None
@@ -179,7 +179,7 @@ def signal_without_pass(data: CheckInput) -> Result:
         return None
     text = f"{len(failing):,} of {counted(len(signal), 'group')} with signal "
     text += f"({share(len(failing), len(signal))}) have no reward of {threshold:g} or more "
-    text += "(--pass-threshold): penalties and bonuses alone make their advantages"
+    text += "(--pass-threshold): penalties and parts of the reward alone make their advantages"
     return Problem(text, failing["first"].to_list(), ["reward", "group"], "--drop-difficulty 0:1")
 
 
