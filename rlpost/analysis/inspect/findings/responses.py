@@ -161,8 +161,8 @@ def signal_without_pass(data: CheckInput) -> Result:
     """Of the groups with signal, a quarter or more have no response that passes.
 
     Their advantages are of penalties and parts of the reward alone, so the policy learns these
-    where it never solves the prompt. Graded rewards are no such case: none may be from half of --pass-threshold
-    on and below it, and some response has to pass.
+    where it never solves the prompt. Graded rewards are no such case: none may be from half of
+    --pass-threshold on and below it, and some response has to pass.
 
     Leave such groups out with --drop-difficulty 0:1, or subtract penalties in other groups alone.
     """
