@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 
 _cleanups: dict[object, Callable[[], object]] = {}
+published: list[str] = []
+"""The outputs that a command wrote, in order: if it ends early, they stay."""
 
 
 def register_cleanup(key: object, undo: Callable[[], object]) -> None:

@@ -91,7 +91,7 @@ def _run() -> int:
         first.show()
         atexit.register(first.clear)
     # Even these take a while to import, and Ctrl-C may come any time.
-    from rlpost.cleanups import run_cleanups  # noqa: PLC0415
+    from rlpost.cleanups import published, run_cleanups  # noqa: PLC0415
     from rlpost.io import shutdown  # noqa: PLC0415
 
     # numpy's linear algebra has only small products to compute here. A thread pool of its own would
@@ -117,10 +117,21 @@ def _run() -> int:
         received = shutdown.received_exit_code()  # libraries turn a signal into other exceptions
         if received is None and not isinstance(end, (KeyboardInterrupt, SystemExit)):
             raise
+        if received and published:
+            _print_published(published)
         return received or _code(end)
     finally:
         shutdown.ignore_further_signals()
     return 0
+
+
+def _print_published(outputs: list[str]) -> None:
+    """Print which outputs a command wrote before a signal ended it."""
+    from rlpost.display.controls import printable  # noqa: PLC0415 - only here
+
+    first, more = outputs[0], len(outputs) - 1
+    others = f" and {more} more outputs" if more else ""
+    sys.stderr.write(f"rlpost: a signal ended it after it wrote {printable(first)}{others}\n")
 
 
 def _code(end: BaseException) -> int:

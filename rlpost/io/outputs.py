@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from rlpost.cleanups import register_cleanup, unregister_cleanup
+from rlpost.cleanups import published, register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
 from rlpost.io.locks import UPLOAD, claim, open_locked, remove_uploads
 from rlpost.io.ranges import close_file, read_at
-from rlpost.io.shutdown import signals_deferred
+from rlpost.io.shutdown import installed, signals_deferred
 from rlpost.io.system import (
     RENAMES_OPEN_FILES,
     allow_open_files,
@@ -312,7 +312,7 @@ def _split(ranges: Sequence[ByteRange], most: int) -> Iterator[ByteRange]:
 
 
 def publish_files(
-    files: Iterable[OutputFile],
+    files: Sequence[OutputFile],
     before: Callable[[], None] | None = None,
     folders: Iterable[Path] = (),
 ) -> None:
@@ -343,6 +343,8 @@ def publish_files(
         for folder in changed:
             with file_errors(folder, "cannot be written"):
                 sync_folder(folder)
+        if installed():
+            published.extend(str(file.target) for file in files)
 
 
 def write_file(target: Path, data: bytes | memoryview) -> None:

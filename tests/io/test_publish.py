@@ -122,3 +122,25 @@ def test_a_signal_waits_until_the_name_of_a_single_file_is_on_the_disk(tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (143, "synced\n", "")
     assert below(tmp_path) == {"page.html"}
     assert (tmp_path / "page.html").read_bytes() == b"page"
+
+
+STOPPED = """
+import os, signal, sys
+from rlpost.cli.commands import advantages
+advantages.write_json = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+from rlpost.cli.main import leave
+leave()
+"""
+
+
+def test_a_run_that_a_signal_ends_after_its_output_says_so(tmp_path):
+    words = ["advantages", "sample_data/arithmetic.parquet", tmp_path / "out.parquet", "--quiet"]
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPED, *words, "--summary-json", tmp_path / "s.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 143
+    assert ended.stderr == f"rlpost: a signal ended it after it wrote {tmp_path / 'out.parquet'}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
