@@ -172,7 +172,9 @@ def check_splice(source, folder, **options):
     metadata = pq.read_metadata(spliced)
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     assert len(groups) == pq.read_metadata(source).num_row_groups
-    for chunk in (group.column(place) for group in groups for place in range(group.num_columns)):
-        assert not chunk.has_offset_index
-        assert not chunk.has_column_index
+    for group in groups:
+        columns = [group.column(place) for place in range(group.num_columns)]
+        assert not any(chunk.has_offset_index or chunk.has_column_index for chunk in columns)
+        assert group.total_byte_size == sum(chunk.total_uncompressed_size for chunk in columns)
+    assert metadata.created_by == pq.read_metadata(source).created_by
     return spliced

@@ -4,9 +4,6 @@ import pyarrow.parquet as pq
 import pytest
 from splicing import (
     FIELDS,
-    READERS,
-    by_polars,
-    by_pyarrow,
     new_columns,
     rewrite,
     rewriting_sink,
@@ -53,21 +50,6 @@ def test_a_rewrite_reports_missing_rows_as_data_error(tmp_path, monkeypatch):
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
     with pytest.raises(DataError, match="row group 0 has 0 rows, its footer has 60"):
         rewriting_sink(source, target, FIELDS)
-
-
-@pytest.mark.parametrize("read", READERS)
-def test_a_rewrite_equals_pyarrows_own_file(tmp_path, read):
-    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
-    plain = tmp_path / "plain.parquet"
-    pq.write_table(source_table(), source, row_group_size=25)
-    rewrite(source, target)
-    table = source_table()
-    for name in FIELDS.names:
-        table = table.append_column(FIELDS.field(name), new_columns(60)[name])
-    pq.write_table(table, plain)
-    assert read(target) == read(plain)
-    assert by_pyarrow(target)[1] == by_pyarrow(plain)[1]
-    assert by_polars(target)[0] == by_polars(plain)[0]
 
 
 @pytest.mark.parametrize("keep", [None, ["step"], []], ids=str)

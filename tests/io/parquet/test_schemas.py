@@ -13,7 +13,6 @@ from splicing import (
     FIELDS,
     check_splice,
     enrich,
-    new_columns,
     source_table,
 )
 
@@ -123,14 +122,6 @@ def test_dropped_and_kept_columns_may_be_nested(tmp_path, store_schema):
     ):
         spliced = check_splice(source, tmp_path, **options)
         assert pq.read_schema(spliced).names == names + FIELDS.names
-
-
-def test_a_replaced_column_has_its_new_values(tmp_path):
-    source = tmp_path / "source.parquet"
-    table = source_table().append_column("score", pa.array(["old"] * 60))
-    pq.write_table(table, source)
-    spliced = check_splice(source, tmp_path, drop=["score"])
-    assert pq.read_table(spliced)["score"].combine_chunks().equals(new_columns(60)["score"])
 
 
 def test_sorting_columns_are_renumbered(tmp_path):
