@@ -202,7 +202,7 @@ def run_times(summary: Mapping[str, Any]) -> list[str]:
     count, unit = summary["responses"], "response"
     if reads_tokens(summary):
         count, unit = summary["tokens"]["all"], "token"
-    lines = [run_time(seconds, count, unit), cpu_time(seconds), *pass_limits(seconds)]
+    lines = [run_time(seconds, count, unit), cpu_time(seconds)]
     lines += moved_bytes(summary)
     lines.append(f"device: {summary['device']}")
     return lines + [f"re-encoded, not copied: {why}" for why in summary.get("rewritten", [])]
@@ -265,17 +265,6 @@ def _transferred(summary: Mapping[str, Any]) -> list[str]:
     each = f"({sent / tokens:.1f} bytes a token)"
     back = f"{size(fetched)} fetched ({fetched / tokens:.1f})"
     return [f"{size(sent)} sent to {summary['device']} {each}, {back}"]
-
-
-def pass_limits(seconds: Mapping[str, Any]) -> list[str]:
-    """Return a line of the passes' shares of time by what results had to wait for; [] if unknown.
-
-    >>> pass_limits({"limits": {"read": 0.2, "compute": 0.7, "encode": 0.1, "write": 0.0}})
-    ['passes limited by read 20.0 %, compute 70.0 %, encode 10.0 %, write 0 %']
-    """
-    total = sum(seconds["limits"].values())
-    parts = (f"{name} {percent(value / total)}" for name, value in seconds["limits"].items())
-    return [f"passes limited by {', '.join(parts)}"] if total else []
 
 
 def time_parts(seconds: Mapping[str, float]) -> str:

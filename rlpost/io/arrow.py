@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -175,6 +176,7 @@ def common_type(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
         return None
 
 
+@lru_cache(256)
 def content_kind(kind: pa.DataType) -> str:
     """Return what a column contains: floats or integers (lists), number, text, or other."""
     if is_list(kind):

@@ -6,12 +6,10 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
 
 T = TypeVar("T")
@@ -37,7 +35,6 @@ class Clock:
         self._busy: dict[str, float] = defaultdict(float)
         self._cpu: dict[str, float] = defaultdict(float)
         self._elsewhere = 0.0
-        self._waits = {"read": 0.0, "results": 0.0}
         self.bytes = dict.fromkeys(("decoded", "written", "copied", "to_device", "to_host"), 0)
         """Bytes of decoded columns, of complete outputs, of those what was copied, and of what was
         sent to a device and fetched from it."""
@@ -49,9 +46,7 @@ class Clock:
         `total`, `start_up` (until the first pass), `passes` by name, `publishing` and, if it was
         measured, `summary` are wall times. `busy` is the wall time of threads by kind of work.
         `cpu` has the CPU time of the process (`total`), until the first pass (`start_up`), and by
-        kind of work; work of other threads, such as pyarrow's, is in the total alone. `limits`
-        divides the wall time of the passes by what the results had to wait for: `read`, `compute`,
-        `encode` or `write`; it is empty if other processes worked.
+        kind of work; work of other threads, such as pyarrow's, is in the total alone.
         """
         total, cpu = self.now()
         start_up, start_up_cpu = self._start_up or (total, cpu)
@@ -62,22 +57,11 @@ class Clock:
             **self._after,
             "busy": dict(self._busy),
             "cpu": {"total": cpu + self._elsewhere, "start_up": start_up_cpu, **self._cpu},
-            "limits": {} if self._elsewhere else self._limits(),
         }
 
     def now(self) -> tuple[float, float]:
         """Return wall time and CPU time since the run began."""
         return time.perf_counter() - self._started, time.process_time() - self._cpu_started
-
-    def _limits(self) -> dict[str, float]:
-        """Return the wall time of the passes, by what the thread that takes results waited for."""
-        reduce = self._passes.get("reduce", 0.0)
-        streamed = sum(self._passes.values()) - reduce
-        read, work = self._waits["read"], self._waits["results"] - self._waits["read"]
-        computed, encoded = self._busy.get("compute", 0.0), self._busy.get("encode", 0.0)
-        encode = work * encoded / (computed + encoded) if encoded else 0.0
-        write = max(streamed - self._waits["results"], 0.0)
-        return {"read": read, "compute": work - encode + reduce, "encode": encode, "write": write}
 
     @contextmanager
     def wall(self, name: str) -> Iterator[None]:
@@ -137,24 +121,9 @@ class Clock:
 
     def timed(self, name: str, items: Iterator[T]) -> Iterator[T]:
         """Yield the items; add the time to produce each one to a kind of work."""
-        return _each_within(partial(self.busy, name), items)
-
-    def waited(self, name: str, items: Iterator[T]) -> Iterator[T]:
-        """Yield the items; add the time until each one is there to a kind of wait.
-
-        Args:
-            name: `read` or `results`. A wait for results includes waits for what is read for them.
-            items: what the thread that takes results iterates over.
-        """
-        return _each_within(partial(self._timed, self._waits, name), items)
-
-
-def _each_within(
-    block: Callable[[], AbstractContextManager[None]], items: Iterator[T]
-) -> Iterator[T]:
-    while True:
-        with block():
-            item = next(items, None)
-        if item is None:
-            return
-        yield item
+        while True:
+            with self.busy(name):
+                item = next(items, None)
+            if item is None:
+                return
+            yield item

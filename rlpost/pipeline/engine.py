@@ -247,7 +247,7 @@ class Engine(Passes):
 
     def _worked(self, work: Callable[[Chunks], R], joined: Iterator[Chunks]) -> Iterator[R]:
         """Yield the results for joined chunks, in order, and report progress."""
-        for result, rows in self.clock.waited("results", self._results(work, joined)):
+        for result, rows in self._results(work, joined):
             yield result
             self.reporter.advance(rows)
 
@@ -256,11 +256,11 @@ class Engine(Passes):
     ) -> Iterator[tuple[R, int]]:
         """Yield the results for joined chunks, in order, each with the number of its rows."""
         timed = self.clock.timed("read", self._counted(joined))
-        first = list(islice(self.clock.waited("read", timed), 2))
+        first = list(islice(timed, 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would gain nothing
             yield from (self._computed(work, only) for only in first)
             return
-        items = self.clock.waited("read", prefetch(chain(first, timed), _PREFETCH))
+        items = prefetch(chain(first, timed), _PREFETCH)
         yield from map_ordered(partial(self._computed, work), items, self.workers)
 
     def _counted(self, chunks: Iterator[Chunks]) -> Iterator[Chunks]:

@@ -28,7 +28,7 @@ _CELL = re.compile(
 )
 _TIME = re.compile(
     r"\d+\.\d+ s: start-up [\s\S]+?in\s+the\s+passes|CPU time: [\s\S]+?\)$"
-    r"|passes limited by [\s\S]+?write\s+<?\d+ %|\d+(\.\d+)?(?= s\b)",
+    r"|\d+(\.\d+)?(?= s\b)",
     re.MULTILINE,
 )
 

@@ -532,15 +532,13 @@ def test_the_seconds_of_a_run_are_start_up_passes_and_publishing(tmp_path):
     )
     elapsed = time.perf_counter() - began
     seconds = summary["seconds"]
-    assert [*seconds] == ["total", "start_up", "passes", "publishing", "busy", "cpu", "limits"]
+    assert [*seconds] == ["total", "start_up", "passes", "publishing", "busy", "cpu"]
     assert [*seconds["passes"]] == [
         "read responses", "reduce", "statistics for advantage whitening", "write",
     ]  # fmt: skip
     assert 5.0 < seconds["start_up"] < seconds["total"] < elapsed
     parts = seconds["start_up"] + sum(seconds["passes"].values()) + seconds["publishing"]
     assert parts < seconds["total"]
-    assert sum(seconds["limits"].values()) == pytest.approx(sum(seconds["passes"].values()))
-    assert all(value >= 0 for value in seconds["limits"].values())
     copied = (tmp_path / "in.parquet").stat().st_size
     assert summary["bytes"]["written"] == (tmp_path / "out.parquet").stat().st_size
     assert 0 < summary["bytes"]["copied"] < min(copied, summary["bytes"]["written"])
