@@ -49,7 +49,7 @@ def page(comparison: Json) -> Page:
     parts = [
         *_recipes(comparison),
         _sides(comparison),
-        _pair(comparison) if len(pairs) == 1 else _matrix(comparison),
+        _agreement(comparison),
         *(table for pair in pairs for table in _most_different(pair)),
     ]
     return Page(
@@ -170,40 +170,29 @@ def _sides(comparison: Json) -> TextTable:
     return TextTable(("advantage", *names), rows, lines=[f"of {population}"])
 
 
-def _pair(comparison: Json) -> TextTable:
-    """Return the agreement of two sides, over responses and over tokens."""
-    (pair,) = comparison["pairs"]
-    levels = {"response_": ("responses", pair["pearson"]["responses"], pair["spearman"])}
-    if _has_tokens(comparison):
-        levels[""] = "policy tokens", pair["pearson"]["tokens"], None
-    headings = ("agreement of", "Pearson", "Spearman", "same sign", "opposite", "max |Δ|", "equal")
-    rows = [
-        [
-            label,
-            _correlation(pearson),
-            _correlation(spearman),
-            percent(_measure(comparison, f"{level}same_sign", pair)["mean"]),
-            f"{_measure(comparison, f'{level}opposite_sign', pair)['total']:,}",
-            number(_measure(comparison, f"{level}difference", pair)["max"]),
-            percent(_measure(comparison, f"{level}equal", pair)["mean"]),
+def _agreement(comparison: Json) -> TextTable:
+    """Return the agreement of each pair over responses, and of two sides over tokens, too."""
+    pairs, several = comparison["pairs"], len(comparison["pairs"]) > 1
+    rows = []
+    for pair in pairs:
+        levels = {"response_": ("responses", pair["pearson"]["responses"], pair["spearman"])}
+        if _has_tokens(comparison) and not several:
+            levels[""] = "policy tokens", pair["pearson"]["tokens"], None
+        rows += [
+            [
+                f"{pair['left']}, {pair['right']}" if several else label,
+                _correlation(pearson),
+                _correlation(spearman),
+                percent(_measure(comparison, f"{level}same_sign", pair)["mean"]),
+                f"{_measure(comparison, f'{level}opposite_sign', pair)['total']:,}",
+                number(_measure(comparison, f"{level}difference", pair)["max"]),
+                percent(_measure(comparison, f"{level}equal", pair)["mean"]),
+            ]
+            for level, (label, pearson, spearman) in levels.items()
         ]
-        for level, (label, pearson, spearman) in levels.items()
-    ]
-    return TextTable(headings, rows)
-
-
-def _matrix(comparison: Json) -> TextTable:
-    """Return the pairs: Pearson's correlation above the diagonal, opposite signs below it."""
-    names = comparison["sides"]
-    cells = {(name, name): "·" for name in names}
-    for pair in comparison["pairs"]:
-        left, right = pair["left"], pair["right"]
-        cells[left, right] = _correlation(pair["pearson"]["responses"])
-        opposite = _measure(comparison, "response_opposite_sign", pair)["total"]
-        cells[right, left] = f"{opposite:,}"
-    rows = [[name, *(cells[name, other] for other in names)] for name in names]
-    note = "responses: Pearson's correlation above the diagonal, opposite signs below it"
-    return TextTable(("agreement", *names), rows, notes=[note])
+    headings = ("Pearson", "Spearman", "same sign", "opposite", "max |Δ|", "equal")
+    of = "agreement over responses" if several else "agreement of"
+    return TextTable((of, *headings), rows)
 
 
 def _correlation(value: float | None) -> str:

@@ -20,9 +20,9 @@ from rlpost.analysis.replay.trials import Trial, Trials
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.estimators import ESTIMATORS
-from rlpost.recipe.base import Range, Symmetric
+from rlpost.recipe.base import Symmetric
 from rlpost.recipe.numerics import EstimateClamp, Numerics
-from rlpost.recipe.recipe import Recipe, Scope, WeightBounds, WeightLevel
+from rlpost.recipe.recipe import Recipe, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -51,8 +51,8 @@ DIGITS = (1, 2, 3, 4, 6)
 _SOLVED_ELEMENTS = 200_000
 _WORST = 0.1
 """Share of the elements that a step of least squares leaves out."""
-_LATER = ("sample_weight", "is_weight")
-"""Stages that no preset computes without an option."""
+_LATER = "sample_weight"
+"""A stage that no preset computes without an option of the grid."""
 _FEW = 3
 """Equal numbers that can be those of a clip."""
 
@@ -186,7 +186,7 @@ class _Search:
         self.trials = Trials(sample, tolerance, lambda: reporter.advance(1))
         self.starts = self._starts()
         computed = {name for trial in self.starts for name in trial.stages}
-        missing = [n for n in sample.recorded if n not in computed and n not in _LATER]
+        missing = [n for n in sample.recorded if n not in {*computed, _LATER}]
         if missing and len(missing) < len(sample.recorded):
             left = sample.without(missing)
             self.trials = Trials(left, tolerance, lambda: reporter.advance(1))
@@ -446,8 +446,6 @@ def single_changes(recipe: Recipe, rollouts: Rollouts, fields: frozenset[str]) -
         bounds = (_extreme(rollouts, stage) for stage in stages)
         wrapped = Symmetric.of if name == "reward_clip" else float
         yield from ({name: wrapped(x)} for x in bounds if x and name in fields)
-    if "is_weight" in fields:
-        yield from _weights(rollouts)
     if "overlong_penalty" in fields:
         yield from ({"overlong_penalty": x} for x in _penalties(recipe))
 
@@ -478,22 +476,3 @@ def _penalties(recipe: Recipe) -> Iterator[tuple[int, int, float] | None]:
     for times in (0.25, 0.5, 2.0, 4.0):
         yield length, min(max(int(buffer * times), 1), length), factor
         yield length, buffer, factor * times
-
-
-def _weights(rollouts: Rollouts) -> Iterator[Changes]:
-    """Yield levels of importance weights, with the caps and bounds that recorded ones show."""
-    shapes: list[Changes] = [{}]
-    if "is_weight" in rollouts.recorded:
-        values = rollouts.column("is_weight").on_tokens(rollouts.offsets)
-        values = values[rollouts.mask & np.isfinite(values)]
-        positive = values[values > 0]
-        if len(positive):
-            low, high = (float(f"{x:.6g}") for x in (positive.min(), positive.max()))
-            shapes.append({"is_cap": WeightBounds(0.0, high)})
-            if len(positive) == len(values):
-                shapes += [{"is_cap": WeightBounds(low, cap)} for cap in (np.inf, high)]
-            else:
-                least, most = np.floor(low * 20) / 20, np.ceil(high * 20) / 20
-                shapes.append({"is_mask": Range(float(least), float(most))})
-    for level in ("token", "segment", "geometric", "sequence"):
-        yield from ({"is_weight": WeightLevel(level), **shape} for shape in shapes)

@@ -117,27 +117,6 @@ def test_down_to_the_tokens_and_up_again():
     asyncio.run(drive())
 
 
-@pytest.mark.nightly
-def test_sorting_by_columns_keys_and_clicks():
-    async def drive():
-        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
-            await press(app, pilot, "enter", "s", "s", "s")
-            assert app.query_one(RowList).listing.by == "reward"
-            rewards = [float(row["reward"]) for row in cells(app)]
-            assert rewards == sorted(rewards, reverse=True)
-            await press(app, pilot, "S")
-            rewards = [float(row["reward"]) for row in cells(app)]
-            assert rewards == sorted(rewards)
-            await pilot.click("#list", offset=(3, 5))
-            await settle(app, pilot)
-            assert "groups 5 of 16" in where(app)
-            await pilot.click("#list", offset=(3, 5))
-            await settle(app, pilot)
-            assert "responses 1 of 8" in where(app)
-
-    asyncio.run(drive())
-
-
 def test_a_step_has_the_same_prompt_and_the_same_place():
     frame = pl.read_parquet(ARITHMETIC).with_row_index("row")
     steps = frame.group_by("prompt_id").agg(pl.col("step").unique().sort()).sort("prompt_id")

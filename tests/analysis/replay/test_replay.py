@@ -41,34 +41,26 @@ def rollouts() -> pa.Table:
 
 def recorded(rollouts: pa.Table, recipe: rlpost.Recipe) -> pa.Table:
     """Return rollouts with every stage that a recipe computes, as a trainer would record it."""
-    own = recipe.model_copy(update={"emit": STAGES, "replace": True})
-    table = rlpost.enrich(rollouts, own)[0]
+    table = rlpost.enrich(rollouts, recipe.model_copy(update={"emit": STAGES, "replace": True}))[0]
     if recipe.numerics.kl_credit == "response":  # the framework normalises rewards after KL
-        own = {"estimator": "raw", "kl_coef": recipe.kl_coef, "emit": ["token_level_rewards"]}
+        fields = {"estimator": "raw", "kl_coef": recipe.kl_coef, "emit": ["token_level_rewards"]}
         numerics = recipe.numerics.model_copy(update={"kl_credit": "return"})
-        raw = rlpost.Recipe.of({**own, "emit_only": True, "numerics": numerics})
+        raw = rlpost.Recipe.of({**fields, "emit_only": True, "numerics": numerics})
         column = rlpost.enrich(rollouts, raw)[0]["token_level_rewards"]
         at = table.schema.get_field_index("token_level_rewards")
         table = table.set_column(at, "token_level_rewards", column)
     return table
 
 
-def replayer_of(table: pa.Table) -> Replayer:
-    return Replayer(rollouts_of(table))
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_stages_of_the_recipe_that_recorded_them_are_equal(name, rollouts):
     framework, options = RECIPES[name]
     recipe = rlpost.preset(framework, kl_coef=0.1, **MASKS, **options)
-    replayer = replayer_of(recorded(rollouts, recipe))
-    own, start = replayer.from_recorded(recipe), replayer.from_start(recipe, STAGES)
-    assert [one.name for one in own] == [one.name for one in start]
-    assert {one.name for one in own} == {*STAGES}
-    for one in (*own, *start):
-        largest = one.totals(replayer.rollouts).largest
-        assert one.difference.equal, one.name
-        assert largest < 1e-5, (one.name, largest)
+    stages = rlpost.replay(recorded(rollouts, recipe), recipe).stages
+    assert {stage["stage"] for stage in stages} == {*STAGES}
+    for stage in stages:
+        assert (stage["verdict"], stage["from_start_equal"]) == ("equal", True), stage
+        assert stage["largest"] < 1e-5, stage
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -80,11 +72,11 @@ def test_only_the_stage_that_was_changed_differs(name, stage, rollouts):
     table = recorded(rollouts, recipe)
     changed = pa.array([np.asarray(row) * 1.01 + 0.01 for row in table[stage].to_pylist()])
     table = table.set_column(table.schema.get_field_index(stage), stage, changed)
-    found = replayer_of(table).from_recorded(recipe)
-    first = next(one for one in found if not one.difference.equal)
+    found = Replayer(rollouts_of(table)).from_recorded(recipe)
+    first = next(x for x in found if not x.difference.equal)
     assert first.name == stage
     assert stage != "kl" or not first.rounding  # that of the mean of equal rewards is not in it
-    assert any(stage in one.used for one in found)
+    assert any(stage in later.used for later in found)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -6,11 +6,9 @@ from replay_faults import rollouts
 from replay_runs import rollouts_of
 
 import rlpost
-from rlpost.analysis.replay import search as search_module
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.rollouts import Rollouts
 from rlpost.analysis.replay.sample import sampled
-from rlpost.analysis.replay.search import search
 from rlpost.pipeline.needs import coupling_of
 
 TOKENS = 500
@@ -58,13 +56,3 @@ def test_sample_has_rows_of_every_kind():
     assert (groups > 1).any()
     assert not sample.mask.all()
     assert sample.lengths.max() == sample.steps.lengths.max()
-
-
-def test_part_of_a_step_has_a_warning(monkeypatch):
-    table = rlpost.enrich(rollouts(5, steps=1), rlpost.preset("verl", estimator="grpo"))[0]
-    part = rollouts_of(table, TOKENS // 2)
-    assert part.scope == "whole prompt groups"
-    assert sampled(part, TOKENS // 4).around is None
-    monkeypatch.setattr(search_module, "sampled", lambda rows: sampled(rows, TOKENS // 4))
-    search(part, tolerance=1e-4, given={"estimator": "grpo"})
-    assert "statistics of a batch" in part.warnings[0]

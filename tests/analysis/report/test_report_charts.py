@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-import pytest
-
 from rlpost.analysis.inspect.model import Histogram
 from rlpost.analysis.report import charts
 from rlpost.analysis.report.charts import drawn
@@ -26,17 +24,6 @@ def test_a_line_has_a_point_per_step_or_means_of_neighbours():
     assert len(points) == math.ceil(1000 / 9)
     assert points[0] == {"x": 0, "y": 4.0, "label": "step 0 to 8: 4"}
     assert "mean of 9" in many.note
-
-
-def test_bars_of_a_histogram_are_drawn_from_edge_to_edge():
-    chart = charts.histogram("t", Histogram([0.0, 1.0, 3.0], [3, 6]), "rows", "x")
-    svg = drawn(chart.spec)
-    marks = re.findall(
-        r'aria-label="([^"]*)"[^>]*aria-roledescription="bar" d="M[^h]*h([\d.]+)', svg
-    )
-    assert [said for said, _ in marks] == ["0 to 1: 3 rows", "1 to 3: 6 rows"]
-    narrow, wide = (float(width) for _, width in marks)
-    assert wide / narrow == pytest.approx(2, rel=0.02)
 
 
 def test_exact_zeros_are_a_bar_of_their_own_at_zero():
