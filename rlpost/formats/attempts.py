@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-
-from rlpost.io.arrow import is_number
-from rlpost.kernels.codes import joint_codes
-from rlpost.kernels.rollouts import superseded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,10 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ATTEMPT = "run_attempt"
-_UNITS: dict[str, tuple[str, ...]] = {
-    ATTEMPT: ("step",),
-    "attempt": ("step", "prompt_id", "rollout_id", ATTEMPT),
-}
+_UNITS = {ATTEMPT: ["step"], "attempt": ["step", "prompt_id", "rollout_id", ATTEMPT]}
 """Column of attempts -> the columns that name what its attempts write again."""
 _IDENTITY = {ATTEMPT: ATTEMPT, "attempt": "rollout_id"}
 """Column of attempts -> the column without which a row is no attempt at something."""
@@ -34,57 +25,48 @@ class Attempts:
     """The attempts that have rows of each step and rollout, of all rows of a conversion."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, list[pa.Table]] = {name: [] for name in _UNITS}
+        self._seen: list[Any] = []
 
     def recorded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a dump, whether or not a condition keeps their rows."""
         for batch in batches:
-            for name in _attempts_of(batch):
-                keys = _keys(batch, name)
-                self._seen[name].append(keys.group_by(keys.column_names).aggregate([]))
+            if not _UNITS.keys().isdisjoint(batch.schema.names):
+                self._seen.append(_keys(batch).unique())
             yield batch
 
-    @cached_property
-    def several(self) -> set[str]:
-        """The columns of attempts that have more than one, when all rows were recorded."""
+    @property
+    def several(self) -> bool:
+        """Whether any column of attempts has more than one."""
         numbers = {
-            name: pa.concat_tables(tables).column(name)
-            for name, tables in self._seen.items()
-            if tables
+            name: {x for frame in self._seen for x in frame[name].unique()} for name in _UNITS
         }
-        return {name for name, column in numbers.items() if len(pc.unique(column)) > 1}
+        return any(len(values) > 1 for values in numbers.values())
 
     def replaced(self, rows: pa.Table) -> NDArray[np.bool_]:
         """Return the rows of whose step or rollout a later attempt has rows, [n]."""
+        import polars as pl  # noqa: PLC0415 - few dumps have attempts
+
         flags = np.zeros(len(rows), np.bool_)
-        for name in _attempts_of(rows):
-            keys = pa.concat_tables([_keys(rows, name), *self._seen[name]])
-            codes = (
-                keys.column(unit).combine_chunks().dictionary_encode("encode").indices.to_numpy()
-                for unit in _UNITS[name]
+        keys, seen = _keys(rows), pl.concat(self._seen)
+        for name, units in _UNITS.items():
+            known = pl.col(_IDENTITY[name]).is_not_null()
+            newest = seen.filter(known).group_by(units).agg(newest=pl.col(name).fill_null(-1).max())
+            joined = keys.join(
+                newest, on=units, how="left", nulls_equal=True, maintain_order="left"
             )
-            older = superseded(joint_codes(*codes), keys.column(name).to_numpy())
-            known = keys.column(_IDENTITY[name]).is_valid().to_numpy()
-            flags |= (older & known)[: len(rows)]
+            older = joined.select(known & (pl.col(name).fill_null(-1) < pl.col("newest")))
+            flags |= older.to_series().fill_null(value=False).to_numpy()
         return flags
 
 
-def _attempts_of(rows: pa.RecordBatch | pa.Table) -> list[str]:
-    """Return the columns of attempts that are numbers, of what the rows name."""
-    has = {*rows.schema.names}
-    return [
-        name
-        for name, identity in _IDENTITY.items()
-        if {name, identity} <= has and is_number(rows.schema.field(name).type)
-    ]
+def _keys(rows: pa.RecordBatch | pa.Table) -> Any:
+    """Return the columns of what attempts write again, and their numbers, as a frame."""
+    import polars as pl  # noqa: PLC0415
 
-
-def _keys(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Table:
-    """Return what an attempt writes again and its number, which is -1 for null."""
     columns = {}
-    for key in (*_UNITS[name], name):
-        kind = pa.string() if key.endswith("_id") else pa.int64()
+    for key in KEYS:
+        kind = pa.string() if key.endswith("_id") else pa.float64()
         has = key in rows.schema.names
-        columns[key] = rows.column(key).cast(kind) if has else pa.nulls(rows.num_rows, kind)
-    columns[name] = columns[name].fill_null(-1)
-    return pa.table(columns)
+        column = rows.column(key) if has else pa.nulls(rows.num_rows)
+        columns[key] = column.cast(kind, safe=False)
+    return pl.from_arrow(pa.table(columns))

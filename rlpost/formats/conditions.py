@@ -10,7 +10,7 @@ import operator
 import re
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 from sqlglot import exp
@@ -26,54 +26,52 @@ if TYPE_CHECKING:
 
 Node = Any
 """A node of sqlglot's tree, whose classes and their types differ between its versions."""
-Kind = Literal["number", "text", "bool", "any"]
-"""What a part of a condition is; a column is of any kind until its values are known."""
 
 
-class _Form(NamedTuple):
-    """An operator or a function of one row."""
-
-    takes: Kind
-    """The kind of its parts; `any` if all are of one kind."""
-    gives: Kind
-    """The kind of its value; `any` is that of its parts."""
-    most: int
-    """Parts; all of them are needed but for `coalesce`."""
-    build: Callable[..., Any]
+def _text(value: pl.Expr) -> pl.Expr:
+    """Return texts, also of a column that is null throughout, which has no type."""
+    return value.cast(pl.String)
 
 
-FUNCTIONS = {
-    "abs": _Form("number", "number", 1, lambda x: x.abs()),
-    "ceil": _Form("number", "number", 1, lambda x: x.cast(pl.Float64).ceil()),
-    "floor": _Form("number", "number", 1, lambda x: x.cast(pl.Float64).floor()),
-    "sqrt": _Form("number", "number", 1, lambda x: x.cast(pl.Float64).sqrt().fill_nan(None)),
-    "lower": _Form("text", "text", 1, lambda x: x.str.to_lowercase()),
-    "upper": _Form("text", "text", 1, lambda x: x.str.to_uppercase()),
-    "length": _Form("text", "number", 1, lambda x: x.str.len_chars().cast(pl.Int64)),
-    "contains": _Form("text", "bool", 2, lambda x, y: x.str.contains(y, literal=True)),
-    "starts_with": _Form("text", "bool", 2, lambda x, y: x.str.starts_with(y)),
-    "ends_with": _Form("text", "bool", 2, lambda x, y: x.str.ends_with(y)),
-    "coalesce": _Form("any", "any", 16, pl.coalesce),
+def _divided(value: pl.Expr, by: pl.Expr) -> pl.Expr:
+    return pl.when(by != 0).then(value / by)
+
+
+def _remainder(value: pl.Expr, by: pl.Expr) -> pl.Expr:
+    return pl.when(by != 0).then(value.abs() % by.abs() * value.sign())
+
+
+FUNCTIONS: dict[str, tuple[int, Callable[..., pl.Expr]]] = {
+    "abs": (1, lambda x: x.abs()),
+    "ceil": (1, lambda x: x.cast(pl.Float64).ceil()),
+    "floor": (1, lambda x: x.cast(pl.Float64).floor()),
+    "sqrt": (1, lambda x: x.cast(pl.Float64).sqrt().fill_nan(None)),
+    "lower": (1, lambda x: _text(x).str.to_lowercase()),
+    "upper": (1, lambda x: _text(x).str.to_uppercase()),
+    "length": (1, lambda x: _text(x).str.len_chars().cast(pl.Int64)),
+    "contains": (2, lambda x, y: _text(x).str.contains(y, literal=True)),
+    "starts_with": (2, lambda x, y: _text(x).str.starts_with(y)),
+    "ends_with": (2, lambda x, y: _text(x).str.ends_with(y)),
+    "coalesce": (16, pl.coalesce),
 }
-_OPERATORS: dict[type, _Form] = {
-    exp.EQ: _Form("any", "bool", 2, operator.eq),
-    exp.NEQ: _Form("any", "bool", 2, operator.ne),
-    exp.GT: _Form("any", "bool", 2, operator.gt),
-    exp.GTE: _Form("any", "bool", 2, operator.ge),
-    exp.LT: _Form("any", "bool", 2, operator.lt),
-    exp.LTE: _Form("any", "bool", 2, operator.le),
-    exp.Between: _Form("any", "bool", 3, lambda x, low, high: (low <= x) & (x <= high)),
-    exp.And: _Form("bool", "bool", 0, lambda *parts: _balanced(operator.and_, parts)),
-    exp.Or: _Form("bool", "bool", 0, lambda *parts: _balanced(operator.or_, parts)),
-    exp.Not: _Form("bool", "bool", 1, operator.invert),
-    exp.Neg: _Form("number", "number", 1, operator.neg),
-    exp.Add: _Form("number", "number", 2, operator.add),
-    exp.Sub: _Form("number", "number", 2, operator.sub),
-    exp.Mul: _Form("number", "number", 2, operator.mul),
-    exp.Div: _Form("number", "number", 2, lambda a, b: pl.when(b != 0).then(a / b)),
-    exp.Mod: _Form(
-        "number", "number", 2, lambda a, b: pl.when(b != 0).then(a.abs() % b.abs() * a.sign())
-    ),
+"""Function of one row -> its arguments, at most of `coalesce`, and how it is built."""
+_OPERATORS: dict[type, Callable[..., pl.Expr]] = {
+    exp.EQ: operator.eq,
+    exp.NEQ: operator.ne,
+    exp.GT: operator.gt,
+    exp.GTE: operator.ge,
+    exp.LT: operator.lt,
+    exp.LTE: operator.le,
+    exp.Between: lambda x, low, high: (low <= x) & (x <= high),
+    exp.And: lambda *parts: _balanced(operator.and_, [x.cast(pl.Boolean) for x in parts]),
+    exp.Or: lambda *parts: _balanced(operator.or_, [x.cast(pl.Boolean) for x in parts]),
+    exp.Not: lambda x: ~x.cast(pl.Boolean),
+    exp.Neg: operator.neg,
+    exp.Add: operator.add,
+    exp.Sub: operator.sub,
+    exp.Mul: operator.mul,
+    exp.Div: _divided,
+    exp.Mod: _remainder,
 }
 ALLOWED = (
     "comparisons, and, or, not, in (...), between, is null, like, + - * / %, names of columns, "
@@ -87,7 +85,6 @@ _WORDS = {
 """The words of conditions. Others, such as `group` or `values`, are names of columns."""
 _PARTS = {"this", "expression", "expressions", "low", "high"}
 """The parts of nodes that are built. A node with another part is not allowed."""
-NAMES: dict[Kind, str] = {"number": "number", "text": "text", "bool": "truth value"}
 _DEEPEST, _MOST_NUMBERS, _LARGEST = 50, 1000, 1 << 63
 _SHOWN = 60  # characters of a part in an error
 
@@ -107,13 +104,6 @@ class _ConditionParser(Parser):
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {}
 
 
-class Built(NamedTuple):
-    """A part of a condition for polars."""
-
-    value: pl.Expr
-    kind: Kind
-
-
 @dataclass
 class Condition:
     """A condition, whose columns are named by their numbers in `names`.
@@ -130,13 +120,11 @@ class Condition:
     label: str
     names: list[str] = field(default_factory=list, init=False)
     """The columns, in the order of their first use."""
-    kinds: dict[str, Kind] = field(default_factory=dict, init=False)
-    """The kind that a column needs, if its use tells."""
     value: pl.Expr = field(init=False)
 
     def __post_init__(self) -> None:
         try:
-            (self.value,), _ = self._parts([self._parsed()], "bool", -1)
+            self.value = self._build(self._parsed(), 0)
         except RecursionError:
             raise self._not_allowed("it is nested too deeply") from None
 
@@ -175,75 +163,37 @@ class Condition:
         part = part if len(part) <= _SHOWN else f"{part[:_SHOWN]}..."
         return self._not_allowed(f"`{part}` is not allowed")
 
-    def _set_kind(self, node: Node, kind: Kind) -> None:
-        """Note the kind of a column, or of those of `coalesce`."""
-        node = _bare(node)
-        if isinstance(node, exp.Anonymous) and str(node.this).lower() == "coalesce":
-            for part in node.expressions:
-                self._set_kind(part, kind)
-        name = _column(node)
-        if name is not None and kind != "any" and self.kinds.setdefault(name, kind) != kind:
-            raise self._other_kind(node, self.kinds[name], kind)
-
-    def _other_kind(self, node: Node, given: Kind, needed: Kind) -> UsageError:
-        problem = f"`{node.sql()}` is a {NAMES[given]}, and a {NAMES[needed]} is needed"
-        return self._not_allowed(problem)
-
-    def _build(self, node: Node, depth: int) -> Built:
-        """Build a part of the tree."""
+    def _build(self, node: Node, depth: int) -> pl.Expr:
+        """Build a part of the tree for polars."""
         node = _bare(node)
         if depth > _DEEPEST:
             raise self._not_allowed("it is nested too deeply")
         if (constant := _constant(node)) is not None:
-            return Built(pl.lit(constant), _kind(constant))
+            return pl.lit(constant)
         if (name := _column(node)) is not None:
             self.names += [name] if name not in self.names else []
-            return Built(pl.col(self.column(name)), "any")
+            return pl.col(self.column(name))
         if isinstance(node, exp.Anonymous):
             return self._call(node, depth)
         parts = _PARTS | {"negate"} if isinstance(node, exp.Like | exp.ILike) else _PARTS
         if any(value for name, value in node.args.items() if name not in parts):
             raise self._unknown(node)
-        if form := _OPERATORS.get(type(node)):
-            return self._formed(form, _operands(node), depth)
-        return Built(self._words(node, depth), "bool")
+        if build := _OPERATORS.get(type(node)):
+            return build(*(self._build(part, depth + 1) for part in _operands(node)))
+        return self._words(node, depth)
 
-    def _call(self, node: exp.Anonymous, depth: int) -> Built:
+    def _call(self, node: exp.Anonymous, depth: int) -> pl.Expr:
         """Build a call of a function."""
         if not isinstance(node.this, str):  # in quotes
             raise self._unknown(node)
         name, arguments = node.this.lower(), node.expressions
-        if (function := FUNCTIONS.get(name)) is None:
+        if name not in FUNCTIONS:
             text = f"{self.label} {self.text}: {node.this}(...) is not a function of one row"
             raise UsageError(no_such(text, name, FUNCTIONS, f"allowed are {ALLOWED}"))
-        least = 1 if name == "coalesce" else function.most
-        if not least <= len(arguments) <= function.most:
+        most, build = FUNCTIONS[name]
+        if not (1 if name == "coalesce" else most) <= len(arguments) <= most:
             raise self._not_allowed(f"{node.this}(...) has {len(arguments)} arguments")
-        built = self._formed(function, arguments, depth)
-        if function.takes == "any":
-            for argument in arguments:
-                self._set_kind(argument, built.kind)
-        return built
-
-    def _formed(self, form: _Form, nodes: Sequence[Node], depth: int) -> Built:
-        values, kind = self._parts(nodes, form.takes, depth)
-        return Built(form.build(*values), kind if form.gives == "any" else form.gives)
-
-    def _parts(self, nodes: Sequence[Node], kind: Kind, depth: int) -> tuple[list[pl.Expr], Kind]:
-        """Build parts of a kind, or all of the same one; return them and that kind.
-
-        Columns need a kind that is named; what is compared tells nothing of an unsigned column.
-        """
-        built = [self._build(node, depth + 1) for node in nodes]
-        known = sorted({part.kind for part in built} - {"any"})
-        if kind == "any" and len(known) > 1:
-            raise self._not_allowed(f"a {NAMES[known[0]]} is compared with a {NAMES[known[1]]}")
-        for node, part in zip(nodes, built, strict=True) if kind != "any" else ():
-            if part.kind == "any":
-                self._set_kind(node, kind)
-            elif part.kind != kind:
-                raise self._other_kind(node, part.kind, kind)
-        return [part.value for part in built], known[0] if kind == "any" and known else kind
+        return build(*(self._build(part, depth + 1) for part in arguments))
 
     def _words(self, node: Node, depth: int) -> pl.Expr:
         """Build `is null`, `is true`, `is false`, `in` and `like`."""
@@ -251,12 +201,12 @@ class Condition:
             return self._in(node, depth)
         other = getattr(node, "expression", None)
         if isinstance(node, exp.Is) and isinstance(other, exp.Null):
-            return self._build(node.this, depth + 1).value.is_null()
+            return self._build(node.this, depth + 1).is_null()
         if isinstance(node, exp.Is) and isinstance(other, exp.Boolean):
-            (value,), _ = self._parts([node.this], "bool", depth)
+            value = self._build(node.this, depth + 1).cast(pl.Boolean)
             return value.eq_missing(pl.lit(bool(other.this)))
         if isinstance(node, exp.Like | exp.ILike) and isinstance(_constant(other), str):
-            (text,), _ = self._parts([node.this], "text", depth)
+            text = _text(self._build(node.this, depth + 1))
             case = "(?is)" if isinstance(node, exp.ILike) else "(?s)"
             matches = text.str.contains(f"{case}^{_like(str(_constant(other)))}$")
             return ~matches if node.args.get("negate") else matches
@@ -264,11 +214,12 @@ class Condition:
 
     def _in(self, node: exp.In, depth: int) -> pl.Expr:
         values = [_constant(part) for part in node.expressions]
-        if not values or None in values or len({*map(_kind, values)}) > 1:
+        texts = {isinstance(value, str) for value in values}
+        if not values or None in values or len(texts) > 1:
             raise self._unknown(node)
-        (value, *_), kind = self._parts([node.this, *node.expressions[:1]], "any", depth)
-        if kind == "text":
-            return value.is_in(values)
+        value = self._build(node.this, depth + 1)
+        if texts == {True}:
+            return _text(value).is_in(values)
         if len(values) > _MOST_NUMBERS:
             raise self._not_allowed(f"`in` has more than {_MOST_NUMBERS:,} numbers")
         return _balanced(operator.or_, [value == number for number in values])
@@ -294,7 +245,9 @@ def _column(node: Node) -> str | None:
     node = _bare(node)
     if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
         return None
-    return node.name if not any(node.args.get(one) for one in ("table", "db", "catalog")) else None
+    return (
+        node.name if not any(node.args.get(part) for part in ("table", "db", "catalog")) else None
+    )
 
 
 def _constant(node: Node) -> str | float | bool | None:
@@ -318,13 +271,9 @@ def _number(text: str) -> int | float | None:
     return number if abs(number) < _LARGEST else float(number)
 
 
-def _kind(value: object) -> Kind:
-    return "text" if isinstance(value, str) else "bool" if isinstance(value, bool) else "number"
-
-
 def _like(pattern: str) -> str:
     """Return a pattern of `like` as a regular expression."""
-    return "".join({"%": ".*", "_": "."}.get(one, re.escape(one)) for one in pattern)
+    return "".join({"%": ".*", "_": "."}.get(sign, re.escape(sign)) for sign in pattern)
 
 
 def _balanced(join: Callable[[Any, Any], Any], parts: Sequence[pl.Expr]) -> pl.Expr:

@@ -15,28 +15,20 @@ import pyarrow as pa
 
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.formats.conditions import NAMES, Condition
+from rlpost.formats.conditions import Condition
 from rlpost.io.arrow import CellLocation, without_dictionary
 from rlpost.io.finish_reasons import truncations
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from rlpost.formats.conditions import Kind
-
 
 _OF_GROUPS = {"batch", "step", "group", "domain"}  # all responses of a group have the same
-_SMALL = (pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16, pl.UInt32)
-_TYPES: dict[str, Any] = {"number": pl.Float64, "text": pl.String, "bool": pl.Boolean}
-_KINDS: dict[str, Callable[[pl.DataType], bool]] = {
-    "number": lambda kind: kind.is_numeric() or kind == pl.Null,
-    "text": lambda kind: kind in (pl.String, pl.Null),
-    "bool": lambda kind: kind in (pl.Boolean, pl.Null),
-}
+_WHOLE = (pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64)
 
 
 class Where:
@@ -123,19 +115,14 @@ class Where:
         Raises:
             UsageError: the condition does not fit the types.
         """
-        columns = {
-            self.condition.column(name): _of_kind(one, self.condition.kinds.get(name, "any"))
-            for name, one in values.items()
-        }
-        types = ", ".join(f"{name} is {one.dtype}" for name, one in values.items())
-        for name, kind in self.condition.kinds.items():
-            if not _KINDS[kind](values[name].dtype):
-                raise self.error(f"does not fit its columns ({types}): {name} is no {NAMES[kind]}")
-        frame = _comparable(pl.DataFrame(columns))
+        columns = {self.condition.column(name): series for name, series in values.items()}
+        types = ", ".join(f"{name} is {series.dtype}" for name, series in values.items())
         try:
-            result = frame.select(self.condition.value).to_series()
+            result = _comparable(pl.DataFrame(columns)).select(self.condition.value).to_series()
         except pl.exceptions.PolarsError as error:
             raise self.error(f"does not fit its columns ({types}): {_first_line(error)}") from None
+        if result.dtype not in (pl.Boolean, pl.Null):
+            raise self.error(f"is {result.dtype}, no condition ({types})")
         found: NDArray[np.bool_] = result.cast(pl.Boolean).fill_null(False).to_numpy()  # noqa: FBT003
         return found
 
@@ -239,19 +226,12 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or ["unreadable"])[0]
 
 
-def _of_kind(values: pl.Series, kind: Kind) -> pl.Series:
-    """Return values of a kind: nulls get its type, and differences of unsigned numbers a sign."""
-    if values.dtype == pl.Null and kind in _TYPES:
-        return values.cast(_TYPES[kind])
-    signed = kind == "number" and values.dtype == pl.UInt64
-    return values.cast(pl.Float64) if signed else values
-
-
 def _comparable(frame: pl.DataFrame) -> pl.DataFrame:
     """Return columns with nulls in place of NaN, and with whole numbers that do not overflow."""
     floats = [name for name, kind in frame.schema.items() if kind.is_float()]
-    small = [name for name, kind in frame.schema.items() if kind in _SMALL]
+    whole = {name: pl.Int128 if kind == pl.UInt64 else pl.Int64
+             for name, kind in frame.schema.items() if kind in _WHOLE}  # fmt: skip
     return frame.with_columns(
         *(pl.col(name).fill_nan(None) for name in floats),
-        *(pl.col(name).cast(pl.Int64) for name in small),
+        *(pl.col(name).cast(kind) for name, kind in whole.items()),
     )

@@ -103,7 +103,7 @@ class CanonicalFile:
 
     def leave_out(self, attempts: Attempts) -> int:
         """Write the file again without rows of older attempts; return their number."""
-        if not self.rows or attempts.several.isdisjoint(self._names()):
+        if not (self.rows and attempts.several):
             return 0
         self._flush()
         source, rows = next(iter(self._sources)), self.rows
@@ -117,10 +117,6 @@ class CanonicalFile:
                     self.append(batch.filter(pa.array(own)), source)
                     first += batch.num_rows
         return rows - self.rows
-
-    def _names(self) -> set[str]:
-        """Return the columns of the rows so far."""
-        return {*self.columns, *(name for one in self._batches for name in one.schema.names)}
 
     def _close(self) -> None:
         """Close the file, whose footer is complete."""
