@@ -34,7 +34,7 @@ from rlpost.io.paths import missing_error, relative_to_glob
 from rlpost.recipe.roles import ROLES, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.io.paths import AnyPath, PathText
@@ -329,6 +329,14 @@ def is_dump_table(table: AnyPath) -> bool:
     # To sniff Parquet, a format reads the footer only, which works for remote paths too.
     path = cast("Path", table)
     return not is_canonical(table) and detect(path) is not None
+
+
+def is_nested(table: Path, columns_map: Mapping[str, str]) -> bool:
+    """Return whether the roles of a Parquet file can only be in its structs."""
+    record = next(PARQUET.records(table), None)
+    if record is None or columns_map or resolve(record.fields, {}, "").columns:
+        return False
+    return any(isinstance(value, dict) for value in record.fields.values())
 
 
 def is_empty(path: Path) -> bool:

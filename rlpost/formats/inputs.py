@@ -20,6 +20,7 @@ from rlpost.formats.dumps import (
     common_format,
     find_dumps,
     is_dump_table,
+    is_nested,
 )
 from rlpost.formats.fetching import fetched_inputs
 from rlpost.formats.proposal import field_paths, sample_of
@@ -119,9 +120,9 @@ def dumps_of(path: PathText, declared: Declaration) -> FoundDumps | None:
     source = format_named(declared.source) if declared.source else None
     table = first_table(path)
     if source is None and table is not None and not is_dump_table(table):
-        if not declared.of_dumps:
+        if not declared.of_dumps and not is_nested(table, declared.map):
             return None
-        source = FORMATS["parquet"]
+        source = FORMATS["parquet"] if declared.of_dumps else None
     return find_dumps([path], source)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.errors import DataError
 from rlpost.formats.containers import container_of
-from rlpost.formats.records import Record
+from rlpost.formats.records import Record, is_keyed
 from rlpost.recipe.candidates import PROMPTS, worth
 from rlpost.recipe.roles import kind_of, resolve
 
@@ -41,7 +41,7 @@ _ROW_LISTS = {"samples", "results", "rollouts", "responses", "trials", "simulati
               "generations", "episodes", "records", "rows", "data", "outputs", "answers", "runs",
               "candidates", "attempts", "trajectories", "examples", "evals", "items", "groups",
               "rewards", "scores", "score", "reward", "tasks", "prompts", "problems", "questions",
-              "datasets", "categories"}  # fmt: skip
+              "datasets", "categories", "*"}  # fmt: skip
 _OF_RESPONSES = {"response", "output", "completion", "result", "choices"}
 _NO_REWARDS = re.compile(
     r"(^|_|\.)(id|idx|index|epoch|trial|seed|attempt|count|time|timestamp|"
@@ -193,7 +193,8 @@ class Table:
             inner, above = {*row.fields}, row.outer
             while above is not None:
                 for path, value in _flat(above.fields):
-                    is_rows = place is not None and f"{place}.".startswith(f"{path}.")
+                    outer_path, rows_path = f"{path}.", f"{place}."
+                    is_rows = rows_path.startswith(outer_path) or outer_path.startswith(rows_path)
                     if path.partition(".")[0] not in inner and not is_rows:
                         columns[path][number] = value
                         outer.add(path)
@@ -428,14 +429,19 @@ def _lists_within(records: Sequence[Record]) -> list[str]:
     """Return the paths of lists in records whose items may be responses."""
     paths: dict[str, None] = {}
     for record in records[:32]:
-        for path in _paths(record.fields, _DEPTH):
+        whole = {"*": record.fields} if is_keyed(record.fields) else {}
+        for path in (*_paths(record.fields, _DEPTH), *_paths(whole, _DEPTH)):
             paths.setdefault(path)
     return [*paths]
 
 
 def _paths(fields: Mapping[str, Any], depth: int) -> Iterator[str]:
     for name, value in fields.items():
-        if isinstance(value, dict) and depth:
+        if is_keyed(value):
+            yield name
+            first = next(iter(value.values()))
+            yield from (f"{name}.{path}" for path in _paths(first, depth - 1) if depth)
+        elif isinstance(value, dict) and depth:
             yield from (f"{name}.{path}" for path in _paths(value, depth - 1))
         elif isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
             yield name

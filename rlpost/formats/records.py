@@ -14,7 +14,7 @@ import msgspec
 from rlpost.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 _SHOWN = 60
@@ -85,30 +85,37 @@ class Record:
         """Yield the items of a list of this record as records with this one as their outer one.
 
         Args:
-            path: dotted; a list on the way is walked, too. If the items are not objects, the lists
-                of the same length beside it are the columns of the rows.
+            path: dotted; a list on the way is walked, too, and so is an object whose fields are all
+                objects, such as those of a task by its name, which their field `key` has then; `*`
+                is the record itself. If the items of a list are not objects, the lists of the same
+                length beside it are the columns of the rows.
 
         Raises:
             DataError: there is no such list, or its items are neither all objects nor all values.
         """
         name, _, rest = (path, "", "") if path in self.fields else path.partition(".")
-        value = self.get(name)
-        if isinstance(value, dict) and rest:
-            inner = Record(f"{self.where}, `{name}`", value, self.file, self)
-            yield from inner.rows(rest)
+        value = self.fields if name == "*" else self.get(name)
+        if isinstance(value, dict) and rest and rest.partition(".")[0] in value:
+            yield from Record(f"{self.where}, `{name}`", value, self.file, self).rows(rest)
             return
         if value is None:
             return
-        if not isinstance(value, list):
+        places: Iterable[object]
+        if is_keyed(value):
+            places, items = value, [{"key": key, **item} for key, item in value.items()]
+        elif isinstance(value, list):
+            places, items = range(len(value)), value
+        else:
             raise self.error(name, value, "a list of the rows")
         columns = {key: x for key, x in self.fields.items()
-                   if isinstance(x, list) and len(x) == len(value)}  # fmt: skip
-        objects = sum(isinstance(item, dict) for item in value)
-        if 0 < objects < len(value) or (rest and objects < len(value)):
+                   if isinstance(x, list) and len(x) == len(items)}  # fmt: skip
+        objects = sum(isinstance(item, dict) for item in items)
+        if 0 < objects < len(items) or (rest and objects < len(items)):
             raise self.error(name, value, "a list of objects")
-        for i, item in enumerate(value):
+        for i, (place, item) in enumerate(zip(places, items, strict=True)):
             fields = item if objects else {key: column[i] for key, column in columns.items()}
-            row = Record(f"{self.where}, {name} {i}", fields, self.file, self)
+            outer = self.outer if name == "*" else self
+            row = Record(f"{self.where}, {name} {place}", fields, self.file, outer)
             yield from row.rows(rest) if rest else (row,)
 
     @property
@@ -192,6 +199,13 @@ class Row:
     def where(self) -> str:
         """The position in error messages."""
         return self.record.where
+
+
+def is_keyed(value: object) -> bool:
+    """Return whether a value is an object of several objects."""
+    if not isinstance(value, dict) or len(value) < 2:  # noqa: PLR2004
+        return False
+    return all(isinstance(item, dict) and item for item in value.values())
 
 
 def as_float(value: float) -> float:

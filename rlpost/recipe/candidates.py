@@ -36,7 +36,7 @@ _NAMES: Mapping[str, tuple[tuple[str, float], ...]] = {
         (r"(example|problem|question|sample|item|instance|query|row)_?(id|idx|index)", 8),
         (r"seed", 6),
         (rf"({PROMPTS})(_text|_messages|s)?", 5),
-        (r"id|index|idx", 4),
+        (r"id|index|idx|key", 4),
     ),
     "truncated": ((r"(is_|was_)?truncated", 10.5), (r"(finish|stop|termination)_reason", 8)),
     "failure": (

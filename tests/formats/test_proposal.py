@@ -3,6 +3,7 @@
 import json
 import shlex
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from runs import loads, run
@@ -70,6 +71,12 @@ PLACES = {
         {"groups": [{"q": "a", "rollouts": [SAMPLE]}, {"q": "b", "rollouts": [SAMPLE, SAMPLE]}]},
         "groups.rollouts",
     ),
+    "objects by name": ({"scores": {"a": SAMPLE, "b": {**SAMPLE, "score": 1.0}}}, "scores"),
+    "nothing but objects": ({"a": SAMPLE, "b": {**SAMPLE, "score": 1.0}}, "*"),
+    "lists by name": (
+        {"tasks": {"a": {"rollouts": [SAMPLE]}, "b": {"rollouts": [SAMPLE, SAMPLE]}}},
+        "tasks.rollouts",
+    ),
     "rubrics of an answer": (
         [
             {"reward": 1.0, "rubric_judgements": [{"score": 0.1}] * 3, "task_id": i}
@@ -86,6 +93,22 @@ def test_the_rows_are_where_the_rewards_are(case, tmp_path):
     value, place = PLACES[case]
     found = proposed(whole(tmp_path / "a.json", value))
     assert (found.rows, found.doubt) == (place, "")
+
+
+def test_the_name_of_an_object_may_be_its_group_and_what_has_no_column_is_named(tmp_path):
+    tasks = {f"t{i}": {"rollouts": [{"reward": 0.0}, {"reward": i}]} for i in range(3)}
+    source = whole(tmp_path / "a.json", {"tasks": tasks, "config": {"lr": 1}, "ys": [1]})
+    summary = rlpost.convert(source, tmp_path / "o.parquet")
+    assert pq.read_table(tmp_path / "o.parquet")["prompt_id"].to_pylist() == [
+        "t0", "t0", "t1", "t1", "t2", "t2",
+    ]  # fmt: skip
+    assert summary["warnings"] == ["2 fields without a column, left out: config, ys"]
+
+
+def test_parquet_whose_roles_are_in_structs_alone_is_proposed(tmp_path):
+    rows = [{"meta": {"uid": f"u{i // 2}", "reward": i % 2}} for i in range(4)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
+    assert rlpost.inspect(tmp_path / "in.parquet").prompt_groups.sizes == {2: 2}
 
 
 def test_lists_of_one_length_are_the_responses_of_a_record(tmp_path):
