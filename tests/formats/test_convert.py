@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import format_writers as writers
 import pyarrow.parquet as pq
 import pytest
 from dump_folders import names, steps
-from rich.console import Console
 from runs import run
 
 from rlpost.errors import DataError, UsageError
 from rlpost.formats import FORMATS
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.convert import convert
-from rlpost.render import convert as render_convert
 
 # Outputs
 
@@ -148,11 +145,3 @@ def test_the_screen_shows_roles_and_the_reasons_for_missing_roles(dump, tmp_path
                  "NeMo-RL does not dump the reference policy's log-probs"):  # fmt: skip
         assert text in ran.err
     assert run("convert", dump, tmp_path / "quiet.parquet", "--quiet") == (0, "", "")
-
-
-def test_the_screen_fits_80_columns(dump, tmp_path):
-    out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-    render_convert.page(convert(dump, tmp_path / "out.parquet")).show(out)
-    lines = out.file.getvalue().splitlines()
-    assert lines[0].startswith("rlpost convert · ")
-    assert max(map(len, lines)) <= 80

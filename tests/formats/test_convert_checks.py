@@ -171,15 +171,6 @@ def test_every_format_has_a_reason_for_missing_log_probs(one):
     assert "log_probs" not in one.roles or one.name in KINDS
 
 
-def test_loss_prints_the_reason_of_the_format(tmp_path):
-    dump = writers.nemo_rl(tmp_path / "in", writers.made())
-    convert(dump, tmp_path / "out.parquet")
-    for source in (dump, tmp_path / "out.parquet"):
-        ran = run("loss", source)
-        assert ran.code == 3
-        assert "NeMo-RL dumps log-probs from before the update only" in ran.err
-
-
 def test_the_maps_in_nemo_rls_note_work_for_loss(tmp_path):
     given = writers.made()
     dump = writers.nemo_rl(tmp_path / "in", given)
@@ -232,19 +223,6 @@ def test_a_conversion_prints_its_summary_in_every_format(tmp_path):
     assert not (tmp_path / "e.parquet").exists()
 
 
-def test_a_piped_screen_wraps_at_columns_only_and_cuts_no_table(tmp_path, monkeypatch):
-    dump = writers.nemo_rl(tmp_path / "in", writers.made())
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.delenv("LINES", raising=False)
-    free = run("convert", dump, tmp_path / "a.parquet").err.splitlines()
-    assert FORMATS["nemo-rl"].note in free
-    monkeypatch.setenv("COLUMNS", "40")
-    tight = run("convert", dump, tmp_path / "b.parquet").err.splitlines()
-    assert FORMATS["nemo-rl"].note in " ".join(" ".join(tight).split())
-    assert FORMATS["nemo-rl"].note not in tight
-    assert not [line for line in free + tight if line.endswith(" ")]
-
-
 # Blocks
 
 
@@ -254,14 +232,6 @@ def test_records_that_do_not_make_complete_blocks_are_an_error(kind, tmp_path):
     with pytest.raises(UsageError, match="the last group would have 1"):
         table_of(records, tmp_path, kind, group_size=3)
     assert not (tmp_path / "out.parquet").exists()
-
-
-def test_blocks_of_nemo_rl_and_slime_are_complete(tmp_path):
-    options = ReadOptions(group_size=5)
-    for dump in (writers.nemo_rl(tmp_path / "a", writers.made()),
-                 writers.slime_train(tmp_path / "b", writers.made())):  # fmt: skip
-        with pytest.raises(UsageError, match="12 records: the last group would have 2"):
-            convert(dump, tmp_path / "out.parquet", options=options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -300,17 +270,6 @@ def test_several_dumps_are_one_input_of_one_output(tmp_path):
     ran = run("advantages", tmp_path / "in", tmp_path / "d.parquet", "--estimator", "gae")
     assert ran.code == 3
     assert f"{tmp_path / 'in'}: no column for values" in ran.err
-
-
-def test_other_files_of_a_directory_are_skipped_if_the_format_is_named(tmp_path):
-    (tmp_path / "in").mkdir()
-    text_writers.verl(tmp_path / "in" / "1.jsonl", MADE[:4])
-    text_writers.write_lines(tmp_path / "in" / "aggregated_results.jsonl", [{"eval/all": 0.5}])
-    ran = run("convert", tmp_path / "in", tmp_path / "o.parquet", "--from", "verl")
-    assert ran.code == 0, ran.err
-    assert pq.read_metadata(tmp_path / "o.parquet").num_rows == 4
-    assert "! skipped, unknown format" in ran.err
-    assert "aggregated_results.jsonl" in ran.err
 
 
 # Values

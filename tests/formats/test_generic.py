@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from text_dumps import converted, refusal
+from text_dumps import converted
 
 from rlpost.errors import DataError, UsageError
 from rlpost.formats.base import ReadOptions
@@ -98,79 +98,14 @@ def test_the_map_beats_names_and_none_leaves_out(tmp_path):
     assert not {"old_log_probs", "truncated", "mine"} & {*table.column_names}
 
 
-def test_batches_may_be_names_and_flags_finish_reasons(tmp_path):
-    made = [{**RECORD, "iteration": text, "truncated": "length"} for text in ("12", "b")]
-    table = converted(
-        writers.write_lines(tmp_path / "a.jsonl", made), tmp_path / "o.parquet", "jsonl"
-    )
-    assert table["batch"].to_pylist() == ["12", "b"]
-    assert table["finish_reason"].to_pylist() == ["length"] * 2
-    table = converted(
-        writers.write_lines(tmp_path / "b.jsonl", made[:1]), tmp_path / "p.parquet", "jsonl"
-    )
-    assert table["step"].to_pylist() == [12]
-
-
-def test_a_json_array_and_messages_as_prompt(tmp_path):
-    chat = [{"role": "user", "content": "ä"}]
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps([{**RECORD, "prompt": chat}] * 3))
-    table = converted(path, tmp_path / "o.parquet", "jsonl")
-    assert table.num_rows == 3
-    assert json.loads(table["prompt"][2].as_py()) == chat
-
-
-def test_layouts_and_blocks_of_records(tmp_path):
-    record = {
-        "reward": 1.0,
-        "response_mask": [0, 0, 1, 1, 0],
-        "old_log_probs": [9.0, 9.0, -1.0, -2.0, 9.0],
-    }
-    path = writers.write_lines(tmp_path / "a.jsonl", [record] * 6)
-    options = ReadOptions(layout="padded", group_size=3)
-    convert(path, tmp_path / "o.parquet", "jsonl", options)
-    table = pq.read_table(tmp_path / "o.parquet")
-    assert table["old_log_probs"].to_pylist() == [[-1.0, -2.0]] * 6
-    assert table["prompt_id"].to_pylist() == ["0", "0", "0", "1", "1", "1"]
-    without = writers.write_lines(tmp_path / "b.jsonl", [{"reward": 1.0}])
-    with pytest.raises(UsageError, match="needs a mask"):
-        convert(without, tmp_path / "p.parquet", "jsonl", options)
-
-
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        ({"score": 1.0}, "`uid` is null"),
-        ({**RECORD, "uid": None}, "`uid` is null"),
-        ({**RECORD, "score": "high"}, '`score` is "high"'),
-        ({**RECORD, "score": [[1.0]]}, "`score` is"),
-        ({**RECORD, "loss_mask": [1, 2, 1]}, "`loss_mask` has 2 at token 1"),
-        ({**RECORD, "loss_mask": [1]}, "differ in length"),
-        ({**RECORD, "old_log_probs": {"a": 1}}, "`old_log_probs` is an object"),
-        ({**RECORD, "truncated": 3}, "`truncated` is 3"),
-        ({**RECORD, "iteration": None}, "`iteration` is null"),
-        ([1, 2], "a JSON object is needed"),
-    ],
-)
-def test_a_bad_record_of_ones_own_is_named(record, said, tmp_path):
-    path = writers.write_lines(tmp_path / "a.jsonl", [RECORD, record])
-    told = refusal(path, tmp_path, "jsonl")
-    assert "a.jsonl, line 2" in told
-    assert said in told
-
-
-def test_text_that_utf8_has_not_is_refused_with_its_line(tmp_path):
-    verl = {"input": "\ud83d", "output": "a", "score": 1.0, "step": 1}
-    path = writers.write_lines(tmp_path / "1.jsonl", [verl])
-    assert "line 1: `prompt` is" in refusal(path, tmp_path, "verl")
-
-
 def test_a_wrong_map_is_answered_with_what_there_is(tmp_path):
     path = writers.write_lines(tmp_path / "a.jsonl", [RECORD])
     with pytest.raises(DataError, match=r"no field 'scor'; .*did you mean score\?"):
         convert(path, tmp_path / "o.parquet", "jsonl", ReadOptions(map={"reward": "scor"}))
     with pytest.raises(UsageError, match="no role 'rewrd'; did you mean reward"):
         convert(path, tmp_path / "o.parquet", "jsonl", ReadOptions(map={"rewrd": "score"}))
+    with pytest.raises(UsageError, match="needs a mask"):
+        convert(path, tmp_path / "o.parquet", "jsonl", ReadOptions({"mask": "none"}, "padded"))
     nothing = writers.write_lines(tmp_path / "b.jsonl", [{"x": 1}])
     with pytest.raises(UsageError, match=r"no field has a known name\nfields .*: x \(integer, 1\)"):
         convert(nothing, tmp_path / "o.parquet", "jsonl")
@@ -259,45 +194,6 @@ def test_parquet_columns_are_found_nested_and_renamed(tmp_path):
     assert not {"empty", "grp", "parts"} & {*got.column_names}
 
 
-def test_parquet_layouts_and_blocks(tmp_path):
-    table = pa.table(
-        {
-            "reward": [1.0] * 4,
-            "mask": [[0, 1, 1, 0]] * 4,
-            "values": [[9.0, 1.0, 2.0, 9.0]] * 4,
-            "truncated": pa.array([0, 1, 0, None], pa.int64()),
-        }
-    )
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
-    options = ReadOptions(map={"mask": "mask"}, layout="padded", group_size=2)
-    convert(tmp_path / "a.parquet", tmp_path / "o.parquet", "parquet", options)
-    got = pq.read_table(tmp_path / "o.parquet")
-    assert got["values"].to_pylist() == [[1.0, 2.0]] * 4
-    assert got["response_mask"].to_pylist() == [[1, 1]] * 4
-    assert got["prompt_id"].to_pylist() == ["0", "0", "1", "1"]
-    assert got["truncated"].to_pylist() == [False, True, False, None]
-
-
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [
-        ({"old_log_probs": [[[1.0]], [[2.0]]]}, "`old_log_probs` is a list of lists"),
-        ({"old_log_probs": [[1.0], [2.0, 3.0]]}, "row 1: its token lists differ in length"),
-        ({"response_mask": [[1], [3]]}, "row 1: `response_mask` has 3"),
-        ({"reward": ["a", "b"]}, 'row 0: `reward` is "a"'),
-        ({"prompt_id": ["a", None]}, "row 1: `prompt_id` is null"),
-        ({"finish_reason": [[1], [2]]}, "row 0: `finish_reason` is a list of 1"),
-        ({"response_length": ["a", "b"]}, 'row 0: `response_length` is "a"'),
-    ],
-)
-def test_a_bad_parquet_column_is_named(column, said, tmp_path):
-    good = {"prompt_id": ["a", "a"], "reward": [0.0, 1.0], "response_mask": [[1], [1]]}
-    pq.write_table(pa.table(good | column), tmp_path / "a.parquet")
-    told = refusal(tmp_path / "a.parquet", tmp_path, "parquet")
-    assert "a.parquet" in told
-    assert said in told
-
-
 def test_a_path_that_leads_nowhere_is_named(tmp_path):
     table = pa.table({"reward": [1.0], "info": [{"a": 1.0}]})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -306,14 +202,3 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path):
             tmp_path / "a.parquet", tmp_path / "o.parquet", "parquet",
             ReadOptions(map={"difficulty": "info.b"}),
         )  # fmt: skip
-
-
-@given(made=some_records())
-def test_random_tables_go_through_parquet_and_back(made, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("random")
-    plain = [{name: x for name, x in one.items() if name not in ("x", "y", "z")} for one in made]
-    pq.write_table(pa.Table.from_pylist(plain), folder / "a.parquet", row_group_size=3)
-    table = converted(folder / "a.parquet", folder / "o.parquet", "parquet")
-    assert table.to_pylist() == [
-        {name: record[name] for name in table.column_names} for record in plain
-    ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
-
 import format_writers as writers
 import numpy as np
 import pyarrow.parquet as pq
@@ -21,9 +18,6 @@ from rlpost import preset, replay
 from rlpost.errors import DataError
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.convert import convert
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_slime_rewards_of_the_trainer_are_the_raw_ones_by_position(tmp_path):
@@ -60,13 +54,6 @@ def test_slime_advantages_are_whitened_over_all_ranks(tmp_path):
     assert charged.stages[1]["column"] == "dumped_kl"
     assert found.findings[0]["check"] == "option:whiten_advantages"
     assert "reproduced by `--set whiten_advantages=true`" in found.findings[0]["text"]
-
-
-def test_a_dump_whose_end_is_missing_is_damaged(tmp_path):
-    dump = writers.slime_train(tmp_path, writers.made())
-    dump.write_bytes(dump.read_bytes()[:-500])
-    with pytest.raises(DataError, match="damaged: a zip archive whose end is missing"):
-        replay(dump, preset("slime", estimator="grpo"))
 
 
 def test_slime_raw_rewards_without_positions_are_not_guessed(tmp_path):
@@ -148,23 +135,3 @@ def test_a_pickle_that_is_cut_off_is_named(writer, tmp_path):
     dump.write_bytes(dump.read_bytes()[:-200])
     name, _ = WRITERS[writer]
     assert f"{dump}: not a torch.save file, or damaged" in refused_as(name, dump, tmp_path)
-
-
-class Harmful:
-    """Unpickled without care, it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-@pytest.mark.parametrize("writer", SLIME)
-def test_code_in_a_pickle_is_refused_and_never_run(writer, tmp_path):
-    dump = getattr(writers, writer)(tmp_path / "in", writers.made())
-    held = torch.load(dump, weights_only=True)
-    held["samples"][0]["metadata"] = Harmful(tmp_path / "harm")
-    writers.saved(dump, held)
-    assert "rlpost never executes code from a dump" in refused(dump, tmp_path)
-    assert not (tmp_path / "harm").exists()
