@@ -78,6 +78,7 @@ HOMES = {
         "analysis.responses",
         "analysis.compare",
         "analysis.browse",
+        "formats.attempts",  # which are compared with those of all files
         "formats.conditions",  # of SQL, and what reads rows under them
         "formats.where",
         "formats.selected",
