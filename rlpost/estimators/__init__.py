@@ -5,18 +5,11 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from rlpost.errors import OptionValueError, UsageError
 from rlpost.estimators import groups, returns, turns
-from rlpost.estimators.base import FIELDS, FLAG, Credit, Estimator, as_estimator
-from rlpost.recipe.estimators import NAMES, check_name, installed
+from rlpost.estimators.base import FIELDS, Credit, Estimator, as_estimator
+from rlpost.recipe.estimators import KNOWN, NAMES
 from rlpost.recipe.flags import flag_of
-from rlpost.recipe.functions import (
-    from_entry_point,
-    from_file,
-    owners,
-    typed_options,
-    with_defaults,
-)
+from rlpost.recipe.functions import owners, typed_options, with_defaults
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -34,13 +27,8 @@ def estimator_named(name: str) -> Estimator:
     """
     if name in ESTIMATORS:
         return ESTIMATORS[name]
-    if ":" in name:
-        return as_estimator(from_file(name, FLAG), name, name.rpartition(":")[0])
-    try:
-        point = installed()[check_name(name)]
-    except OptionValueError as error:
-        raise UsageError(error.part) from None
-    return as_estimator(from_entry_point(point, FLAG), name, point.value)
+    function, source = KNOWN.imported(name)
+    return as_estimator(function, name, source)
 
 
 def typed(

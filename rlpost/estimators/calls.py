@@ -10,7 +10,7 @@ import numpy as np
 
 from rlpost.errors import UsageError
 from rlpost.kernels.arrays import is_tensor, like, namespace, on_host
-from rlpost.recipe.functions import line_of
+from rlpost.recipe.functions import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,16 +56,9 @@ class UserCall(NamedTuple):
         return self._numbers(self._run(arguments, options))
 
     def _run(self, arguments: Mapping[str, Array], options: Values) -> Any:
-        """Return what the function returns; its exception becomes a UsageError with the line."""
-        try:
-            return self.function(**_copies(arguments, self.function), **options)
-        except Exception as error:
-            line = line_of(error, self.function)
-            inputs = ", ".join(f"{name} {list(x.shape)}" for name, x in arguments.items())
-            raise UsageError(
-                f"estimator {self.estimator}{line}: {type(error).__name__}: {error}; it was called "
-                f"with {inputs}: correct the function, --debug prints the traceback"
-            ) from error
+        """Return what the function returns of copies of its arguments."""
+        copies = _copies(arguments, self.function)
+        return result_of(f"estimator {self.estimator}", self.function, copies, options)
 
     def _numbers(self, part: Any) -> Array:
         try:

@@ -6,13 +6,13 @@ first clause of their texts are those of flags. So this module imports nothing t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from rlpost.display.reporter import Reporter, SilentReporter
 from rlpost.errors import UsageError, no_such
@@ -42,9 +42,6 @@ from rlpost.recipe.presets import PRESETS, correction_named, merged
 from rlpost.recipe.recipe import LOSS_EXTRA, SWEPT_CORRECTIONS, Recipe
 
 if TYPE_CHECKING:
-    import polars as pl
-    import pyarrow as pa
-
     from rlpost.analysis.inspect.model import Facts
     from rlpost.formats.where import Where
     from rlpost.interface.inspection import Inspection, Report
@@ -126,50 +123,18 @@ def advantages(
         return Summary(summary | selected)
 
 
-@overload
-def enrich(
-    table: pl.LazyFrame,
-    recipe: Recipe | None = None,
-    options: Options | None = None,
-    *,
-    progress: Progress = None,
-) -> tuple[pl.LazyFrame, Summary]: ...
-
-
-@overload
 def enrich(
     table: T,
     recipe: Recipe | None = None,
     options: Options | None = None,
     *,
     progress: Progress = None,
-) -> tuple[T, Summary]: ...
-
-
-@overload
-def enrich(
-    table: Iterable[pa.RecordBatch],
-    recipe: Recipe | None = None,
-    options: Options | None = None,
-    *,
-    progress: Progress = None,
-) -> tuple[pa.RecordBatchReader, Summary]: ...
-
-
-def enrich(
-    table: Any,
-    recipe: Recipe | None = None,
-    options: Options | None = None,
-    *,
-    progress: Progress = None,
-) -> tuple[Any, Summary]:
-    """Enrich a table in memory, or a stream of record batches, like `advantages` does files.
+) -> tuple[T, Summary]:
+    """Enrich a table in memory, like `advantages` does files.
 
     Args:
         table: a table of any library with Arrow's interface: polars (lazy, too), pandas, duckdb,
-            Arrow, datasets of Hugging Face; or an iterator of record batches with one schema.
-            An iterator may be larger than memory: its batches are written to a temporary file,
-            since a group's mean needs all of them.
+            Arrow, datasets of Hugging Face.
         recipe: what is computed; the default is plain GRPO.
         options: how it is computed.
         progress: show a progress bar, as of `advantages`.
@@ -178,13 +143,11 @@ def enrich(
         A table of the same library with the input's columns (without those that `replace`
         replaces, or only the keys with `emit_only`) and the new ones; and the summary. A lazy
         frame returns a lazy frame whose rows are computed; a library that is not named above an
-        Arrow table. For an iterator, a RecordBatchReader, which is an iterator of record batches
-        of its own sizes, in order.
+        Arrow table.
 
     Raises:
         UsageError, DataError, UnavailableError, FindingsError: as `advantages`; UsageError for any
             other type.
-        ReadWriteError: the disk is too full for the temporary file.
     """
     from rlpost import api  # noqa: PLC0415 - slow to import
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from rlpost.errors import UsageError, no_such
 from rlpost.losses import clipped, dppo, weighted
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate
 from rlpost.losses.kl import kl_loss
 from rlpost.losses.tokens import Tokens
-from rlpost.recipe.functions import from_entry_point, from_file
-from rlpost.recipe.loss import NAMES, installed
+from rlpost.recipe.loss import KNOWN, NAMES
 
 __all__ = [
     "DUAL", "HIGH", "LOSSES", "LOW", "NONE", "SELECTED", "Loss", "Surrogate", "Tokens",
@@ -31,14 +29,7 @@ def loss_named(name: str) -> Loss:
     """
     if name in LOSSES:
         return LOSSES[name]
-    from rlpost.losses import own  # noqa: PLC0415 - few runs need it
+    from rlpost.losses.own import as_loss  # noqa: PLC0415 - few runs need it
 
-    if ":" in name:
-        return own.as_loss(from_file(name, own.FLAG), name, name.rpartition(":")[0])
-    points = installed()
-    if name not in points:
-        names = (*LOSSES, *points)
-        known = f"the losses are {', '.join(names)}"
-        raise UsageError(no_such(f"no policy loss {name!r}", name, names, known))
-    point = points[name]
-    return own.as_loss(from_entry_point(point, own.FLAG), name, point.value)
+    function, source = KNOWN.imported(name)
+    return as_loss(function, name, source)

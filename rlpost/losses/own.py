@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels.arrays import is_tensor
 from rlpost.losses.base import NEEDS, Loss, Surrogate, clip_states
-from rlpost.recipe.functions import check_parameters, line_of
+from rlpost.recipe.functions import check_parameters, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -146,15 +146,7 @@ def _result(
     tokens: Tokens,
 ) -> tuple[Array, Array | None]:
     """Return the loss of each token, and its clip states if the function returns some."""
-    try:
-        result: Any = function(**arguments, **options)
-    except Exception as error:
-        inputs = ", ".join(f"{x} {list(array.shape)}" for x, array in arguments.items())
-        raise UsageError(
-            f"loss {name}{line_of(error, function)}: {type(error).__name__}: {error}; it was "
-            f"called with {inputs}",
-            tip="correct the function; --debug prints the traceback",
-        ) from error
+    result = result_of(f"loss {name}", function, arguments, options)
     parts = result if isinstance(result, tuple) else (result, None)
     shape = tuple(tokens.new.shape)
     right = len(parts) == _TWO and is_tensor(parts[0]) and tuple(parts[0].shape) == shape

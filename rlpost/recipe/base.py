@@ -75,12 +75,14 @@ def _ddof(value: Any) -> Any:
 Ddof = Annotated[Literal[0, 1], BeforeValidator(_ddof)]
 
 
-def _bound(value: Any) -> Any:
+def or_never(value: Any) -> Any:
+    """Return a bound; `never` is an infinite one."""
     return math.inf if value == "never" else value
 
 
-def _bound_text(value: float) -> float | str:
-    return "never" if math.isinf(value) else value
+def never_text(value: float | str) -> float | str:
+    """Return a bound as JSON has it: `never` for infinity."""
+    return "never" if value == math.inf else value
 
 
 # A positive bound; JSON has no infinity, so `never` is the name of no bound.
@@ -88,9 +90,9 @@ Bound = Annotated[
     float,
     Field(gt=0),
     BeforeValidator(
-        _bound, json_schema_input_type=Annotated[float, Field(gt=0)] | Literal["never"]
+        or_never, json_schema_input_type=Annotated[float, Field(gt=0)] | Literal["never"]
     ),
-    PlainSerializer(_bound_text, return_type=float | str, when_used="json"),
+    PlainSerializer(never_text, return_type=float | str, when_used="json"),
     InHelp("FLOAT|never"),
 ]
 

@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -15,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from rlpost.errors import ErrorPart, UsageError, closest, no_such, series
+from rlpost.errors import (
+    ErrorPart,
+    OptionValueError,
+    UsageError,
+    closest,
+    no_such,
+    series,
+)
 from rlpost.recipe.base import PLAIN, is_plain, text_of, wrong_value
 from rlpost.recipe.flags import flag_of
 
@@ -247,16 +255,57 @@ def with_defaults(
     return {**typed_options(owner, options, defaults, field=field), **values}
 
 
-def from_file(name: str, flag: str) -> Any:
-    """Return what `path/to/file.py:function` names.
+@dataclass(frozen=True)
+class Names:
+    """The functions of a kind: rlpost's own by name, those of installed packages, and of files."""
 
-    Args:
-        name: the path, a colon and the name.
-        flag: the option that names it, for errors.
+    kind: str
+    flag: str
+    """The option that names one, for errors."""
+    group: str
+    """The group of entry points in which packages register theirs."""
+    own: tuple[str, ...]
 
-    Raises:
-        UsageError: the file or function does not exist, or the file cannot be imported.
-    """
+    def installed(self) -> dict[str, EntryPoint]:
+        """Return the entry points by name, without rlpost's own names; none is imported."""
+        return {x.name: x for x in entry_points(group=self.group) if x.name not in self.own}
+
+    def checked(self, name: str) -> str:
+        """Return a name, or `path/to/file.py:function`.
+
+        Raises:
+            OptionValueError: there is no function of this name (with the closest names).
+        """
+        if name not in self.own and ":" not in name and name not in (others := self.installed()):
+            names = (*self.own, *others)
+            tip = f"there are {', '.join(names)}"
+            raise OptionValueError(no_such(f"no {self.kind} {name!r}", name, names, tip))
+        return name
+
+    def imported(self, name: str) -> tuple[Any, str]:
+        """Return what `path/to/file.py:function` or an entry point names, and where it is from.
+
+        Raises:
+            UsageError: there is no such name, file or function, or it cannot be imported.
+        """
+        try:
+            self.checked(name)
+        except OptionValueError as error:
+            raise UsageError(error.part) from None
+        if ":" in name:
+            return _from_file(name, self.flag), name.rpartition(":")[0]
+        point = self.installed()[name]
+        try:
+            return point.load(), point.value
+        except (Exception, SystemExit) as error:
+            raise UsageError(
+                f"{self.flag} {name}: the entry point {point.value} cannot be imported: "
+                f"{error!r}; correct the package that installs it, or uninstall it"
+            ) from error
+
+
+def _from_file(name: str, flag: str) -> Any:
+    """Return what `path/to/file.py:function` names; raises as `Names.imported`."""
     path, _, function = name.rpartition(":")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None or not Path(path).is_file():
@@ -270,17 +319,6 @@ def from_file(name: str, flag: str) -> Any:
         text = f"{flag} {name}: {path} has no {function!r}"
         raise UsageError(no_such(text, function, vars(module)))
     return getattr(module, function)
-
-
-def from_entry_point(point: EntryPoint, flag: str) -> Any:
-    """Return what an entry point names; raises UsageError if it cannot be imported."""
-    try:
-        return point.load()
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"{flag} {point.name}: the entry point {point.value} cannot be imported: "
-            f"{error!r}; correct the package that installs it, or uninstall it"
-        ) from error
 
 
 def check_parameters(function: Function, where: str, shape: str, needed: str) -> None:
@@ -313,7 +351,32 @@ def check_parameters(function: Function, where: str, shape: str, needed: str) ->
         raise UsageError(f"{where}: has no positional parameter; {needed} is needed: `{shape}`")
 
 
-def line_of(error: Exception, function: Function) -> str:
+def result_of(
+    owner: str, function: Function, arguments: Mapping[str, Any], options: Mapping[str, Any]
+) -> Any:
+    """Return what a user's function returns.
+
+    Args:
+        owner: whose it is, such as `estimator mine.py:f`.
+        function: what is called.
+        arguments: its arrays, by name.
+        options: its keyword arguments.
+
+    Raises:
+        UsageError: it raised an exception; the line is named.
+    """
+    try:
+        return function(**arguments, **options)
+    except Exception as error:
+        inputs = ", ".join(f"{name} {list(x.shape)}" for name, x in arguments.items())
+        raise UsageError(
+            f"{owner}{_line_of(error, function)}: {type(error).__name__}: {error}; it was called "
+            f"with {inputs}",
+            tip="correct the function; --debug prints the traceback",
+        ) from error
+
+
+def _line_of(error: Exception, function: Function) -> str:
     """Return the line of an exception in the function's file, as `, line N`; or nothing."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     trace, line = error.__traceback__, ""

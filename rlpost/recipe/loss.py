@@ -6,18 +6,10 @@ are in `rlpost.losses`.
 
 from __future__ import annotations
 
-import math
-from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    field_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from rlpost.errors import OptionValueError, no_such
 from rlpost.recipe.base import (
     COMMON,
     Bound,
@@ -30,7 +22,10 @@ from rlpost.recipe.base import (
     OptionModel,
     OptionValue,
     Parsed,
+    never_text,
+    or_never,
 )
+from rlpost.recipe.functions import Names
 from rlpost.recipe.numerics import EstimateClamp
 
 NAMES = (
@@ -39,6 +34,8 @@ NAMES = (
     "real", "fipo", "oreal", "kimi_k2",
 )  # fmt: skip
 """The losses of rlpost; their functions are in `rlpost.losses`."""
+KNOWN = Names("policy loss", "--loss", "rlpost.losses", NAMES)
+"""They, and those of users."""
 ABOUT_AGGREGATIONS = {
     "token-mean": "sum over all policy tokens of a batch / their number",
     "token-mean-by-sign": "mean over tokens with A > 0, plus the mean over the other policy tokens",
@@ -51,23 +48,9 @@ ABOUT_AGGREGATIONS = {
 }
 
 
-GROUP = "rlpost.losses"
-"""Entry-point group in which a package registers losses."""
-
-
 def behaviour_role(behaviour: str) -> str:
     """Return the role of the log-probs that a behaviour policy has, or is interpolated from."""
     return "old_log_probs" if behaviour == "old" else "infer_log_probs"
-
-
-def is_own(name: str) -> bool:
-    """Return whether a loss is a user's: none of rlpost has its name."""
-    return name not in NAMES
-
-
-def installed() -> dict[str, EntryPoint]:
-    """Return the entry points of the group `rlpost.losses`, by name; none is imported."""
-    return {point.name: point for point in entry_points(group=GROUP) if is_own(point.name)}
 
 
 def word(value: Any) -> str:
@@ -83,21 +66,13 @@ Aggregation = Literal[
 ]  # fmt: skip
 
 
-def _never(value: Any) -> Any:
-    return math.inf if value == "never" else value
-
-
-def _never_text(value: float | str) -> float | str:
-    return "never" if value == math.inf else value
-
-
 # A constant, 1 + 2·pg_clip, or never.
 DualClip = Annotated[
     Annotated[float, Field(gt=1)] | Literal["twice"],
     BeforeValidator(
-        _never, json_schema_input_type=Annotated[float, Field(gt=1)] | Literal["twice", "never"]
+        or_never, json_schema_input_type=Annotated[float, Field(gt=1)] | Literal["twice", "never"]
     ),
-    PlainSerializer(_never_text, return_type=float | str, when_used="json"),
+    PlainSerializer(never_text, return_type=float | str, when_used="json"),
     InHelp("FLOAT|twice|never"),
 ]
 OF_RATIO = ("pg_clip", "dual_clip", "ratio_clamp")
@@ -119,7 +94,7 @@ class LossOptions(OptionModel):
 
     panels: ClassVar = {"loss": "Policy loss"}
 
-    loss: Annotated[str, InHelp("NAME", common=True)] = "ppo"
+    loss: Annotated[str, AfterValidator(KNOWN.checked), InHelp("NAME", common=True)] = "ppo"
     """Policy loss (see rlpost list losses), or path/to/file.py:function."""
     loss_options: Annotated[dict[str, OptionValue], COMMON] = Field(default_factory=dict)
     """Option of the loss, see rlpost list losses NAME; repeatable."""
@@ -162,12 +137,3 @@ class LossOptions(OptionModel):
     def __hash__(self) -> int:
         """Return a hash of all but the table of own options, which has none."""
         return hash(tuple(x for name, x in self.__dict__.items() if name != "loss_options"))
-
-    @field_validator("loss")
-    @classmethod
-    def _listed(cls, name: str) -> str:
-        if is_own(name) and ":" not in name and name not in (others := installed()):
-            names = (*NAMES, *others)
-            known = f"the losses are {', '.join(names)}"
-            raise OptionValueError(no_such(f"no policy loss {name!r}", name, names, known))
-        return name

@@ -28,7 +28,7 @@ from rlpost.recipe.base import (
     Written,
     split_value,
 )
-from rlpost.recipe.estimators import check_name
+from rlpost.recipe.estimators import KNOWN
 from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
@@ -94,7 +94,7 @@ TABLES = ("columns", "options", "teachers", "numerics")
 class EstimatorOptions(OptionModel):
     """The estimator and its options."""
 
-    estimator: Annotated[str, AfterValidator(check_name), InHelp("NAME", common=True)] = "grpo"
+    estimator: Annotated[str, AfterValidator(KNOWN.checked), InHelp("NAME", common=True)] = "grpo"
     """Advantage estimator (see `rlpost list estimators`)."""
     options: dict[str, OptionValue] = Field(default_factory=dict)
     """Option of the estimator, e.g. step_gamma=0.9 (see `rlpost list estimators NAME`)."""

@@ -350,7 +350,7 @@ def test_a_wrong_option_in_a_recipe_file_names_the_file(of, files, tmp_path):
 
 def test_a_file_of_an_installed_estimator_is_verified_with_its_options(files, tmp_path):
     point = EntryPoint("theirs", "test_own:theirs", "rlpost.estimators")
-    with mock.patch("rlpost.recipe.estimators.entry_points", return_value=[point]):
+    with mock.patch("rlpost.recipe.functions.entry_points", return_value=[point]):
         out = tmp_path / "out"
         words = ["--estimator", "theirs", "--option", "beta=2"]
         assert (done := run("advantages", files, out, *words)).code == 0, done.err
@@ -370,7 +370,7 @@ def theirs(rewards, turns, *, beta=0.5):
 
 def test_an_entry_point_is_found_by_name_and_listed():
     point = EntryPoint("theirs", "rlpost.estimators.groups:raw", "rlpost.estimators")
-    with mock.patch("rlpost.recipe.estimators.entry_points", return_value=[point]):
+    with mock.patch("rlpost.recipe.functions.entry_points", return_value=[point]):
         assert advantages("theirs")[3] == [5]
         assert "\ntheirs " in run("list", "estimators").out
         with pytest.raises(UsageError, match="did you mean theirs"):

@@ -547,7 +547,7 @@ def test_a_loss_declares_the_roles_that_it_reads(name):
 def test_an_error_names_the_closest_loss():
     with pytest.raises(UsageError, match="did you mean gspo"):
         loss_named("gsppo")
-    with pytest.raises(UsageError, match=r"the losses are ppo, pg, gspo"):
+    with pytest.raises(UsageError, match=r"there are ppo, pg, gspo"):
         loss_named("???")
 
 

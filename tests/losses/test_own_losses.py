@@ -161,7 +161,7 @@ def test_losses_of_trinity_as_files(name):
 
 def test_an_entry_point_is_found_by_name(file):
     point = EntryPoint("theirs", f"{__name__}:plain", "rlpost.losses")
-    with mock.patch("rlpost.recipe.loss.entry_points", return_value=[point]):
+    with mock.patch("rlpost.recipe.functions.entry_points", return_value=[point]):
         assert facts(SAMPLE, "--loss", "theirs")["policy_loss"]["all"]["mean"] != 0
         with pytest.raises(UsageError, match="did you mean theirs"):
             loss_named("their")

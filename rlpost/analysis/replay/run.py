@@ -24,7 +24,7 @@ from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.pipeline.columns import TEXT
 from rlpost.pipeline.needs import coupling_of
-from rlpost.recipe.estimators import installed
+from rlpost.recipe.estimators import KNOWN
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES
 
@@ -207,6 +207,6 @@ def _columns_named(fields: Mapping[str, Any]) -> list[str]:
 
 def _named_by(estimator: str | None) -> tuple[str, ...]:
     """Return the columns that a user's estimator reads by their names."""
-    if estimator is None or (":" not in estimator and estimator not in installed()):
+    if estimator is None or (":" not in estimator and estimator not in KNOWN.installed()):
         return ()
     return estimator_named(estimator).named_columns

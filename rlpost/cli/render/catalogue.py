@@ -135,7 +135,7 @@ def _chosen(kind: str, entries: Mapping[str, Entry], names: Sequence[str]) -> li
 
 def _estimators(names: Sequence[str]) -> list[Json]:
     from rlpost.estimators import ESTIMATORS, estimator_named  # noqa: PLC0415 - slow to import
-    from rlpost.recipe.estimators import installed  # noqa: PLC0415
+    from rlpost.recipe.estimators import KNOWN  # noqa: PLC0415
 
     records = []
     for entry in map(estimator_named, names) if names else ESTIMATORS.values():
@@ -147,7 +147,7 @@ def _estimators(names: Sequence[str]) -> list[Json]:
             "needs": ", ".join(entry.roles), "flags": ", ".join(flags), "options": options,
             "formula": entry.formula, "source": entry.source,
         })  # fmt: skip
-    for name, point in {} if names else installed().items():
+    for name, point in {} if names else KNOWN.installed().items():
         about = {"formula": f"see rlpost list estimators {name}", "source": point.value}
         records.append({**dict.fromkeys(records[0], ""), "estimator": name, "options": [], **about})
     return records
