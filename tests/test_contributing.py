@@ -17,7 +17,7 @@ from rlpost import Recipe, enrich
 from rlpost.analysis.loss.render import parameters
 from rlpost.losses import LOSSES, Tokens
 from rlpost.losses.config import LossConfig
-from rlpost.recipe.loss import NAMES, LossOptions
+from rlpost.recipe.loss import KNOWN, NAMES, LossOptions
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ def test_the_example_estimator_equals_its_reference(options, tmp_path):
 
 @pytest.fixture
 def capped(monkeypatch):
-    monkeypatch.setattr("rlpost.recipe.loss.NAMES", [*NAMES, "capped"])
+    monkeypatch.setitem(vars(KNOWN), "own", (*NAMES, "capped"))
     loss = names_of("rlpost/losses/capped.py")["LOSSES"][-1]
     monkeypatch.setitem(LOSSES, "capped", loss)
     return loss

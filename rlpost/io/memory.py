@@ -23,9 +23,7 @@ class ArrowStream(Protocol):
 
 
 def is_table(value: object) -> TypeGuard[ArrowStream]:
-    """Return whether a value is a table in memory, or a lazy one; readers of streams are not."""
-    if isinstance(value, pa.RecordBatchReader):
-        return False
+    """Return whether a value is a table in memory, or one that is read into memory."""
     return hasattr(value, "__arrow_c_stream__") or _kind(value) in ("LazyFrame", "Dataset")
 
 

@@ -153,41 +153,6 @@ def test_order_of_rows_and_names_of_ids_do_not_matter(name, rows):
     torch.testing.assert_close(moved, found[order], rtol=0, atol=0)
 
 
-def test_groups_may_be_a_tensor_or_names():
-    rewards = torch.tensor([1.0, 0.0, 1.0, 1.0])
-    by_name = F.grpo(rewards, ["b", "b", "a", "a"])
-    assert torch.equal(by_name, F.grpo(rewards, torch.tensor([-1, -1, 9, 9])))
-    assert by_name[2:].tolist() == [0.0, 0.0]
-
-
-def test_norms_of_others_and_of_none():
-    rewards = torch.tensor([0.0, 1.0, 5.0], dtype=torch.float64)
-    others = F.grpo(rewards, [0, 0, 0], norm_mean="others", norm_std="none")
-    torch.testing.assert_close(others, F.rloo(rewards, [0, 0, 0]))
-    torch.testing.assert_close(
-        F.grpo(rewards, [0, 0, 0], norm_std="none"), F.dr_grpo(rewards, [0, 0, 0])
-    )
-
-
-@few
-@given(ONE_BATCH)
-def test_whitening_may_leave_the_mean(rows):
-    values, mask = numbers(rows, "values"), mask_of(rows)
-    inside = values[mask != 0]
-    mean = inside.mean() if len(inside) > 1 else 0.0
-    found = F.whiten(values, mask, shift_mean=False)
-    loop = flat(slow.whitened_rewards(rows, [r.values for r in rows])) + mean
-    torch.testing.assert_close(found, torch.where(mask != 0, loop, 0.0), **CLOSE)
-
-
-@few
-@given(ONE_BATCH)
-def test_process_rewards_are_summed_with_those_on_observation_tokens(rows):
-    found = F.response_rewards(rewards_of(rows), numbers(rows, "token_rewards"), offsets_of(rows))
-    loop = [r.reward + sum(r.token_rewards) for r in rows]
-    torch.testing.assert_close(found, torch.tensor(loop, dtype=found.dtype), **CLOSE)
-
-
 @few
 @given(ONE_BATCH, st.sampled_from(["token", "segment", "geometric", "sequence"]))
 def test_importance_weights(rows, level):

@@ -11,7 +11,6 @@ import torch
 from array_kinds import numbers_of
 from functional_calls import CALLS, MASK, OF_FUNCTIONS, OFFSETS, called, columns_of
 from functional_rows import CLOSE, F, P
-from torch.autograd import forward_ad
 
 from rlpost.errors import UsageError
 
@@ -168,22 +167,3 @@ def test_constants_have_no_gradient(name, columns, knobs):
         assert tensors["old"].grad is None
         assert tensors["values"].grad is None
         assert bool(tensors["log_probs"].grad[MASK == 0].eq(0).all())
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own
-@pytest.mark.parametrize("name", ["gae", "reinforce"])
-def test_forward_derivatives_equal_difference_quotients(name):
-    offsets = torch.tensor([0, 5, 5, 37])
-    rewards = torch.linspace(-1, 1, 37, dtype=torch.float64)
-    toward = torch.linspace(2, -1, 37, dtype=torch.float64)
-    rest = (torch.full_like(rewards, 0.3), offsets) if name == "gae" else (offsets,)
-
-    def f(x):
-        made = getattr(F, name)(x, *rest, gamma=0.9)
-        return made[0] if isinstance(made, tuple) else made
-
-    want = (f(rewards + 1e-6 * toward) - f(rewards - 1e-6 * toward)) / 2e-6
-    with forward_ad.dual_level():
-        got = forward_ad.unpack_dual(f(forward_ad.make_dual(rewards, toward))).tangent
-    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(torch.func.jvp(f, (rewards,), (toward,))[1], got)

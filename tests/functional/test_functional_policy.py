@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rlpost.errors import UsageError
 from rlpost.losses import LOSSES, Tokens, loss_named
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions
-from rlpost.recipe.presets import loss_preset
 
 
 def loss_inputs(rows):
@@ -81,28 +80,6 @@ def test_losses_are_aggregated_as_the_loop_does(how, rows, choices, weighted):
         length=choices["agg_length"],
     )  # fmt: skip
     torch.testing.assert_close(again, found.loss, **CLOSE)
-
-
-@settings(max_examples=12)
-@given(ONE_BATCH)
-def test_the_kl_loss_is_added(rows):
-    args = *loss_inputs(rows), offsets_of(rows), mask_of(rows)
-    ref = numbers(rows, "ref")
-    plain = F.policy_loss(*args).loss
-    found = F.policy_loss(*args, ref_log_probs=ref, kl_loss_coef=0.5, kl_loss_estimator="k2").loss
-    kl = F.aggregate(F.kl(args[0], ref, args[-1], kl_estimator="k2"), *args[-2:])
-    torch.testing.assert_close(found, plain + 0.5 * kl, **CLOSE)
-
-
-@pytest.mark.parametrize("preset", ["verl", "trl"])
-def test_the_loss_of_a_framework_is_that_of_its_options(preset):
-    new, old, gains = (torch.tensor(x) for x in ([-1.0, -4.0], [-1.5, -1.0], [1.0, -1.0]))
-    options = loss_preset(preset, loss="ppo")
-    args = new, old, gains, torch.tensor([0, 2])
-    chosen = options.model_dump(mode="json", exclude_defaults=True)
-    assert F.policy_loss(*args, loss=options).loss == F.policy_loss(*args, **chosen).loss
-    named = F.policy_loss(*args, loss="gspo", pg_clip=0.1).loss
-    assert named == F.policy_loss(*args, loss=LossOptions(loss="gspo"), pg_clip=0.1).loss
 
 
 def test_fields_and_options_of_the_loss_are_keywords_alike():
