@@ -127,14 +127,14 @@ def most_frequent(counts: Mapping[str, int], most: int) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most])
 
 
-def first_two(texts: Sequence[str]) -> str:
-    """Return the first two of several texts, and the number of the others.
+def first_of(texts: Sequence[str], most: int = 2) -> str:
+    """Return the first of several texts, two unless more are asked for, and how many others.
 
-    >>> first_two(["a", "b", "c", "d"]), first_two(["a"])
+    >>> first_of(["a", "b", "c", "d"]), first_of(["a"])
     ('a, b and 2 more', 'a')
     """
-    more = f" and {len(texts) - 2} more" if len(texts) > 2 else ""  # noqa: PLR2004
-    return ", ".join(texts[:2]) + more
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def shortened_middle(text: str, most: int) -> str:

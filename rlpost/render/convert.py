@@ -7,7 +7,7 @@ from typing import Any
 
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
-from rlpost.display.text import counted, first_two
+from rlpost.display.text import counted, first_of
 from rlpost.recipe.roles import ROLES
 
 Json = dict[str, Any]
@@ -21,20 +21,20 @@ def page(summary: Json) -> Page:
     skipped = summary["skipped_files"]
     warnings = [
         *summary["warnings"],
-        *([f"skipped, unknown format: {first_two(skipped)}"] if skipped else []),
+        *([f"skipped, unknown format: {first_of(skipped)}"] if skipped else []),
     ]
     parts = [TextTable((), _roles(summary), text=(0, 1))]
     if lacks:
         parts.append(TextTable(("missing role", "reason"), [*lacks.items()], text=(0, 1)))
     return Page(
-        f"rlpost convert · {first_two(summary['inputs'])} → {first_two(outputs)}",
+        f"rlpost convert · {first_of(summary['inputs'])} → {first_of(outputs)}",
         [
             f"{summary['format']}: {', '.join(counts)}",
             *filter(None, [summary.get("where", {}).get("line"), *_note(summary)]),
         ],
         parts,
         [Notice("warning", text) for text in warnings],
-        Notice("ok", f"{first_two(outputs)} written in {summary['seconds']:.2f} s"),
+        Notice("ok", f"{first_of(outputs)} written in {summary['seconds']:.2f} s"),
         [f"rlpost inspect {shlex.join(outputs)}"] if len(outputs) == 1 else [],
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
-from rlpost.display.text import counted, first_two
+from rlpost.display.text import counted, first_of
 from rlpost.formats.targets.base import lost_text
 
 Json = dict[str, Any]
@@ -17,12 +17,12 @@ Json = dict[str, Any]
 
 def page(summary: Json) -> Page:
     """Return the files and columns of an export, and what it lost."""
-    outputs = first_two(summary["outputs"])
+    outputs = first_of(summary["outputs"])
     counts = [counted(summary["responses"], "response")]
     counts += [counted(summary["tokens"], "response token")] if summary["tokens"] else []
     warnings = [*filter(None, [_lost(summary)]), *summary["warnings"]]
     return Page(
-        f"rlpost export · {first_two(summary['inputs'])} → {outputs}",
+        f"rlpost export · {first_of(summary['inputs'])} → {outputs}",
         [f"{summary['target']}: {', '.join(counts)}"],
         [TextTable((), [*_facts(summary).items()], text=(0, 1))],
         [Notice("warning", text) for text in warnings],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rlpost.display import picture
 from rlpost.display.picture import Bin, Blocks, PictureLine, Share
-from rlpost.display.text import mean_beside, number, percent
+from rlpost.display.text import first_of, mean_beside, number, percent
 from rlpost.pipeline.measures import SIGNS, whole
 
 if TYPE_CHECKING:
@@ -17,7 +18,12 @@ _TOKENS = {"negative": ("A<0", "■", "red"), "zero": ("A=0", "·", "dim"),
            "positive": ("A>0", "■", "green")}  # fmt: skip
 _KINDS = {"pass": "pass", "fail": "fail", "above": "above the group's mean", "below": "below",
           "all": ""}  # fmt: skip
-_GAPS = {"engine·old": ("engine_k1", "engine_gap_size"), "old·ref": ("ref_gap", "ref_gap_size")}
+_GAPS = {
+    "engine·old": ("engine_k1", "engine_gap_size", "engine_gap"),
+    "old·ref": ("ref_gap", "ref_gap_size", "ref_gap_size"),
+}
+"""The measures of a mean, and of a mean size in a run and in inspect."""
+_WORST = 6  # rows
 
 
 def of_profiles(profiles: Mapping[str, Json]) -> Iterator[PictureLine]:
@@ -60,7 +66,8 @@ def of_lengths(profiles: Mapping[str, Json], facts: Mapping[str, Json]) -> Itera
 def of_drift(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
     """Yield mean and mean size of the differences of log-probs that a run read."""
     texts = []
-    for name, (mean, size) in _GAPS.items():
+    for name, (mean, *sizes) in _GAPS.items():
+        size = next((measure for measure in sizes if measure in facts), sizes[0])
         values = whole(facts, mean)["mean"], whole(facts, size)["mean"]
         if None not in values:
             texts.append(f"{name} {number(values[0], digits=2)} ±{number(values[1], digits=2)}")
@@ -89,6 +96,25 @@ def of_steps(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
         parts.append(Blocks(f"{name} {ends[0]}", values, ends[1], bounds))
     if parts:
         yield picture.blocks("steps", parts, counted=True)
+
+
+def of_flow(stages: Sequence[tuple[int, str]], *ends: str) -> Iterator[PictureLine]:
+    """Yield how many responses are left at each stage, without those that change nothing."""
+    changes = (now for before, now in pairwise(stages) if now[0] != before[0])
+    texts = [f"{count:,} {what}".strip() for count, what in (stages[0], *changes)]
+    if len(texts) + len(ends) > 1:
+        yield picture.words("flow", " → ".join([*texts, *ends]))
+
+
+def of_worst(findings: Sequence[Json]) -> Iterator[PictureLine]:
+    """Yield the rows of the first finding that has any."""
+    for finding in findings:
+        if rows := finding["rows"]:
+            files = ["", *(row.rpartition(":")[0] for row in rows)]
+            pairs = zip(rows, pairwise(files), strict=True)
+            places = [x.removeprefix(file) if file == before else x for x, (before, file) in pairs]
+            yield picture.words("worst", f"{finding['check']}: {first_of(places, _WORST)}")
+            return
 
 
 def _share(share: float | None) -> str:

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from dataclasses import replace
-from itertools import count, pairwise, takewhile
+from itertools import count, takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from rlpost.display.tables import TextTable
 from rlpost.display.text import (
     aligned,
     counted,
+    first_of,
     mean_beside,
     number,
     percent,
@@ -43,11 +44,12 @@ from rlpost.pipeline.measures import (
 )
 from rlpost.pipeline.words import mask_flags
 from rlpost.recipe.recipe import Recipe
-from rlpost.render.picture import of_drift, of_lengths, of_profiles, of_signs, of_steps
+from rlpost.render.picture import of_drift, of_flow, of_lengths, of_profiles, of_signs, of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rlpost.display.page import Severity
     from rlpost.display.picture import PictureLine
 
 
@@ -132,8 +134,7 @@ def _picture(summary: Json) -> Iterator[PictureLine]:
     yield from of_profiles(profiles)
     yield from of_signs(facts, "responses" if summary["tokens"] is None else "tokens")
     yield from of_lengths(profiles, facts)
-    if len(stages := _flow(summary)) > 1:
-        yield words("flow", " → ".join(stages))
+    yield from _flow(summary)
     yield from of_drift(facts)
     yield from of_steps(facts)
     yield words("recipe", _recipe(summary))
@@ -141,20 +142,16 @@ def _picture(summary: Json) -> Iterator[PictureLine]:
         yield words("critic", critic)
 
 
-def _flow(summary: Json) -> list[str]:
-    """Return responses, and how many are left at each stage, without those that change nothing."""
+def _flow(summary: Json) -> Iterator[PictureLine]:
+    """Yield responses, and how many are left at each stage; tokens at the end."""
     left = sum(entry["all"]["total"] for name, entry in summary["facts"].items()
                if name.startswith(LEFT))  # fmt: skip
     stages = [
         (summary["responses"], ""), (summary["responses"] - left, "not left out"),
         (_whole(summary, "kept")["total"], "not dropped"), (_trained(summary), "with signal"),
     ]  # fmt: skip
-    shown = [stages[0], *(now for before, now in pairwise(stages) if now[0] != before[0])]
-    texts = [f"{count:,} {what}".strip() for count, what in shown]
-    if summary["tokens"] is not None:
-        tokens = sum(_whole(summary, f"advantage_{x}")["total"] for x in ("positive", "negative"))
-        texts.append(counted(tokens, "token"))
-    return texts
+    tokens = sum(_whole(summary, f"advantage_{x}")["total"] for x in ("positive", "negative"))
+    yield from of_flow(stages, *[counted(tokens, "token")] * (summary["tokens"] is not None))
 
 
 def _skipped(summary: Json) -> Iterator[Notice]:
@@ -165,13 +162,8 @@ def _skipped(summary: Json) -> Iterator[Notice]:
         ("failed", "not written: bad input"),
     ):
         if paths := summary.get("skip_existing", {}).get(name):
-            more = f" and {len(paths) - 2:,} more" if len(paths) > 2 else ""  # noqa: PLR2004
-            text = f"{counted(len(paths), 'file')} {what}"
-            yield Notice(
-                "ok" if name == "up_to_date" else "warning",
-                text,
-                places=", ".join(paths[:2]) + more,
-            )
+            level: Severity = "ok" if name == "up_to_date" else "warning"
+            yield Notice(level, f"{counted(len(paths), 'file')} {what}", places=first_of(paths))
 
 
 def _title(summary: Json) -> str:
