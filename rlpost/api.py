@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import UsageError
 from rlpost.io.memory import arrow_table, is_table, like
+from rlpost.io.outputs import OutputFiles
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -19,7 +20,7 @@ from rlpost.io.paths import PathText, parse_path
 from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output.files import Outputs, targets_of
+from rlpost.pipeline.output.files import targets_of
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def advantages(
     targets = targets_of(source.files, paths, parse_path(output), overwrite=options.overwrite)
     if options.overwrite:
         check_overwritable(targets)
-    with Outputs(targets) as outputs:
+    with OutputFiles(targets) as outputs:
         from rlpost.pipeline import run  # noqa: PLC0415
         from rlpost.pipeline.running_state import load_state  # noqa: PLC0415
 

@@ -289,7 +289,7 @@ class StagedOutputs:
         outputs: object,  # noqa: ARG002 - locks of the targets
         names: tuple[str, ...],  # noqa: ARG002 - of the job
         totals_of: Callable[..., FileTotals],
-    ) -> tuple[Any, Callable[[], list[str]]]:
+    ) -> local.WrittenFiles:
         """Run the last pass, as `rlpost.pipeline.run.write_files`."""
         totals, reasons = passes.plan.no_totals, list[str | None]()
         for note, _ in passes.results(-1, partial(write, totals_of=totals_of), responses):
@@ -298,10 +298,10 @@ class StagedOutputs:
             passes.clock.add(note.seconds, note.bytes)
         named = zip(self.targets, reasons, strict=True)
         rewritten = [f"{target.name}: {reason}" for target, reason in named if reason]
-        return totals, partial(self._publish, rewritten)
+        return local.WrittenFiles(totals, rewritten, self._publish)
 
-    def _publish(self, rewritten: list[str]) -> list[str]:
-        """Rename every file to its target; return the reasons of those that were not spliced."""
+    def _publish(self) -> None:
+        """Rename every file to its target."""
         pairs = [*zip(self.paths, self.targets, strict=True)]
         for path, target in pairs:
             if isinstance(target, RemotePath):
@@ -309,7 +309,6 @@ class StagedOutputs:
                     path.store.move(path.path, target.path)
         renamed = [(path, target) for path, target in pairs if isinstance(target, Path)]
         publish_files([], partial(_rename, renamed), [target.parent for _, target in renamed])
-        return rewritten
 
     def _discard(self) -> None:
         """Remove the folders, with incomplete files of killed workers; never raises."""

@@ -24,6 +24,7 @@ from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.distributed.passes import InputPart, StagedOutputs, TaskPasses, enrich, parts_of
 from rlpost.errors import RlpostError, UnavailableError, UsageError
+from rlpost.io.outputs import OutputFiles
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
@@ -31,7 +32,6 @@ from rlpost.pipeline import run as local
 from rlpost.pipeline.device import AUTO, CPU, TORCH_CPU
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
-from rlpost.pipeline.output.files import Outputs
 from rlpost.pipeline.running_state import load_state
 from rlpost.recipe.recipe import Recipe
 
@@ -368,7 +368,7 @@ def advantages(
     """Write an enriched copy of every file; raises and returns as `rlpost.api.advantages`."""
     with (
         connected(options.ray_address),
-        Outputs(targets) as outputs,
+        OutputFiles(targets) as outputs,
         StagedOutputs(targets) as staged,
     ):
         at_once = slots(options.workers or 1, options.device)  # before anything is read

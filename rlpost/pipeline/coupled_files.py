@@ -32,8 +32,6 @@ def _columns(plan: Plan, *more: str) -> list[str]:
 
 def _labels(source: Source, columns: Sequence[str]) -> set[str]:
     """Return the distinct labels of the rows of a file; none if it lacks a column."""
-    if len(columns) == 1 and (only := _only_value(source, columns[0])) is not None:
-        return {only}
     labels: set[str] = set()
     if not {*columns} <= {*source.columns}:
         return labels
@@ -53,21 +51,6 @@ def _key_text(column: pa.Array) -> pa.Array:
     column = column.cast(pa.string())
     # A Python value would import pandas, if it is installed, for half a second.
     return pc.fill_null(column, string_array([""])[0]) if column.null_count else column
-
-
-def _only_value(source: Source, column: str) -> str | None:
-    """Return the only value of an integer column of a file, by the statistics in its footer."""
-    (footer,), (schema,) = source.footers, source.schemas
-    if column not in schema.names or not pa.types.is_integer(schema.field(column).type):
-        return None
-    values = set()
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        chunks = map(group.column, range(group.num_columns))
-        statistics = next(x for x in chunks if x.path_in_schema == column).statistics
-        if statistics is None or not statistics.has_min_max or statistics.null_count:
-            return None
-        values |= {statistics.min, statistics.max}
-    return str(values.pop()) if len(values) == 1 else None
 
 
 def check_separate(

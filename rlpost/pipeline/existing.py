@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost.display.text import counted
-from rlpost.errors import DataError, ErrorPart, InputsError, ReadWriteError, UsageError
+from rlpost.errors import DataError, ErrorPart, InputsError, UsageError
 from rlpost.io.clock import Clock
-from rlpost.io.outputs import file_errors
-from rlpost.io.parquet.column_names import is_canonical
+from rlpost.io.outputs import OutputFiles, file_errors
 from rlpost.io.parquet.fingerprint import check_overwritable, fingerprint_of, last_entry
 from rlpost.io.parquet.footer import MAGIC, MAGIC_ENCRYPTED
 from rlpost.io.parquet.inputs import find_inputs, parse
@@ -31,7 +30,7 @@ from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
 from rlpost.pipeline import run
 from rlpost.pipeline.coupled_files import check_separate
-from rlpost.pipeline.output.files import Outputs, targets_of
+from rlpost.pipeline.output.files import targets_of
 from rlpost.pipeline.summary import SummaryPart, joint_summary
 from rlpost.recipe.semantics import SEMANTICS
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import TableSource
     from rlpost.io.paths import AnyPath, PathText
-    from rlpost.io.stores import ObjectInfo
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.plan import Plan
     from rlpost.recipe.recipe import Recipe
@@ -72,8 +70,6 @@ class SortedFiles:
     """Those that another program still writes: without a footer or without rows, or changed."""
     failed: dict[InputFile, DataError] = field(default_factory=dict)
     """Those that cannot be processed."""
-    before: dict[InputFile, ObjectInfo | None] = field(default_factory=dict)
-    """The output of each as it was; None if there was none."""
 
     def fail(self, file: InputFile, error: DataError) -> None:
         """Leave out a chosen file."""
@@ -132,12 +128,7 @@ def advantages(
             if not _is_same(entry, _identity(file.path, targets[file])):
                 files.wait(file)
                 continue
-            with Outputs([targets[file]]) as outputs:
-                if fingerprint_of(targets[file]) != files.before[file]:
-                    raise ReadWriteError(
-                        f"{targets[file]}: another run wrote it meanwhile",
-                        tip="run the command again: it skips what is up to date",
-                    )
+            with OutputFiles([targets[file]]) as outputs:
                 metadata = {SOURCE_KEY.decode(): json.dumps(entry)}
                 plan = plans.pop(file)
                 summary, part = run.write(plan, outputs, options, metadata, clock)
@@ -157,20 +148,18 @@ def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options)
     """Return the files, sorted by their outputs and ends.
 
     Raises:
-        UsageError: an output is stale, and `overwrite` is not set; an input is a dump.
+        UsageError: an output is stale, and `overwrite` is not set.
     """
     files = SortedFiles()
     stale: dict[AnyPath, str] = {}
     how = {"recipe": recipe_digest(recipe), "semantics": SEMANTICS}
     for file, target in targets.items():
         wanted = _identity(file.path, target) | how
-        files.before[file] = fingerprint_of(target)
         exists = target.is_file()
         entry = _entry(target) if exists else {}
         if _is_same(entry, wanted) and isinstance(entry.get(ROLES), dict):
             files.current[file] = entry
             continue
-        _check_table(file.path)
         try:
             if not _is_whole(file.path):
                 files.waiting.append(file)
@@ -238,20 +227,6 @@ def _is_whole(path: AnyPath) -> bool:
     if begin != MAGIC[: len(begin)] and begin != MAGIC_ENCRYPTED[: len(begin)]:
         raise DataError(f"{path}: is no Parquet file: it does not begin with PAR1")
     return size > 2 * len(MAGIC) and end in (MAGIC, MAGIC_ENCRYPTED)
-
-
-def _check_table(path: AnyPath) -> None:
-    """Raise UsageError for a dump: Parquet files alone have keys that can be compared."""
-    if path.suffix == ".parquet" and is_canonical(path):
-        return
-    from rlpost.formats.containers import is_dump_file  # noqa: PLC0415 - imports all formats
-    from rlpost.formats.dumps import is_dump_table  # noqa: PLC0415
-
-    if isinstance(path, Path) and (is_dump_file(path) or is_dump_table(path)):
-        raise UsageError(
-            f"{path}: --skip-existing needs Parquet files of responses, and this is a dump",
-            tip="`rlpost convert` makes them of dumps",
-        )
 
 
 def _check(files: SortedFiles, recipe: Recipe) -> dict[InputFile, Plan]:

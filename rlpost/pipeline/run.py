@@ -54,21 +54,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from rlpost.io.outputs import OutputFile
+    from rlpost.io.outputs import OutputFile, OutputFiles
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Passes
     from rlpost.pipeline.options import FailOn, Options
-    from rlpost.pipeline.output.files import Outputs
     from rlpost.pipeline.totals import ExactTotals
     from rlpost.recipe.recipe import Recipe
 
 
 Json = dict[str, Any]
-Publish = Callable[[], list[str]]
-"""Publishes the complete files of a run; returns the reasons of those that were not spliced."""
 
 
 class FileTotals:
@@ -101,13 +98,13 @@ _COMPLETING = 4  # files that are completed and synced at a time, while the next
 
 def write(
     plan: Plan,
-    outputs: Outputs,
+    outputs: OutputFiles,
     options: Options,
     entries: Mapping[str, str] | None = None,
     clock: Clock | None = None,
     *,
     start: Callable[[Plan, Options, Clock | None], Passes] | None = None,
-    finish: Callable[..., tuple[Any, Publish]] | None = None,
+    finish: Callable[..., WrittenFiles] | None = None,
 ) -> tuple[Json, SummaryPart]:
     """Write every file of a plan's source, enriched; return the summary, and what it is made of.
 
@@ -133,16 +130,16 @@ def write(
         totals_of = partial(EnrichedFiles, run=run, entries=entries or {})
         if len(files) == 1:
             totals_of = partial(totals_of, table=table)
-        last: Callable[..., tuple[Any, Publish]] = finish or write_files
-        totals, publish = last(engine, responses, outputs, names, totals_of)
-        part = summary_part(table, totals)
+        last: Callable[..., WrittenFiles] = finish or write_files
+        done = last(engine, responses, outputs, names, totals_of)
+        part = summary_part(table, done.totals)
         summary = summary_of(plan, part) | run_summary(plan, files, engine.device.name)
         check_findings(summary, options.fail_on)
-        rewritten = published(engine, publish)
+        publish(engine, done)
     if options.state is not None:
         save_state(options.state, plan.state.after(responses.notes))
     clock, written = engine.clock, [str(target) for target in outputs.targets]
-    summary |= {"outputs": written, "rewritten": rewritten, "new_columns": [*names]}
+    summary |= {"outputs": written, "rewritten": done.rewritten, "new_columns": [*names]}
     return {**summary, "bytes": clock.bytes, "seconds": clock.seconds}, part
 
 
@@ -294,13 +291,13 @@ def check_clash(plan: Plan, names: Sequence[str]) -> None:
 def write_files(
     engine: Engine,
     responses: Responses,
-    outputs: Outputs,
+    outputs: OutputFiles,
     names: tuple[str, ...],
     totals_of: TotalsOf,
     *,
     purpose: str = "write",
-) -> tuple[Any, Publish]:
-    """Run the last pass over every file; return the totals of all, and what publishes them.
+) -> WrittenFiles:
+    """Run the last pass over every file.
 
     Args:
         engine: of the plan.
@@ -312,30 +309,45 @@ def write_files(
     """
     plan, clock, totals = engine.plan, engine.clock, totals_of(engine.plan, responses)
     engine.reporter.start(purpose, plan.source.rows)
+    rewritten: list[str] = []
+
+    def opened(index: int) -> Sink:
+        target = outputs.targets[index]
+        sink = sink_of(plan, index, outputs.stage(target), names=names)
+        rewritten.extend([f"{target.name}: {sink.reason}"] if sink.reason else [])
+        return sink
+
     with clock.wall(purpose):
         if outputs.targets:
-
-            def sink(index: int) -> Sink:
-                return outputs.open(index, partial(sink_of, plan, index, names=names))
-
-            files = filled_files(engine, responses, names, totals, sink)
+            files = filled_files(engine, responses, names, totals, opened)
             _complete_files(files, partial(complete_file, clock))
         else:
             every = range(len(plan.source.files))
             for chunk in engine.last_pass(every, responses, (), lambda columns: columns):
                 totals.add(chunk.totals)
-    return totals.total, outputs.publish
+    return WrittenFiles(totals.total, rewritten, outputs.publish)
 
 
-def published(passes: Passes, publish: Publish) -> list[str]:
-    """Publish the files of a run if no input was changed meanwhile; return what `publish` returns.
+class WrittenFiles(NamedTuple):
+    """What the last pass of a run wrote."""
+
+    totals: Any
+    rewritten: list[str]
+    """Why files were not spliced."""
+    publish: Callable[[], None]
+    """Publishes the complete files."""
+
+
+def publish(passes: Passes, written: WrittenFiles) -> None:
+    """Publish the files of a run if no input was changed meanwhile.
 
     Raises:
-        ReadWriteError: an input was changed, or a file cannot be renamed.
+        ReadWriteError: an input was changed, or a file cannot be renamed; those before it are
+            published, and perhaps some objects after it.
     """
     with passes.clock.publishing():
         passes.plan.source.check_unchanged()
-        return publish()
+        written.publish()
 
 
 def _complete_files(files: Iterator[FilledFile], complete: Callable[[FilledFile], None]) -> None:

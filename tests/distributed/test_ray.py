@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from agentic_run import agentic_run
 from distributed_runs import (
     LOCAL,
     MANNER,
@@ -78,22 +77,6 @@ def test_ray_leaves_the_bytes_of_a_run_in_one_process(cluster, tmp_path, options
         "partitions": got["engine"]["partitions"],
     }
     assert got["engine"]["partitions"] > 4
-    same_files(tmp_path / "ray", tmp_path / "local")
-
-
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize(
-    "options",
-    [{"estimator": "gae", "scan": "rollout"}, {"attempts": "newest", "failures": "zero"}],
-    ids=["rollouts", "failures"],
-)
-def test_rollouts_over_several_files(tmp_path, options):
-    made = agentic_run(steps=2, prompts=3, samples=4, restart=1, duplicates=0)
-    write_files(made.table, tmp_path / "in", 4)
-    recipe = rlpost.Recipe(unit="rollout", **options)
-    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
-    got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", recipe, RAY)
-    assert facts(got) == facts(want)
     same_files(tmp_path / "ray", tmp_path / "local")
 
 

@@ -12,14 +12,9 @@ import pytest
 from runs import loads, long_rollout, rollout, run, save
 from store_runs import local_run
 
-import rlpost
-from rlpost import Options, Recipe
 from rlpost.errors import ReadWriteError
-from rlpost.io.parquet import sink
-from rlpost.io.parquet.footer import FooterError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import ParquetReader
-from rlpost.io.parquet.sink import open_sink
 from rlpost.io.paths import RemotePath, parse_path
 
 # A connection that was cut leaves its socket to the garbage collector, in the clients, too.
@@ -62,36 +57,6 @@ def test_a_file_goes_from_disk_to_s3_and_back(tmp_path):
     assert run("advantages", one, tmp_path / "two.parquet", *words).code == 0
     table, expected = (pq.read_table(tmp_path / name) for name in ("b.parquet", "two.parquet"))
     assert table.equals(expected)
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("small_steps")
-def test_a_rewrite_on_s3_equals_one_on_disk(s3, tmp_path, monkeypatch):
-    splice, refused = sink.splice, []
-
-    def refuse_once(*arguments):
-        if len(refused) % 2 == 0:
-            refused.append(True)
-            raise FooterError("a test says so")
-        refused.append(False)
-        return splice(*arguments)
-
-    monkeypatch.setattr(sink, "splice", refuse_once)
-    source = save(long_rollout(60), tmp_path / "in.parquet", 17)
-    url = s3.put("in.parquet", source.read_bytes())
-    new = pa.record_batch({"score": pa.array(range(60), pa.int64())})
-    written = []
-    for path, target in (
-        (source, tmp_path / "o.parquet"),
-        (RemotePath(url), RemotePath("s3://lab/o")),
-    ):
-        opened = open_sink(path, target, new.schema)
-        for group, first in enumerate(range(0, 60, 17)):
-            opened.append(group, opened.encode(new.slice(first, 17)))
-        opened.complete({"by": "test"})
-        opened.output.publish()
-        written.append(s3.get("o") if isinstance(target, RemotePath) else target.read_bytes())
-    assert written[0] == written[1]
 
 
 @pytest.mark.nightly
@@ -217,12 +182,3 @@ def test_an_error_within_arrow_keeps_its_text(s3, tmp_path):
             ReadWriteError, match=r"in\.parquet: cannot be read: the object does not exist"
         ):
             list(reader.batches(10, 0, ["reward", "old_log_probs"]))
-
-
-@pytest.mark.nightly
-def test_the_python_interface_takes_urls(s3, tmp_path):
-    url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
-    summary = rlpost.advantages(url, "s3://lab/out.parquet", Recipe(), Options())
-    assert summary["outputs"] == ["s3://lab/out.parquet"]
-    rlpost.advantages(url, "s3://lab/out.parquet", Recipe(), Options(overwrite=True))
-    assert "rlpost.recipe" in str(pq.read_schema(pa.BufferReader(s3.get("out.parquet"))).metadata)

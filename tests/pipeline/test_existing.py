@@ -153,12 +153,6 @@ def test_outputs_without_a_valid_entry_are_stale_and_files_of_others_stay(top, e
     assert "rlpost did not write" in write(top, "--overwrite", code=2)[1]
 
 
-def test_outputs_below_the_input_are_no_inputs(top):
-    words = ["advantages", top / "in", top / "in" / "out", "--skip-existing", "-q"]
-    assert [run(*words).code for _ in range(2)] == [0, 0]
-    assert len(contents(top / "in" / "out")) == 3
-
-
 def test_a_half_written_file_waits_and_so_does_one_without_rows(top):
     whole, path = (top / "in" / "1.parquet").read_bytes(), top / "in" / "1.parquet"
     pq.write_table(step(3).slice(0, 0), top / "in" / "3.parquet")
@@ -168,8 +162,12 @@ def test_a_half_written_file_waits_and_so_does_one_without_rows(top):
         assert facts["waiting"] == [str(path), str(top / "in" / "3.parquet")]
         assert "2 files waiting" in " ".join(err.split())
         assert [*contents(top / "out")] == ["0.parquet", "2.parquet"]
+    path.write_text("text of a dump")
+    assert "1.parquet: is no Parquet file" in write(top, code=3)[1]
     path.write_bytes(whole)
     assert write(top)[0]["written"] == 1
+    with pytest.raises(UsageError, match="skip_existing"):
+        rlpost.advantages(rollout(), top / "out", None, OPTIONS)
 
 
 def test_a_file_that_changes_while_others_are_written_waits(top, monkeypatch):
@@ -241,14 +239,6 @@ def test_a_file_with_other_columns_than_most_fails(top):
         facts, err = write(top, "--kl-estimator", "k1", code=3)
         assert (facts["written"], facts["failed"]) == (written, [str(other)])
         assert "has no column as ref_log_probs, and the other files have `ref_log_probs`" in err
-
-
-def test_dumps_and_tables_are_an_error(top):
-    (top / "in" / "a.jsonl").write_text('{"input": "q", "output": "a", "score": 1.0, "step": 0}\n')
-    ran = run("advantages", top / "in" / "a.jsonl", top / "out", "--skip-existing")
-    assert (ran.code, "rlpost convert" in ran.err) == (2, True)
-    with pytest.raises(UsageError, match="skip_existing"):
-        rlpost.advantages(rollout(), top / "out", None, OPTIONS)
 
 
 def test_objects_are_known_by_their_etags(s3, top):
@@ -325,33 +315,3 @@ def test_inputs_below_out_are_inputs_unless_out_is_in_in(tmp_path, monkeypatch):
     assert run("advantages", "dumps", "dumps/out", "--skip-existing").code == 0
     again = run("advantages", "dumps", "dumps/out", "--skip-existing")
     assert (again.code, "1 file up to date" in again.err) == (0, True)
-
-
-def test_a_file_that_is_not_parquet_fails_and_one_without_its_end_waits(tmp_path):
-    whole = save(rollout(), tmp_path / "in" / "a.parquet").read_bytes()
-    (tmp_path / "in" / "b.parquet").write_bytes(whole[:200])
-    out = tmp_path / "out"
-    assert run("advantages", tmp_path / "in", out, "--skip-existing").code == 0
-    again = run("advantages", tmp_path / "in", out, "--skip-existing")
-    assert again.code == 0
-    assert "b.parquet" in again.err
-    (tmp_path / "in" / "b.parquet").write_text("text")
-    ran = run("advantages", tmp_path / "in", out, "--skip-existing")
-    assert ran.code == 3
-    assert "b.parquet: is no Parquet file" in ran.err
-
-
-def test_an_output_that_another_run_wrote_meanwhile_is_not_replaced(tmp_path, monkeypatch):
-    save(rollout(), tmp_path / "in" / "a.parquet")
-    out = tmp_path / "out" / "a.parquet"
-    check = existing._check
-
-    def meanwhile(*arguments):
-        check(*arguments)
-        save(rollout(), out)
-
-    monkeypatch.setattr(existing, "_check", meanwhile)
-    ran = run("advantages", tmp_path / "in", tmp_path / "out", "--skip-existing")
-    assert ran.code == 4
-    assert "another run wrote it meanwhile" in ran.err
-    assert pq.read_table(out).equals(rollout())

@@ -94,16 +94,6 @@ def test_two_signs_that_are_flipped_are_a_warning(tokens):
     assert steps["total"] == size
 
 
-def test_chunks_of_equal_and_of_other_numbers_add_up():
-    table = rollouts()
-    table = table.append_column("dumped_advantages", flipped(recorded(table), 2, 30))
-    chunked = summary_of(table, chunk_tokens=20)
-    whole_table = summary_of(table)
-    assert [chunked[x] for x in ("facts", "recorded")] == [
-        whole_table[x] for x in ("facts", "recorded")
-    ]
-
-
 def test_one_sign_of_many_numbers_is_a_line_and_no_warning():
     table = pa.concat_tables([rollouts()] * 4)
     values = recorded(table)

@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from summaries import dropped, errors_of, parts, whole
+from summaries import dropped, errors_of, whole
 
 import rlpost
 
@@ -14,9 +14,6 @@ GROUPS = {
     "learns": ([0.0, 1.0, 1.0], 1, "math"),
     "alone": ([1.0], 1, "code"),
 }
-
-
-SIGNS = ("positive", "negative", "zero")
 
 
 def frame(groups=GROUPS):
@@ -31,41 +28,6 @@ def frame(groups=GROUPS):
 
 def summary_of(data, **options):
     return rlpost.enrich(data, rlpost.Recipe(**options))[1]
-
-
-def test_groups_are_counted_by_what_they_teach():
-    summary = summary_of(frame())
-    assert (summary["groups"], summary["groups_with_signal"]) == (4, 1)
-    assert {name: (whole(summary, name)["total"], whole(summary, name)["count"]) for name in (
-        "with_signal", "single", "equal_rewards", "all_pass")} == {
-        "with_signal": (1, 4), "single": (1, 4), "equal_rewards": (2, 3), "all_pass": (1, 3),
-    }  # fmt: skip
-    sizes = {"count": 4, "mean": 2.25, "std": pytest.approx(0.957427), "min": 1, "max": 3}
-    assert whole(summary, "group_size") == sizes
-    assert summary["recipe"]["pass_threshold"] == 1.0
-
-
-def test_the_threshold_of_a_pass_is_that_of_the_recipe():
-    summary = summary_of(frame(), pass_threshold=2.0)
-    assert whole(summary, "passed")["mean"] == 0
-    assert whole(summary, "all_pass")["total"] == 0
-    assert whole(summary, "equal_rewards")["total"] == 2
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "gae"])
-def test_steps_and_domains_add_up_to_the_whole(estimator):
-    summary = summary_of(frame(), estimator=estimator)
-    measures = ["reward", "kept", "group_size", "single", "equal_rewards", "all_pass", "advantage"]
-    measures += ["with_signal"] if estimator == "grpo" else []
-    measures += [f"{of}_{x}" for of in ("advantage", "length") for x in SIGNS]
-    assert ("with_signal" in summary["facts"]) == (estimator == "grpo")
-    assert (summary["groups_with_signal"] is None) == (estimator == "gae")
-    for by in ("step", "domain"):
-        rows = parts(summary, by)
-        assert len(rows) == 2
-        for name in measures:
-            for part in {"count", "total"} & whole(summary, name).keys():
-                assert sum(row[name][part] for row in rows) == whole(summary, name)[part], name
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "gae", "raw"])

@@ -108,13 +108,15 @@ def signal(out):
         lengths = rows.filter(pl.col("advantages") == sign)["len"]
         measures[f"length_{name}"] = {"count": len(lengths), "mean": lengths.mean()}
     valid = out.filter(pl.col("reward").is_finite())
-    reward = pl.col("reward")
+    reward, trains = pl.col("reward"), pl.col("advantages").list.max() != 0
+    trains |= pl.col("advantages").list.min() != 0
     groups = valid.group_by("step", "prompt_id").agg(
-        reward.first(), reward.n_unique().alias("kinds"), pl.len()
+        reward.first(), trains.any().alias("trains"), reward.n_unique().alias("kinds"), pl.len()
     )
     several = groups.filter(pl.col("len") > 1)
     equal = several["kinds"] == 1
     return measures | {
+        "with_signal": share(groups["trains"], groups.height),
         "group_size": statistic(groups["len"]),
         "single": share(groups["len"] == 1, groups.height),
         "equal_rewards": share(equal, several.height),
@@ -185,6 +187,8 @@ def facts(out, recipe):
         **dropped(out, recipe),
         **clipped(out, kept, recipe),
     }
+    if recipe.estimator in ("gae", "reinforce_pp") or recipe.kl_coef:  # an advantage a token
+        del measures["with_signal"]
     if recipe.estimator == "gae":
         measures |= explained(out)
     if recipe.estimator == "gae" or recipe.drop_truncated:  # then the column is read

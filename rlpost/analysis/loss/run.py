@@ -10,6 +10,7 @@ from rlpost._version import __version__
 from rlpost.analysis.loss.log import add_log
 from rlpost.analysis.loss.summary import loss_findings, summarise_losses, verdict
 from rlpost.display.controls import in_utf8
+from rlpost.io.outputs import OutputFiles
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -22,9 +23,9 @@ from rlpost.pipeline.loss_measures import BY_CELL
 from rlpost.pipeline.loss_plan import bind_losses
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted, mask_metadata
-from rlpost.pipeline.output.files import Outputs, targets_of
+from rlpost.pipeline.output.files import targets_of
 from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
-from rlpost.pipeline.run import FileTotals, check_clash, engine_for, published, write_files
+from rlpost.pipeline.run import FileTotals, check_clash, engine_for, publish, write_files
 from rlpost.pipeline.summary import response_facts, run_summary
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.loss import LossOptions
@@ -73,7 +74,7 @@ def loss(
         targets = targets_of(source.files, paths, parse_path(output), overwrite=options.overwrite)
         if options.overwrite:
             check_overwritable(targets)
-    with Outputs(targets) as outputs:
+    with OutputFiles(targets) as outputs:
         write, gradient = bool(targets), "loss_gradient" in emit
         plan = bind_losses(source, recipe, configs, write=write, gradient=gradient)
         stored = "advantages" in plan.columns
@@ -84,10 +85,9 @@ def loss(
         totals_of = partial(_LossFiles, names=names, loss=configs[0])
         with single_threaded():
             responses = engine.responses(names)
-            totals, publish = write_files(
-                engine, responses, outputs, names, totals_of, purpose="loss"
-            )
-            rewritten = published(engine, publish)
+            done = write_files(engine, responses, outputs, names, totals_of, purpose="loss")
+            publish(engine, done)
+        totals = done.totals
         with engine.clock.summary():
             summary = summarise_losses(plan, responses, totals, configs)
         facts_of_responses = ResponseFacts()
@@ -106,7 +106,7 @@ def loss(
         findings += loss_findings(run, configs)
         files, clock = [file.path for file in source.files], engine.clock
         facts = run_summary(plan, files, engine.device.name)
-        facts |= {"outputs": [str(target) for target in targets], "rewritten": rewritten}
+        facts |= {"outputs": [str(target) for target in targets], "rewritten": done.rewritten}
     result = {
         **summary,
         "verdict": verdict(summary),

@@ -1,21 +1,18 @@
-"""The output files of a run: their names, and their publication, all together."""
+"""The output files of a run: their names, and whether they can be written."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.io.outputs import OutputFiles
 from rlpost.io.paths import RemotePath, check_target, is_output_folder, list_files, parse_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from rlpost.io.outputs import OutputFile
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.parquet.sink import Sink
     from rlpost.io.paths import AnyPath, PathText
 
 
@@ -70,56 +67,3 @@ def check_writable(path: str | Path | None) -> None:
         raise ReadWriteError(f"{path}: cannot be written: it is a directory")
     if not os.access(folder, os.W_OK):
         raise ReadWriteError(f"{path}: cannot be written: {folder} is not writable")
-
-
-class Outputs:
-    """The output files of a run: a context manager that removes files that were not published.
-
-    While it is open, no other run can write these files. It removes what killed runs left of them.
-
-    Args:
-        targets: the output of each input file.
-
-    Raises:
-        ReadWriteError: on entering: another run writes a file, or it cannot be written.
-    """
-
-    def __init__(self, targets: Sequence[AnyPath]) -> None:
-        self.targets = list(targets)
-        self._sinks: dict[int, Sink] = {}
-        self._files = OutputFiles(self.targets)
-
-    def __enter__(self) -> Self:
-        self._files.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            for sink in self._sinks.values():
-                sink.abort()
-        finally:
-            self._files.__exit__(*error)
-
-    def open(self, index: int, make: Callable[[OutputFile], Sink]) -> Sink:
-        """Return the sink of one file, made of it.
-
-        Raises:
-            ReadWriteError: it cannot be created.
-        """
-        sink = make(self._files.stage(self.targets[index]))
-        self._sinks[index] = sink
-        return sink
-
-    def publish(self) -> list[str]:
-        """Publish all files; return the reasons of files that were not spliced.
-
-        Raises:
-            ReadWriteError: a file cannot be renamed; those before it are published, and perhaps
-                some objects after it.
-        """
-        self._files.publish()
-        return [
-            f"{target.name}: {self._sinks[index].reason}"
-            for index, target in enumerate(self.targets)
-            if self._sinks[index].reason
-        ]
