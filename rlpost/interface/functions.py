@@ -405,8 +405,8 @@ def replay(
 
     Returns:
         `reproduced`; `stages`, each computed from what was recorded before it; `first`, the first
-        that differs; `findings`; `examples`; and `search`, if there was one: `best` (`named`,
-        `toml`), `same_numbers`, `unexplained`, `tried`, `seconds`.
+        that differs; `findings`; `examples`; and `search`, without a recipe: `best` (`named`,
+        `toml`, `by_metadata`), `same_numbers`, `tried`.
 
     Raises:
         UsageError: options do not fit together, or `columns_map` names no role and no stage.

@@ -8,7 +8,7 @@ does not need are taken out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
@@ -25,7 +25,7 @@ from rlpost.recipe.numerics import EstimateClamp, Numerics
 from rlpost.recipe.recipe import Recipe, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -42,8 +42,14 @@ RECIPES = 1500
 ROUNDS = 5
 """Changes of a recipe that make one more column equal, at most."""
 NEAREST = 4
-"""Recipes whose neighbours are tried in a round: as many by equal numbers, and by distance."""
-_SOLUTIONS = 6
+"""Recipes whose neighbours are tried in a round: as many by each of ORDERS."""
+ORDERS: tuple[Callable[[Trial], Any], ...] = (
+    lambda trial: trial.by_share,
+    lambda trial: trial.by_distance,
+    lambda trial: (-round(trial.share, 4), *trial.by_distance),
+)
+"""By equal numbers, by distance, and by the equal numbers of all stages, whichever differ."""
+_SOLUTIONS = 9
 """Of these, the ones whose numbers are solved."""
 _STEPS = 6
 DIGITS = (1, 2, 3, 4, 6)
@@ -65,7 +71,8 @@ _CHOICES = (
     "kl_estimator", "norm_mean", "norm_std", "whiten_advantages", "whiten_rewards",
     "drop_equal_rewards", "drop_single", "drop_truncated", "difficulty_weight", "length_weight",
     "unit", "rollout_reward", "scan", "bootstrap", "numerics.norm_ddof", "numerics.single",
-    "numerics.constant", "numerics.batch", "numerics.kl_credit", "numerics.terminal_reward",
+    "numerics.constant", "numerics.batch", "numerics.kl_credit", "numerics.kl_policy",
+    "numerics.terminal_reward",
     "numerics.observations", "numerics.outcome", "numerics.process_rewards",
     "numerics.whiten_ddof", "numerics.whiten_scale",
 )  # fmt: skip
@@ -229,10 +236,9 @@ class _Search:
         expanded: set[Any] = set()
         for _ in range(ROUNDS):
             waiting = [trial for key, trial in by_numbers.items() if key not in expanded]
-            by_share = sorted(waiting, key=lambda x: x.by_share)[:NEAREST]
-            by_distance = sorted(waiting, key=lambda x: x.by_distance)[:NEAREST]
-            pairs = zip(by_share, by_distance, strict=True)
-            turns = {trial.numbers: trial for trial in chain.from_iterable(pairs)}
+            nearest = [sorted(waiting, key=order)[:NEAREST] for order in ORDERS]
+            ranks = zip(*nearest, strict=True)
+            turns = {trial.numbers: trial for trial in chain.from_iterable(ranks)}
             for number, trial in enumerate(turns.values()):
                 if self.trials.count > RECIPES:
                     return None

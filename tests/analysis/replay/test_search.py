@@ -118,3 +118,13 @@ def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
         (finding,) = replay(recorded, other).findings
         assert finding["check"] == "option:unit"
         assert f"--set unit={true.unit or 'rollout'}" in finding["text"].partition("in place of")[0]
+
+
+def test_a_recipe_whose_first_stage_differs_is_found_by_its_later_ones():
+    """A preset has equal rewards and another KL; the recipe is one change from the default."""
+    recipe = Recipe(estimator="grpo", numerics={"norm_ddof": 0})
+    emit = ("response_level_rewards", "kl", "advantages")
+    result, found = searched(
+        pq.read_table(SAMPLE).slice(0, 64), recipe.model_copy(update={"emit": emit})
+    )
+    assert (result.reproduced, found.numerics.norm_ddof) == (True, 0)
