@@ -19,7 +19,6 @@ from rlpost.analysis.inspect import token_sample
 from rlpost.analysis.inspect.about import tokens as about
 from rlpost.analysis.inspect.causes import likeliest
 from rlpost.cli.commands.inspect import app
-from rlpost.errors import DataError
 
 PLANTED = {
     "temperature": {"heat": 0.7},
@@ -350,15 +349,6 @@ def test_the_page_names_cause_advice_and_tokens(tmp_path):
         "stale-weights",
         True,
     )
-
-
-@pytest.mark.parametrize("role", ["old_log_probs", "infer_log_probs"])
-def test_without_both_log_probs_the_topic_is_an_error(role, tmp_path):
-    pq.write_table(rollouts(responses=8)[0].drop_columns(role), tmp_path / "a.parquet")
-    done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--about", "mismatch"])
-    assert isinstance(done.exception, DataError)
-    assert role in str(done.exception)
-    assert RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).exit_code == 0
 
 
 def test_few_tokens_do_not_change_the_kept_mass():

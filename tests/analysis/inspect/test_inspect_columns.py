@@ -1,4 +1,4 @@
-"""Columns as numpy and polars: lists of every type, keys with nulls, fingerprints."""
+"""Columns as numpy and polars: partitions, types over files, lists of every type."""
 
 from __future__ import annotations
 
@@ -63,16 +63,3 @@ def test_lists_of_every_type_are_read_with_nulls_as_empty(array):
     found = decode.lists_of(array, CellLocation("a", 0, "x"))
     assert found.offsets.tolist() == [0, 2, 2, 2, 3]
     assert found.values.tolist() == [1, 2, 3]
-
-
-def test_keys_keep_their_nulls():
-    found = decode.keys_of(pa.array([None, "a", None, "b"]), CellLocation("a", 0, "x"))
-    assert found.to_list() == [None, "a", None, "b"]
-
-
-def test_equal_lists_have_equal_fingerprints_and_others_do_not():
-    rows = [[1, 2, 3], [1, 2, 3], [3, 2, 1], [1, 2], [1, 2, 3, 0], [0], [], [0, 0]]
-    for kind in (pa.int32(), pa.int64(), pa.float32()):
-        found = decode.fingerprints_of(pa.array(rows, pa.list_(kind)), CellLocation("a", 0, "x"))
-        assert found[0] == found[1]
-        assert len(set(found.tolist())) == len(rows) - 1
