@@ -63,3 +63,11 @@ def test_lists_of_every_type_are_read_with_nulls_as_empty(array):
     found = decode.lists_of(array, CellLocation("a", 0, "x"))
     assert found.offsets.tolist() == [0, 2, 2, 2, 3]
     assert found.values.tolist() == [1, 2, 3]
+
+
+def test_equal_lists_have_equal_fingerprints_and_others_do_not():
+    rows = [[1, 2, 3], [1, 2, 3], [3, 2, 1], [1, 2], [1, 2, 3, 0], [0], [], [0, 0]]
+    for kind in (pa.int32(), pa.int64(), pa.float32()):
+        found = decode.fingerprints_of(pa.array(rows, pa.list_(kind)), CellLocation("a", 0, "x"))
+        assert found[0] == found[1]
+        assert len(set(found.tolist())) == len(rows) - 1
