@@ -27,7 +27,7 @@ from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import TOKEN_IDS, fits, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from rlpost.io.parquet.source import Source
     from rlpost.recipe.roles import ColumnMap, Unit
@@ -223,9 +223,10 @@ def select_columns(
 
     `recorded` is the column of the advantages of a trainer.
     """
+    fitting, served = partial(_fitting, source), columns.columns
     turns = turn_columns(columns, partial(content_of, source))
     rows: dict[str, Any] = {
-        "kept": _kept(source, columns),
+        "kept": fitting(served.get("sample_mask"), is_number),
         "rollout": turns.get(ROLLOUT),
         "rollout_counts": unit == "rollout",
         "turn": turns.get(TURN),
@@ -250,7 +251,7 @@ def select_columns(
     columns = columns.without(unusable)
     roles = tuple(role for role in TOKEN_ROLES if role in columns)
     mapped = [columns.column(TEXT)] if TEXT in columns else []
-    texts = _texts_or_lists(source, (*mapped, *TEXTS))
+    texts = [name for name in (*mapped, *TEXTS) if fitting(name, _is_text, _is_numbers)]
     first = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
     lists = "mask" if "mask" in columns else next(iter(roles), first)
     rows["lengths"] = columns.columns.get(LENGTH) if lists is None else None
@@ -259,12 +260,17 @@ def select_columns(
     rows["unequal_ids"] = other_sizes(source, sized_by or "", filter(None, [response_ids]))
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
-    advantages = _advantages(source, columns, recorded)
-    rows["entropy"] = _fitting(source, columns.columns.get("entropy"), _is_numbers)
+    dumped = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else recorded
+    advantages = fitting(served.get("advantages", dumped), is_number, _is_numbers)
+    prompts = (x for x in PROMPTS if fitting(x, _is_text, _is_numbers, pa.types.is_nested))
+    rows["entropy"] = fitting(served.get("entropy"), _is_numbers)
     if {"old_log_probs", "infer_log_probs"} <= {*roles}:
-        rows |= _of_mismatch(source, columns)
+        machines = (x for x in MACHINES if fitting(x, _is_text, pa.types.is_integer))
+        rows["machines"] = tuple(machines)
+        rows["version"] = fitting(columns.columns.get(VERSION), is_number, _is_numbers)
     return ColumnSelection(
-        columns, lists, roles, next(iter(texts), None), unusable, prompt=_prompt(source, columns),
+        columns, lists, roles, next(iter(texts), None), unusable,
+        prompt=next((x for x in prompts if x != columns.columns.get("group")), None),
         advantages=advantages, recorded=advantages is not None and advantages == recorded, ids=ids,
         **rows,
     )  # fmt: skip
@@ -279,52 +285,10 @@ def _token_ids(source: Source, columns: ColumnMap, rows: Mapping[str, Any]) -> T
     return TokenIds(ids["response_token_ids"], ids["prompt_token_ids"], mask, rows["kept"])
 
 
-def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:
-    """Return the columns that exist and are texts or lists of numbers."""
-    return [
-        name
-        for name in names
-        if name in source.columns and all(map(_is_text_or_list, _types(source, name)))
-    ]
-
-
-def _prompt(source: Source, columns: ColumnMap) -> str | None:
-    """Return the column of prompts, which is not the group key itself."""
-    group = columns.columns.get("group")
-    names = (name for name in PROMPTS if name in source.columns and name != group)
-    kinds = (_is_text_or_list, pa.types.is_nested)
-    return next((name for name in names if _fitting(source, name, *kinds)), None)
-
-
-def _advantages(source: Source, columns: ColumnMap, recorded: str | None) -> str | None:
-    """Return the column of advantages if it has numbers or lists of numbers."""
-    dumped = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else recorded
-    name = columns.columns.get("advantages", dumped)
-    fits_all = name and all(is_number(kind) or _is_numbers(kind) for kind in _types(source, name))
-    return name if fits_all else None
-
-
-def _of_mismatch(source: Source, columns: ColumnMap) -> dict[str, Any]:
-    """Return the columns that explain why rollout engine and trainer differ."""
-    version = columns.columns.get(VERSION)
-    return {
-        "machines": tuple(
-            x for x in MACHINES if _fitting(source, x, _is_text, pa.types.is_integer)
-        ),
-        "version": _fitting(source, version, is_number, _is_numbers),
-    }
-
-
 def _fitting(source: Source, name: str | None, *fits: Callable[[pa.DataType], bool]) -> str | None:
     """Return the column if all of its types fit; None otherwise."""
     kinds = [*_types(source, name)] if name in source.columns else []
     return name if kinds and all(any(fit(kind) for fit in fits) for kind in kinds) else None
-
-
-def _kept(source: Source, columns: ColumnMap) -> str | None:
-    """Return the column of the sample mask if it has numbers."""
-    name = columns.columns.get("sample_mask")
-    return name if name and all(map(is_number, _types(source, name))) else None
 
 
 def _types(source: Source, column: str) -> Iterator[pa.DataType]:
@@ -341,10 +305,6 @@ def _is_text(kind: pa.DataType) -> bool:
 def _is_numbers(kind: pa.DataType) -> bool:
     """Return whether these are lists of numbers; empty lists may have no type."""
     return is_list(kind) and (is_number(kind.value_type) or pa.types.is_null(kind.value_type))
-
-
-def _is_text_or_list(kind: pa.DataType) -> bool:
-    return _is_text(kind) or _is_numbers(kind)
 
 
 def _usable(role: str, kind: pa.DataType) -> bool:
