@@ -275,26 +275,48 @@ def loss(
         ReadWriteError: reading or writing failed; no output is left behind.
         UnavailableError: the device is missing.
     """
-    from rlpost.analysis.loss import run as work  # noqa: PLC0415 - slow to import
-    from rlpost.analysis.loss.log import read_log  # noqa: PLC0415
-    from rlpost.losses.config import settings_of  # noqa: PLC0415
+    from rlpost.losses.config import settings_of  # noqa: PLC0415 - slow to import
 
     _check_recipe(recipe)
-    if sweep and output is not None:
-        raise UsageError("sweep and output exclude each other: a file has the loss of one setting")
     if unknown := [name for name in emit if name not in LOSS_EXTRA]:
         raise UsageError(no_such(f"emit: no column {unknown[0]!r}", unknown[0], LOSS_EXTRA))
-    if emit and output is None:
-        raise UsageError("emit needs output, the file that gets the columns")
-    if sweep and log is not None:
-        raise UsageError("sweep and log exclude each other: a log has the loss of one setting")
-    if log_map and log is None:
-        raise UsageError("log_map needs log")
-    chosen, axes = loss or LossOptions(), dict(sweep or {})
+    recipe, chosen, axes = recipe or Recipe(), loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    configs = settings_of([_swept(chosen, recipe or Recipe(), point) for point in points], {})
+    configs = settings_of([_swept(chosen, recipe, point) for point in points], {})
+    return losses(inputs, output, recipe, configs, options, emit=emit, log=log, log_map=log_map,
+                  swept=bool(sweep), progress=progress)  # fmt: skip
+
+
+def losses(
+    inputs: Inputs,
+    output: str | Path | None,
+    recipe: Recipe,
+    configs: Sequence[LossConfig],
+    options: Options | None,
+    *,
+    swept: bool,
+    emit: Sequence[str],
+    log: str | Path | None,
+    log_map: Mapping[str, str] | None,
+    progress: Progress,
+) -> LossSummary:
+    """Compute policy losses, as of `loss` and of the command line, which has settings of its own.
+
+    Raises:
+        UsageError: options exclude each other, named as they are typed; further ones as of `loss`.
+    """
+    if swept and output is not None:
+        raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
+    if emit and output is None:
+        raise UsageError(f"--emit {','.join(emit)} needs OUT, the file that gets the column")
+    if swept and log is not None:
+        raise UsageError("--sweep and --log exclude each other: a log has the loss of one setting")
+    if log_map and log is None:
+        raise UsageError("--log-map: has no effect without --log PATH")
+    from rlpost.analysis.loss import run as work  # noqa: PLC0415 - slow to import
+    from rlpost.analysis.loss.log import read_log  # noqa: PLC0415
+
     logged = None if log is None else read_log(Path(log), log_map)
-    recipe = recipe or Recipe()
     declared = Declaration(map=recipe.columns)
     with _opened(inputs, output, options, declared=declared, progress=progress) as (opened, run):
         recipe = opened.recipe(recipe)

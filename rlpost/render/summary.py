@@ -482,7 +482,7 @@ def _sliced(summary: Json, by: str, names: Sequence[str]) -> list[_SliceNumbers]
         ("A = 0", "advantage_zero", True),
         ("reward", "reward", False),
         ("pass", "passed", True),
-        ("masked", "kept", True),
+        ("not kept", "kept", True),
         ("KL per token", "kl", False),
         ("length", "policy_tokens", False),
     ):
@@ -495,13 +495,13 @@ def _sliced(summary: Json, by: str, names: Sequence[str]) -> list[_SliceNumbers]
             values = [None if x is None else mean_beside(x, std) for x, std in pairs]
         if measure in ("with_signal", "kept"):
             values = [None if x is None else 1 - x for x in values]
-        masked = name != "masked" or _whole(summary, "kept")["mean"] != 1
-        if masked and any(value is not None for value in values):
+        changed = name != "not kept" or _whole(summary, "kept")["mean"] != 1
+        if changed and any(value is not None for value in values):
             columns.append(_SliceNumbers(name, values, share))
     return sorted(columns, key=lambda column: names.index(column.name))
 
 
-_COMPARED_BY = ("no signal", "equal rewards", "A = 0", "reward", "pass", "masked", "KL per token")
+_COMPARED_BY = ("no signal", "equal rewards", "A = 0", "reward", "pass", "not kept", "KL per token")
 
 
 def _labels(summary: Json, by: str) -> list[Any]:

@@ -62,7 +62,7 @@ def test_a_sweep_computes_every_setting():
     single = rlpost.loss(FRAME, loss=rlpost.LossOptions(pg_clip=0.1))
     assert len(found.settings) == 2
     assert found.settings[0]["facts"]["total_loss"] == single.facts["total_loss"]
-    with pytest.raises(UsageError, match="sweep and output exclude each other"):
+    with pytest.raises(UsageError, match="--sweep and OUT exclude each other"):
         rlpost.loss(FRAME, "out.parquet", sweep={"pg_clip": [0.1]})
 
 

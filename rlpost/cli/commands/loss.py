@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +16,6 @@ from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 from rlpost.interface import functions
 from rlpost.pipeline.options import Options  # noqa: TC001 - typer reads annotations
-
-if TYPE_CHECKING:
-    from rlpost.analysis.loss.log import TrainerLog
 
 app = typer.Typer(add_completion=False)
 
@@ -76,43 +72,20 @@ def loss(
     if output is not None and _NUMBER.fullmatch(output):
         tip = f"a range is one word, LOW:HIGH; ./{output} is a file"
         raise UsageError(f"OUT is {output}: a number", tip=tip)
-    if sweep and output is not None:
-        raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
     settings, emit = settings.with_loss_columns()
-    if emit and output is None:
-        raise UsageError(f"--emit {','.join(emit)} needs OUT, the file that gets the column")
     recipe, configs = settings.recipe, settings.losses(sweep or [])
-    # Torch and pyarrow take a second to import; errors of the command line come first.
-    from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
-    from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
-    from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
-    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
-
     check_summary(summary_json)
-    logged = _read_log(**chosen, swept=bool(sweep))
-    with (
-        reporting(quiet=quiet) as reporter,
-        open_inputs(source, output, overwrite=run.overwrite, reporter=reporter) as opened,
-    ):
-        run = replace(run, reporter=reporter, started=context.obj)
-        facts = loss_run.loss(opened.paths, output, recipe, configs, run, emit, logged)
-        summary = opened.result(facts) | settings.requested
+    run = replace(run, started=context.obj)
+    with reporting(quiet=quiet) as reporter:
+        result = functions.losses(
+            source, output, recipe, configs, run, swept=bool(sweep), emit=emit, **chosen,
+            progress=reporter,
+        )  # fmt: skip
+    from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415 - slow to import
+    from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
+
+    summary = result | settings.requested
     summary["findings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how == "table"):
         render_loss.show(summary, how, verbose=verbose)
-
-
-def _read_log(
-    log: Path | None, log_map: dict[str, str] | None, *, swept: bool
-) -> TrainerLog | None:
-    """Return the log of --log; None without one."""
-    if log is None:
-        if log_map:
-            raise UsageError("--log-map: has no effect without --log PATH")
-        return None
-    if swept:
-        raise UsageError("--sweep and --log exclude each other: a log has the loss of one setting")
-    from rlpost.analysis.loss.log import read_log  # noqa: PLC0415 - imports losses
-
-    return read_log(Path(log), log_map or {})

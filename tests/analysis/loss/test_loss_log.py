@@ -167,7 +167,7 @@ def test_other_errors_name_the_log(table, tmp_path):
     path = write(tmp_path / "log.jsonl", logged(table))
     with pytest.raises(DataError, match="--log-map pg_loss=x: no column 'x'"):
         rlpost.loss(table, log=path, log_map={"pg_loss": "x"})
-    with pytest.raises(UsageError, match="log_map needs log"):
+    with pytest.raises(UsageError, match="--log-map: has no effect"):
         rlpost.loss(table, log_map={"pg_loss": "x"})
     path = write(tmp_path / "log.jsonl", logged(table), first=90)
     (finding,) = rlpost.loss(table, log=path).findings
