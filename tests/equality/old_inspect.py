@@ -13,6 +13,7 @@ BASE had a tree for each topic, in which steps and domains were lists. What went
 - `groups.pass_rate`: `passed` is the same for groups of one size
 - `critic.losses`, `critic.calibration`, `critic.lambdas`, `entropy.top_*`: no page has them
 - `failures.baselines`, `token_facts.duplicates`: what read them went
+- `token_facts.edges`, `token_facts.identical`: two checks count them
 - `failures.of`: rollouts count if `rollouts` is a number
 - `advantages.of`, `failures.by_step` beyond the worst five: `facts` has them
 """
@@ -53,7 +54,11 @@ def _of_tree(old: Json) -> Json:
     if tokens := old["token_facts"]:
         gone = ("quantiles", "quantiles_of")
         kept["token_facts"] = {
-            **{name: x for name, x in tokens.items() if name != "duplicates"},
+            **{
+                name: x
+                for name, x in tokens.items()
+                if name not in ("duplicates", "edges", "identical")
+            },
             "columns": {
                 role: {x: y for x, y in one.items() if x not in gone}
                 for role, one in tokens["columns"].items()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost._version import __version__
-from rlpost.analysis.inspect.alignment import ENDS, mask_facts
+from rlpost.analysis.inspect.alignment import mask_facts
 from rlpost.analysis.inspect.causes import causes_of
 from rlpost.analysis.inspect.estimates import covariance, entropy_profile, recorded_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
@@ -38,7 +38,7 @@ from rlpost.analysis.inspect.responses import (
     row_advantages,
     table_of,
 )
-from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, select_columns
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, select_columns
 from rlpost.errors import UsageError, no_such
 from rlpost.findings import Place
 from rlpost.io.parquet.inputs import find_inputs
@@ -371,17 +371,7 @@ def _token_facts(reading: PassResult) -> TokenFacts | None:
         columns={role: _column(role, reading) for role in roles},
         kl_clamped=counts["kl_clamped"],
         kl_quantiles=quantiles_of(kl[np.isfinite(kl)]),
-        identical={
-            "/".join(pair): counts[f"{'/'.join(pair)}.equal"] / tokens
-            for pair in LOG_PROB_PAIRS
-            if (tokens := counts[f"{'/'.join(pair)}.tokens"])
-        },
         shifts=reading.totals.shifts(),
-        edges={
-            role: {end: int((rows[f"{end}:{role}"].fill_nan(0) > 0).sum()) for end in ENDS}
-            for role in roles
-            if role in LOG_PROBS
-        },
     )
 
 

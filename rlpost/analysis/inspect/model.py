@@ -218,11 +218,7 @@ class TokenFacts:
     """Policy tokens whose finite old - ref is beyond ±40."""
     kl_quantiles: dict[str, float]
     """Of responses."""
-    identical: dict[str, float]
-    """`old_log_probs/infer_log_probs` and the like: share of policy tokens that are equal."""
     shifts: list[Shift]
-    edges: dict[str, Json]
-    """By role: responses that look `padded`, padded on the `left`, or `shifted`."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import polars as pl
 from rlpost.analysis.inspect.causes import likeliest
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.responses import signs_of_failures
-from rlpost.analysis.inspect.selection import LOG_PROBS
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.text import counted, percent, share
 from rlpost.recipe.roles import LOG_PROB_ROUNDING
@@ -84,12 +84,13 @@ def _zero_at_an_end(data: CheckInput) -> Result:
 
     With a single column, it is unknown whether the policy is certain of these tokens.
     """
-    assert data.facts.token_facts is not None
     if _zero_padding(data) is not None:
         return None
-    alone = len(data.facts.token_facts.edges) == 1
-    for role, ends in data.facts.token_facts.edges.items():
-        column, count = data.tokens[role], ends["shifted"]
+    columns = {role: column for role, column in data.tokens.items() if role in LOG_PROBS}
+    alone = len(columns) == 1
+    for role, column in columns.items():
+        flags = data.reading.rows[f"shifted:{role}"].fill_nan(0) > 0
+        count = int(flags.sum())
         zeros = column.zero / column.tokens if column.tokens else 1.0
         if count > HALF * data.count and zeros < HALF * count / data.count:
             looks = "a fill value: other columns are not 0 there"
@@ -99,7 +100,6 @@ def _zero_at_an_end(data: CheckInput) -> Result:
                 f"{data.part(count)} begin or end with a policy token whose `{column.column}` is "
             )
             text += f"exactly 0, which looks like {looks}; {share(column.zero, column.tokens)} of "
-            flags = data.reading.rows[f"shifted:{role}"].fill_nan(0) > 0
             return Problem(text + "all tokens are 0", flags, [role], error=not alone)
     return None
 
@@ -346,16 +346,12 @@ def same_log_probs(data: CheckInput) -> Result:
 
     Write the log-probs of each policy to a column of its own, or set it with --map ROLE=COLUMN.
     """
-    facts, rows = data.facts.token_facts, data.reading.rows
-    assert facts is not None
-    pairs = {
-        tuple(pair.split("/")): part
-        for pair, part in facts.identical.items()
-        if data.tokens[pair.partition("/")[0]].tokens >= FEW_TOKENS
-    }
+    rows, counts = data.reading.rows, data.reading.counts
+    tokens = {pair: counts[f"{'/'.join(pair)}.tokens"] for pair in LOG_PROB_PAIRS}
+    pairs = [x for x in tokens if tokens[x] and data.tokens[x[0]].tokens >= FEW_TOKENS]
     if not pairs:
         return NotRun(f"fewer than {FEW_TOKENS} policy tokens")
-    equal = [pair for pair, part in pairs.items() if part == 1]
+    equal = [pair for pair in pairs if counts[f"{'/'.join(pair)}.equal"] == tokens[pair]]
     if data.steps < 2:  # noqa: PLR2004 - before the first update the policy equals its reference
         equal = [pair for pair in equal if "ref_log_probs" not in pair]
     if not equal:
