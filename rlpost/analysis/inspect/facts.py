@@ -12,7 +12,6 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.inspect.alignment import mask_facts
 from rlpost.analysis.inspect.causes import causes_of
-from rlpost.analysis.inspect.estimates import covariance, entropy_profile, recorded_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, normalises_components, role_facts
 from rlpost.analysis.inspect.measures import WORDS, table_facts
@@ -29,11 +28,14 @@ from rlpost.analysis.inspect.profiles import quantiles_of
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
     component_profile,
+    covariance,
+    entropy_profile,
     group_facts,
     group_table,
     length_facts,
     populations_of,
     profiles_of,
+    recorded_facts,
     reward_facts,
     row_advantages,
     table_of,
