@@ -1,25 +1,21 @@
 """Live comparison: a preset against the framework that is installed, function by function.
 
 A case computes the same numbers twice: by the framework's own functions on padded tensors, and by
-rlpost's pipeline on a table with the preset. `python -m peers.comparison NAME` prints the verdict.
+rlpost's pipeline on a table with the preset.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
 from rlpost.errors import RlpostError
-from rlpost.recipe.presets import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,8 +53,6 @@ class Peer:
     preset: str
     package: str
     """Its name on PyPI and in Python."""
-    modules: tuple[str, ...]
-    """The modules whose functions the cases call."""
     cases: Callable[[], Sequence[PeerCase]]
     uncovered: Callable[[], Sequence[str]] = tuple
     """Returns what the framework has and the preset lacks, such as `policy loss dro`."""
@@ -125,23 +119,6 @@ class Outcome(NamedTuple):
         return self.error or str(self.difference or "equal")
 
 
-def verdict(peer: Peer) -> dict[str, Any]:
-    """Run the cases of an installed framework, and return what drift prints."""
-    with quiet():
-        for module in peer.modules:
-            import_module(module)
-        outcomes = [outcome(case) for case in peer.cases()]
-        uncovered = list(peer.uncovered())
-    wrong = [outcome for outcome in outcomes if not outcome.passed]
-    return {
-        "version": version(peer.package),
-        "release": source_of(peer.preset).release,
-        "cases": len(outcomes),
-        "different": [{"case": outcome.case, "difference": str(outcome)} for outcome in wrong],
-        "uncovered": uncovered,
-    }
-
-
 def outcome(case: PeerCase) -> Outcome:
     """Compute a case twice, and compare."""
     try:
@@ -196,7 +173,3 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-if __name__ == "__main__":
-    print(json.dumps(verdict(peer_of(sys.argv[1]))))

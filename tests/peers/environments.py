@@ -71,7 +71,7 @@ def environment(name: str, *, newest: bool = False) -> Path:
     return python
 
 
-def run(python: Path, *words: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
+def run(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a module in an environment, with rlpost of this checkout."""
     path = os.pathsep.join(
         [str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -80,7 +80,6 @@ def run(python: Path, *words: str, capture: bool = False) -> subprocess.Complete
         [python, "-W", "ignore", "-m", *words],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path},
-        capture_output=capture,
         text=True,
         check=False,
     )

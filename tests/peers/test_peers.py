@@ -1,12 +1,8 @@
 """The comparison with a framework: what it notices."""
 
-import sys
-import types
-
 import pytest
 import torch
-from peers import comparison, drift
-from peers.comparison import Peer, PeerCase, compare, outcome, verdict
+from peers.comparison import PeerCase, compare, outcome
 
 from rlpost.errors import DataError
 
@@ -49,39 +45,12 @@ def test_a_documented_fault_must_differ():
     assert str(mended) == "equal, although it is documented as a fault: it divides twice"
 
 
-def raising(error):
-    def function():
-        raise error
+def test_what_a_function_raises_is_a_difference():
+    def wrong():
+        raise DataError("no\nresponse")
 
-    return function
-
-
-def test_a_verdict_names_what_differs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "a_framework", types.ModuleType("a_framework"))
-    monkeypatch.setattr(comparison, "version", lambda _: "0.9.1")
-    cases = [
-        case(),
-        case(2.0, 2.5),
-        case(2.0, fault="it divides twice"),
-        PeerCase("b", case().ours, raising(TypeError("two arguments"))),
-        PeerCase("c", raising(DataError("no\nresponse")), case().theirs),
-        PeerCase("d", case().ours, raising(ModuleNotFoundError("", name="queue_of_it"))),
-    ]
-    peer = Peer("verl", "a_framework", ("a_framework",), lambda: cases, lambda: ["estimator vapo"])
-    result = verdict(peer)
-    assert (result["cases"], result["uncovered"]) == (6, ["estimator vapo"])
-    assert result["different"] == [
-        {
-            "case": "gae: text",
-            "difference": "advantages: 1 of 1 numbers, most by 0.5 (framework 2, rlpost 2.5)",
-        },
-        {"case": "b", "difference": "the framework raises TypeError: two arguments"},
-        {"case": "c", "difference": "rlpost raises DataError: no response"},
-    ]
-    drifted, lines = drift.lines("verl", {**result, "version": "2"})
-    assert drifted
-    assert [line.partition(":")[0].strip() for line in lines[1:]] == [
-        *("gae", "b", "c", "not covered"),
-    ]
-    fine = {**result, "different": [], "uncovered": []}
-    assert not drift.lines("verl", fine)[0]
+    ours = outcome(PeerCase("x", wrong, case().theirs))
+    assert str(ours) == "rlpost raises DataError: no response"
+    theirs = outcome(PeerCase("x", case().ours, wrong))
+    assert str(theirs).startswith("the framework raises DataError")
+    assert not theirs.passed

@@ -564,7 +564,6 @@ def _uncovered() -> list[str]:
 PEER = Peer(
     preset=NAME,
     package="trl",
-    modules=("trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer"),
     cases=_cases,
     uncovered=_uncovered,
 )

@@ -541,4 +541,4 @@ def uncovered() -> list[str]:
     return [*missing, *(f"correction {name}" for name in lacks), *verl_losses.uncovered()]
 
 
-PEER = Peer(NAME, "verl", (CORE, CORRECTION, TRAINER, verl_losses.LOSSES), cases, uncovered)
+PEER = Peer(NAME, "verl", cases, uncovered)
