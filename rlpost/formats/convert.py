@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlpost.display.reporter import Reporter
-    from rlpost.formats.where import Where
     from rlpost.io.paths import AnyPath
 
 
@@ -73,20 +72,13 @@ def convert(
         reporter: gets the number of responses; their total is unknown.
     """
     paths = [inputs] if isinstance(inputs, PathText) else list(inputs)
-    target, options, reporter = (
-        parse_path(output),
-        options or ReadOptions(),
-        reporter or SilentReporter(),
-    )
     with fetched_inputs(paths, tables=True) as local:
         summary = _convert(
-            local.paths, target, source, options, reporter, workers=workers, overwrite=overwrite
-        )
-        for key in ("inputs", "skipped_files", "proposed"):
-            if key not in summary:
-                continue
-            summary[key] = without_paths(summary[key], local.names)
-    return summary
+            local.paths, parse_path(output), source, options or ReadOptions(),
+            reporter or SilentReporter(), workers=workers, overwrite=overwrite,
+        )  # fmt: skip
+        named = {"inputs", "skipped_files", "proposed"} & summary.keys()
+        return summary | {key: without_paths(summary[key], local.names) for key in named}
 
 
 def _convert(
@@ -189,49 +181,42 @@ def plan_targets(
 def dump_reader(
     dumps: Sequence[Dump], options: ReadOptions, workers: int | None
 ) -> Iterator[DumpBatches]:
-    """Yield the batches of dumps, in order; None follows the last one of each.
+    """Yield the batches of dumps whose rows match, in order; None follows the last one of each.
 
     Processes read them, each a whole dump at a time.
 
     Args:
         dumps: in the order of their batches.
-        options: what the dumps do not contain; the processes' counts are added to its `stats`.
+        options: what the dumps do not contain; what is counted, and the attempts of all rows, are
+            added to its `stats`.
         workers: processes; None: one per core and dump, at most 8, if the dumps are large.
 
     Raises:
         DataError, NotEnoughMemoryError, ReadWriteError: as `read_dump`.
     """
-    where, options = options.where, replace(options, where=None)
+    read = replace(options, where=None)
     number = min(workers or min(cores(), MOST_WORKERS), len(dumps))
     small = workers is None and sum(dump.size for dump in dumps) < _LARGE
     if number == 1 or small or options.group_size is not None:  # blocks are counted over all dumps
-        yield _kept(dumps, _batches_here(dumps, options), options, where)
+        here = (batch for dump in dumps for batch in chain(dump.read(read), (None,)))
+        yield _matching(dumps, here, options)
         return
     with Processes(number) as processes:
-        read = processes.map(_read_whole, options, iter(dumps))
-        yield _kept(dumps, _counted(read, options), options, where)
+        yield _matching(
+            dumps, _counted(processes.map(_read_whole, read, iter(dumps)), options), options
+        )
 
 
-def _kept(
-    dumps: Sequence[Dump], batches: DumpBatches, options: ReadOptions, where: Where | None
-) -> DumpBatches:
-    """Yield the rows that match, and record the attempts of all; None ends each dump."""
+def _matching(dumps: Sequence[Dump], batches: DumpBatches, options: ReadOptions) -> DumpBatches:
     for dump in dumps:
         rows = options.stats.attempts.recorded(iter(batches.__next__, None))
-        yield from rows if where is None else where.batches(rows, dump.path)
-        yield None
-
-
-def _batches_here(dumps: Sequence[Dump], options: ReadOptions) -> DumpBatches:
-    for dump in dumps:
-        yield from dump.read(options)
+        yield from rows if options.where is None else options.where.batches(rows, dump.path)
         yield None
 
 
 def _counted(
     results: Iterator[tuple[pa.RecordBatch | None, ReadStats]], options: ReadOptions
 ) -> DumpBatches:
-    """Yield the batches that processes read, and add what they counted."""
     for batch, stats in results:
         options.stats.add(stats)
         yield batch
@@ -240,7 +225,7 @@ def _counted(
 def _read_whole(
     options: ReadOptions, dump: Dump
 ) -> Iterator[tuple[pa.RecordBatch | None, ReadStats]]:
-    """Yield the batches of a dump and None, each with what was counted since the one before."""
+    """Yield the batches of a dump and None, and what was counted with the last one."""
     options = replace(options, stats=(stats := ReadStats()))
     for batch in dump.read(options):
         yield batch, ReadStats()
@@ -270,8 +255,8 @@ def write_files(
     """
     reporter.start("convert", None)
     files: list[CanonicalFile] = []
-    every = [*chain.from_iterable(plan.values())]
-    with OutputFiles(plan) as staged, dump_reader(every, options, workers) as batches:
+    dumps_of_all = [*chain.from_iterable(plan.values())]
+    with OutputFiles(plan) as staged, dump_reader(dumps_of_all, options, workers) as batches:
         for target, dumps in plan.items():
             file = CanonicalFile(staged.stage(target))
             files.append(file)

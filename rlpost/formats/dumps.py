@@ -201,14 +201,6 @@ def _expand(text: str, dump_format: Format | None) -> FoundDumps:
     path = Path(text)
     try:
         if path.is_dir():
-            whole = detect(path) if dump_format is None or dump_format.fits(path) else None
-            if whole is None and container_of(path) is FOLDER and has_objects(path):
-                inside = (file for file in path.rglob("*") if _visible(file, path))
-                if dump_format is None and not any(map(detect, inside)):
-                    return FoundDumps([Dump(path, JSONL, Path(path.name), declared=False)])
-                whole = dump_format if dump_format is JSONL else None
-            if whole is not None:
-                return FoundDumps([Dump(path, whole, Path(path.name))])
             files = sorted(file for file in path.rglob("*") if _visible(file, path))
             return _directory(text, files, dump_format, path)
         if path.exists():
@@ -266,6 +258,9 @@ def _directory(
 ) -> FoundDumps:
     """Return the dumps among the files of a directory, and directories that are one dump."""
     found, part = FoundDumps(), set[Path]()
+    objects = container_of(top) is FOLDER and has_objects(top)
+    if objects and dump_format is JSONL:
+        return FoundDumps([Dump(top, JSONL, Path(top.name))])
     for folder, layout in _dump_folders(top, files, dump_format):
         relative = folder.relative_to(top) if folder != top else Path(top.absolute().name)
         found.dumps.append(Dump(folder, layout, relative))
@@ -280,6 +275,8 @@ def _directory(
             found.dumps.append(Dump(file, own, file.relative_to(top)))
     paths = {dump.path for dump in found.dumps}
     found.dumps = [dump for dump in found.dumps if dump.owner not in paths]
+    if not found.dumps and objects and dump_format is None:
+        return FoundDumps([Dump(top, JSONL, Path(top.name), declared=False)])
     if not found.dumps and dump_format is None:
         unknown = [file for file in found.skipped if _has_records(file)]
         found.dumps = [

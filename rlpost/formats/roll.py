@@ -34,22 +34,6 @@ def _same_prompt(record: Record) -> str:
     return text_key(_SPECIAL.sub("", record.text("prompt")))
 
 
-def _tokens(record: Record) -> list[str | None]:
-    """Return the response's tokens as text, without any padding after them.
-
-    Raises:
-        DataError: there are fewer tokens than entries of the other lists.
-    """
-    mask, tokens = record.array("new_response_mask"), record.array("response_tokens")
-    length = max((i + 1 for i, x in enumerate(mask) if x), default=0)
-    if len(tokens) < length:
-        raise DataError(
-            f"{record.where}: `response_tokens` has {len(tokens)} entries and `logprobs` has "
-            f"{length}; every log-prob needs its token"
-        )
-    return tokens[:length]
-
-
 def _token_rewards(record: Record) -> list[Any]:
     """Return the token rewards of the response; the list also covers the prompt.
 
@@ -119,7 +103,6 @@ BOARD = Format(
         "reward": "reward", "prompt": "prompt", "response": "response",
         "response_mask": "new_response_mask", "old_log_probs": "logprobs",
         "ref_log_probs": "ref_logprobs", "entropy": "old_log_probs2_entropy",
-        "log_probs2": "log_probs2", "response_tokens": Field("response_tokens", _tokens),
         "dumped_token_rewards": Field("token_rewards", _token_rewards),
     },
     missing_roles={
@@ -134,12 +117,9 @@ BOARD = Format(
     },
     note="The reward is normalised and clipped by ROLL; the raw score is not dumped. Without a "
     "reference model, ROLL writes the policy's log-probs again as those of the reference.",
-    types={
-        "log_probs2": pa.list_(pa.float32()), "response_tokens": pa.list_(pa.string()),
-        "dumped_token_rewards": pa.list_(pa.float32()),
-    },
+    types={"dumped_token_rewards": pa.list_(pa.float32())},
     layout="padded",
-    own=frozenset({"response_tokens", "token_rewards", "values"}),
+    own=frozenset({"token_rewards", "values"}),
     keeps=False,
 )  # fmt: skip
 

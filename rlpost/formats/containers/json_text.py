@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from functools import lru_cache
@@ -38,7 +37,7 @@ def json_records(path: Path) -> Iterator[Record]:
     - Lines, each an object. A file of any size streams. Empty lines are skipped.
     - One array of objects, which is read into memory.
     - Objects one after another, over any number of lines, such as `json.dump(..., indent=2)`
-      writes them; they stream.
+      writes them, which are read into memory, too.
 
     NaN and Infinity, which Python's json writes although JSON lacks them, are read. Of a field that
     an object has twice, the last value counts, as in Python.
@@ -90,10 +89,8 @@ def _texts(file: IO[bytes], where: str) -> Iterator[tuple[Any, str]]:
     if _is_line(line):
         yield line, f"{where}, line {number}"
         yield from lines_of(file, where, number)
-    elif line.lstrip()[:1] == b"[":
-        yield from _array(file, line, where, limit)
     else:
-        yield from _objects(file, line, number, where, limit)
+        yield from _whole(file, line, number, where, limit)
 
 
 def _is_line(text: bytes) -> bool:
@@ -145,59 +142,50 @@ def _continues(line: bytes) -> bool:
     return False
 
 
-def _array(
-    file: IO[bytes], head: bytes, where: str, limit: MemoryLimit
+def _whole(
+    file: IO[bytes], head: bytes, line: int, where: str, limit: MemoryLimit
 ) -> Iterator[tuple[Any, str]]:
-    name = f"{where}: one JSON array, not one object per line (jq -c '.[]')"
+    """Yield the objects of an array, or of objects one after another, which is read into memory.
+
+    Args:
+        file: after `head`.
+        head: the first line that is not empty.
+        line: its number.
+        where: the name of the file in errors.
+        limit: of memory.
+    """
+    array = head.lstrip()[:1] == b"["
+    name = f"{where}: one JSON array, not one object per line (jq -c '.[]')" if array else where
     parts, size = [head], len(head)
     while block := file.read(_BLOCK):
         parts.append(block)
         size += len(block)
         limit.check(_TEXT_BYTES * size, name)
-    text = b"".join(parts)
-    check_fits(limit, name, text)
-    for i, value in enumerate(parse_json(where, text)):
-        yield value, f"{where}, element {i} of the array"
-
-
-def _objects(
-    file: IO[bytes], head: bytes, line: int, where: str, limit: MemoryLimit
-) -> Iterator[tuple[Any, str]]:
-    """Yield objects that stand one after another, and the lines at which they begin."""
-    decode, skip_space = json.JSONDecoder(parse_int=integer_of).raw_decode, _SPACE.match
-    utf8 = codecs.getincrementaldecoder("utf-8")()
-    text, at, ended, more = "", 0, False, head
-    while True:
+    data = b"".join(parts)
+    check_fits(limit, name, data)
+    if array:
+        for i, value in enumerate(parse_json(where, data)):
+            yield value, f"{where}, element {i} of the array"
+        return
+    try:
+        text, at = data.decode(), 0
+    except UnicodeDecodeError:
+        raise DataError(f"{where}, line {line} or later: not UTF-8 text") from None
+    decode = json.JSONDecoder(parse_int=integer_of).raw_decode
+    while (begin := _SPACE.match(text, at).end()) < len(text):
+        line += text.count("\n", at, begin)
         try:
-            text = text[at:] + utf8.decode(more, final=not more)
-        except UnicodeDecodeError:
-            raise DataError(f"{where}, line {line} or later: not UTF-8 text") from None
-        at, ended = 0, not more
-        limit.check(_TEXT_BYTES * len(text), f"{where}, line {line}: an object without an end")
-        while True:
-            begin = skip_space(text, at).end()
-            line, at = line + text.count("\n", at, begin), begin
-            if at == len(text):
-                break
-            try:
-                value, end = decode(text, at)
-            except json.JSONDecodeError as error:
-                if not ended:
-                    break
-                place = line + text.count("\n", at, error.pos)
-                raise DataError(
-                    f"{where}, line {line}: not JSON: {error.msg} on line {place}; repair or "
-                    "remove the object"
-                ) from None
-            except RecursionError:
-                raise DataError(f"{where}, line {line}: nested too deeply to read") from None
-            if end == len(text) and not ended and not isinstance(value, dict):
-                break  # a number may go on
-            yield value, f"{where}, line {line}"
-            line, at = line + text.count("\n", at, end), end
-        if ended:
-            return
-        more = file.read(max(_BLOCK, len(text) - at))  # doubles: an object is parsed a few times
+            value, at = decode(text, begin)
+        except json.JSONDecodeError as error:
+            place = line + text.count("\n", begin, error.pos)
+            raise DataError(
+                f"{where}, line {line}: not JSON: {error.msg} on line {place}; repair or "
+                "remove the object"
+            ) from None
+        except RecursionError:
+            raise DataError(f"{where}, line {line}: nested too deeply to read") from None
+        yield value, f"{where}, line {line}"
+        line += text.count("\n", begin, at)
 
 
 def first_fields(path: Path) -> Mapping[str, Any]:
