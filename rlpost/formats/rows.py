@@ -69,20 +69,22 @@ def packed(value: Any) -> Any:
     """
     if type(value) is not list:
         return value.item() if isinstance(value, np.generic) else value
-    if not value:
-        return _EMPTY
-    kind = type(value[0])
     try:
-        if kind is int:
-            try:
-                return np.frombuffer(bytes(value), np.uint8)  # half of the time
-            except ValueError:
-                return np.frombuffer(struct.pack(f"{len(value)}q", *value), np.int64)
-        if kind is float:
-            return np.frombuffer(struct.pack(f"{len(value)}d", *value), np.float64)
+        return _vector(value) if value else _EMPTY
     except (TypeError, struct.error, OverflowError):  # null, other types, more than 64 bits
-        pass
-    return value
+        return value
+
+
+def _vector(values: list[Any]) -> Any:
+    kind = type(values[0])
+    if kind is int:
+        try:
+            return np.frombuffer(bytes(values), np.uint8)  # half of the time
+        except ValueError:
+            return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)
+    if kind is bool and {*map(type, values)} == {bool}:
+        return np.frombuffer(bytes(values), np.bool_)
+    return np.frombuffer(struct.pack(f"{len(values)}d", *values)) if kind is float else values
 
 
 def _size(value: Any) -> int:
