@@ -60,11 +60,11 @@ FORMATS: dict[str, Format] = {
 def format_named(name: str) -> Format:
     """Return the format of that name; raise UsageError with the closest names if unknown."""
     if name not in FORMATS:
-        named = [one.name for one in FORMATS.values() if name.lower() in one.title.lower()]
+        named = [layout.name for layout in FORMATS.values() if name.lower() in layout.title.lower()]
         if named:  # verifiers, or ATIF
             raise UsageError(f"--from {name}: no such format", candidates=named)
-        every = f"the formats are {', '.join(FORMATS)}"
-        raise UsageError(no_such(f"--from {name}: no such format", name, FORMATS, every))
+        known = f"the formats are {', '.join(FORMATS)}"
+        raise UsageError(no_such(f"--from {name}: no such format", name, FORMATS, known))
     return FORMATS[name]
 
 

@@ -92,10 +92,10 @@ def _convert(
     overwrite: bool,
 ) -> Json:
     started = time.perf_counter()
-    found = find_dumps(paths, format_named(source) if source else None)
-    common_format(found.dumps)
-    options = found.proposed(replace(options, stats=ReadStats()))
-    dumps = found.dumps
+    listing = find_dumps(paths, format_named(source) if source else None)
+    common_format(listing.dumps)
+    options = listing.proposed(replace(options, stats=ReadStats()))
+    dumps = listing.dumps
     dump_format = dumps[0].format
     check_options(dump_format, options)
     plan = plan_targets(dumps, output, overwrite=overwrite)
@@ -117,9 +117,9 @@ def _convert(
         },
         "missing_roles": dict(missing_roles(dump_format, columns)),
         "note": dump_format.note,
-        **({"proposed": found.proposal.as_json()} if found.proposal else {}),
+        **({"proposed": listing.proposal.as_json()} if listing.proposal else {}),
         "warnings": _warnings(options.stats),
-        "skipped_files": [str(path) for path in found.skipped],
+        "skipped_files": [str(path) for path in listing.skipped],
         **({} if options.where is None else {"where": options.where.as_json()}),
         "attempts": {"kept": options.attempts, "left_out": options.stats.replaced},
         "seconds": time.perf_counter() - started,
@@ -306,8 +306,8 @@ def _with_token_ids(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> 
         raise DataError(f"{path}: no column for response, whose tokens --tokenizer makes")
     location = CellLocation(str(path), 0, texts[0])
     ids = token_ids(options.tokenizer, batch.column(texts[0]), location)
-    made = {"response_token_ids": ids, LENGTH: ids.value_lengths().cast(pa.int64())}
-    for name, column in made.items():
+    columns_of_tokens = {"response_token_ids": ids, LENGTH: ids.value_lengths().cast(pa.int64())}
+    for name, column in columns_of_tokens.items():
         options.stats.sources[name] = f"{texts[0]}, by {options.tokenizer}"
         batch = batch.append_column(name, column)
     return batch

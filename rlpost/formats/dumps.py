@@ -191,10 +191,10 @@ def find_dumps(inputs: Sequence[PathText], dump_format: Format | None) -> FoundD
         UsageError: a file has no records, or a directory mixes formats, training and evaluation, or
             the `all` and the `effective` traces of one run.
     """
-    found = FoundDumps()
+    listing = FoundDumps()
     for text in map(str, inputs):
-        found.add(replace(_expand(text, dump_format), inputs=[text]))
-    return found
+        listing.add(replace(_expand(text, dump_format), inputs=[text]))
+    return listing
 
 
 def _expand(text: str, dump_format: Format | None) -> FoundDumps:
@@ -257,35 +257,39 @@ def _directory(
     text: str, files: Sequence[Path], dump_format: Format | None, top: Path
 ) -> FoundDumps:
     """Return the dumps among the files of a directory, and directories that are one dump."""
-    found, part = FoundDumps(), set[Path]()
+    listing, part = FoundDumps(), set[Path]()
     objects = container_of(top) is FOLDER and has_objects(top)
     if objects and dump_format is JSONL:
         return FoundDumps([Dump(top, JSONL, Path(top.name))])
     for folder, layout in _dump_folders(top, files, dump_format):
         relative = folder.relative_to(top) if folder != top else Path(top.absolute().name)
-        found.dumps.append(Dump(folder, layout, relative))
+        listing.dumps.append(Dump(folder, layout, relative))
         part |= {file for file in files if layout.contains(folder, file)}
     for file in files:
         if file in part:
             continue
-        own = _format_if_fits(file, dump_format) if dump_format else detect(file)
-        if own is None:
-            found.skipped.append(file)
+        file_format = _format_if_fits(file, dump_format) if dump_format else detect(file)
+        if file_format is None:
+            listing.skipped.append(file)
         else:
-            found.dumps.append(Dump(file, own, file.relative_to(top)))
-    paths = {dump.path for dump in found.dumps}
-    found.dumps = [dump for dump in found.dumps if dump.owner not in paths]
-    if not found.dumps and objects and dump_format is None:
+            listing.dumps.append(Dump(file, file_format, file.relative_to(top)))
+    paths = {dump.path for dump in listing.dumps}
+    listing.dumps = [dump for dump in listing.dumps if dump.owner not in paths]
+    if not listing.dumps and objects and dump_format is None:
         return FoundDumps([Dump(top, JSONL, Path(top.name), declared=False)])
-    if not found.dumps and dump_format is None:
-        unknown = [file for file in found.skipped if _has_records(file)]
-        found.dumps = [
+    if not listing.dumps and dump_format is None:
+        unknown = [file for file in listing.skipped if _has_records(file)]
+        listing.dumps = [
             Dump(file, _generic(file), file.relative_to(top), declared=False) for file in unknown
         ]
-        found.skipped = [file for file in found.skipped if file not in unknown]
-    names = list(dict.fromkeys(dump.format.name for dump in found.dumps))
+        listing.skipped = [file for file in listing.skipped if file not in unknown]
+    names = list(dict.fromkeys(dump.format.name for dump in listing.dumps))
     if not names:
-        kinds = " or ".join(one.name for one in dump_format.containers) if dump_format else ""
+        kinds = (
+            " or ".join(candidate.name for candidate in dump_format.containers)
+            if dump_format
+            else ""
+        )
         what = f"no {kinds}" if dump_format else "no file of a known format"
         raise ReadWriteError(f"{text}: contains {what}; rlpost list dumps lists the formats")
     if len(names) > 1:
@@ -293,8 +297,8 @@ def _directory(
             f"{text}: contains dumps of {', '.join(names)}; select a format with --from NAME, or "
             "name the directory of one format"
         )
-    check_mixed(text, found.dumps)
-    return found
+    check_mixed(text, listing.dumps)
+    return listing
 
 
 def _dump_folders(
@@ -302,13 +306,15 @@ def _dump_folders(
 ) -> Iterator[tuple[Path, Format]]:
     """Yield the directories that are one dump, and their formats; the top one comes first."""
     layouts = [dump_format] if dump_format else [*FORMATS.values()]
-    layouts = [one for one in layouts if not {STREAM, FOLDER}.isdisjoint(one.containers)]
+    layouts = [
+        candidate for candidate in layouts if not {STREAM, FOLDER}.isdisjoint(candidate.containers)
+    ]
     yielded: list[Path] = []
     for folder in sorted({parent for file in files for parent in file.parents if top in
                           (parent, *parent.parents)}) if layouts else ():  # fmt: skip
         if any(other in folder.parents for other in yielded):
             continue
-        if layout := next((one for one in layouts if one.fits(folder)), None):
+        if layout := next((candidate for candidate in layouts if candidate.fits(folder)), None):
             yielded.append(folder)
             yield folder, layout
 

@@ -210,7 +210,7 @@ def _without(fields: Mapping[str, Any], paths: Collection[str]) -> Mapping[str, 
 def _parquet_tables(path: Path, binding: Binding) -> Iterator[Fields]:
     """Yield the chunks of a Parquet file, with the fields of structs that the map names."""
     source = Source([InputFile(path, Path(path.name))])
-    lists = (one.name for one in source.schemas[0] if is_list(one.type))
+    lists = (column.name for column in source.schemas[0] if is_list(column.type))
     sized_by = next(lists, source.columns[0])
     for chunk in source.read(source.columns, CHUNK_TOKENS, sized_by):
         columns = {

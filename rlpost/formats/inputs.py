@@ -81,7 +81,7 @@ def canonical_inputs(
     """
     with fetched_inputs(paths, tables=declared.of_dumps) as local:
         inputs = [(path, dumps_of(path, declared)) for path in local.paths]
-        if where is None and not any(found for _, found in inputs):
+        if where is None and not any(listing for _, listing in inputs):
             yield local
             return
         if beside is not None and beside.is_file() and not overwrite:
@@ -104,8 +104,7 @@ def canonical_inputs(
                 rows |= selected.rows
                 if not where.matched:
                     raise where.no_match(local.paths)
-            found = InputPaths(converted, names, rows, frozenset(options.map))
-            yield found.made_of(local)
+            yield InputPaths(converted, names, rows, frozenset(options.map)).made_of(local)
 
 
 def dumps_of(path: PathText, declared: Declaration) -> FoundDumps | None:
@@ -137,24 +136,24 @@ def _options(
         UsageError: dumps of unknown format do not say what the reward is; or an option does not
             apply.
     """
-    found = FoundDumps()
-    for _, one in inputs:
-        found.add(one or FoundDumps())
+    listing = FoundDumps()
+    for _, part in inputs:
+        listing.add(part or FoundDumps())
     options = ReadOptions(
         declared.map, rows=declared.rows, group_size=declared.group_size, where=where
     )
-    if not found.dumps:
+    if not listing.dumps:
         return replace(options, map={})
-    options = found.proposed(options)
-    if found.proposal is None and declared.map:
-        paths = {"none", *field_paths(sample_of([found.dumps[0].path], _FEW), declared.rows)}
+    options = listing.proposed(options)
+    if listing.proposal is None and declared.map:
+        paths = {"none", *field_paths(sample_of([listing.dumps[0].path], _FEW), declared.rows)}
         chosen = {role: path for role, path in declared.map.items() if path in paths}
         options = replace(options, map=chosen)
-    for _, one in inputs:
-        if one is not None:
-            one.dumps = [dump for dump in one.dumps if dump in found.dumps]
-            one.proposal = found.proposal
-    for dump in found.dumps:
+    for _, part in inputs:
+        if part is not None:
+            part.dumps = [dump for dump in part.dumps if dump in listing.dumps]
+            part.proposal = listing.proposal
+    for dump in listing.dumps:
         check_options(dump.format, options)
     return options
 
@@ -178,8 +177,8 @@ def _converted(
         options: how dumps are read; one without a row that matches becomes no file.
         joined: convert the dumps to one file if all inputs are dumps, because the output is one.
     """
-    if joined and all(found for _, found in inputs):
-        dumps = [dump for _, found in inputs if found for dump in found.dumps]
+    if joined and all(listing for _, listing in inputs):
+        dumps = [dump for _, listing in inputs if listing for dump in listing.dumps]
         if len(dumps) > 1 or not parse_path(inputs[0][0]).is_file():
             names[str(staging / JOINED)] = ", ".join(str(path) for path, _ in inputs)
             common_format(dumps)
@@ -188,27 +187,27 @@ def _converted(
             return [str(file.target) for file in files]
     converted: list[PathText] = []
     noted = {""}
-    for number, (path, found) in enumerate(inputs):
-        if found is None:
+    for number, (path, listing) in enumerate(inputs):
+        if listing is None:
             converted.append(path)
             continue
         top = staging / str(number)
-        plan: dict[AnyPath, list[Dump]] = {top / one.converted: [one] for one in found.dumps}
+        plan: dict[AnyPath, list[Dump]] = {top / dump.converted: [dump] for dump in listing.dumps}
         names |= {str(top): str(path)}
         names |= {str(target): str(dump.path) for target, (dump,) in plan.items()}
         read = replace(options, stats=ReadStats())
         files = write_files(plan, read, SilentReporter())
-        line, _, about = converted_line(found, found.dumps, files).partition("\n")
+        line, _, about = converted_line(listing, listing.dumps, files).partition("\n")
         note(line if about in noted else f"{line}\n{about}")
         noted.add(about)
-        single = len(found.dumps) == 1 and parse_path(path).is_file()
+        single = len(listing.dumps) == 1 and parse_path(path).is_file()
         if files:
             converted.append(str(files[0].target if single else top))
     return converted
 
 
 def converted_line(
-    found: FoundDumps | None,
+    listing: FoundDumps | None,
     dumps: Sequence[Dump],
     files: Sequence[CanonicalFile],
     *,
@@ -226,9 +225,9 @@ def converted_line(
         missing = [role for role in missing if kind_of(role) != "tokens" and role != LENGTH]
         without = f", without columns of tokens{lengths}"
     without += f"; it has no {', '.join(missing)}" if missing else ""
-    if found is not None and found.proposal is not None:
+    if listing is not None and listing.proposal is not None:
         count = counted(sum(file.rows for file in files), "response")
-        return f"{_range_of_paths(dumps)}: {count}, {found.proposal.lines}"
+        return f"{_range_of_paths(dumps)}: {count}, {listing.proposal.lines}"
     note = f"\n  {dump_format.note}" if dump_format.note else ""
     several = f"{len(dumps)} dumps, read" if len(dumps) > 1 else "read"
     one_input = " as one input," if joined and len(dumps) > 1 else ""

@@ -44,10 +44,10 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
     check_container(path, layout)
     canonical = Canonical(str(path), layout, options)
     if layout.fields:
-        tables = _declared_tables(path, layout, options, canonical.blocks)
+        parts = _declared_tables(path, layout, options, canonical.blocks)
     else:
-        tables = named_tables(path, options)
-    for table, sources, kept in tables:
+        parts = named_tables(path, options)
+    for table, sources, kept in parts:
         yield canonical.batch(table, sources, kept)
     canonical.blocks.close()
 
@@ -115,7 +115,7 @@ def check_container(path: Path, layout: Format) -> None:
     """Raise UsageError if a layout is not found in the container of a path."""
     container = container_of(path)
     if container not in layout.containers:
-        needed = " or ".join(one.name for one in layout.containers)
+        needed = " or ".join(kind.name for kind in layout.containers)
         what = container.name if container else "of an unknown kind"
         raise UsageError(f"{path}: is {what}; {layout.name} dumps are {needed}")
 
