@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from dump_folders import rows_as_declared
 from format_writers import lines
 from runs import run
 
-from rlpost.formats import FORMATS, detect
+from rlpost.formats import detect
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.convert import convert
 
@@ -27,15 +28,9 @@ def whole(path: Path, value: object) -> Path:
 
 
 def read(source: Path, name: str, folder: Path) -> list[dict]:
-    """The rows of a dump of this layout, whose roles are those that it declares."""
+    """The rows of a dump of this layout."""
     assert source.is_dir() or detect(source).name == name
-    summary = convert(source, folder / "out.parquet", overwrite=True)
-    layout = FORMATS[name]
-    also = {"response_token_ids", "prompt_token_ids", "response_length"}
-    assert summary["format"] == name
-    assert {*summary["roles"]} - also <= {*layout.roles}
-    assert {*layout.roles} <= {*summary["roles"], *layout.missing_roles}
-    return pq.read_table(folder / "out.parquet").to_pylist()
+    return rows_as_declared(source, folder, name)[0]
 
 
 def check(rows: list[dict], **columns: list) -> None:

@@ -4,24 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-
-from rlpost.formats import FORMATS
-from rlpost.formats.convert import convert
+from dump_folders import rows_as_declared
 
 WRITTEN = Path(__file__).parents[1] / "written" / "trainers"
 TRUTH = json.loads((WRITTEN / "truth.json").read_text())
-
-
-def read(source, folder):
-    """The rows of a dump, whose roles are those that its layout declares, and the summary."""
-    summary = convert(source, folder / "out.parquet")
-    layout = FORMATS[summary["format"]]
-    also = {"response_token_ids", "prompt_token_ids", "response_length"}
-    assert {*summary["roles"]} - also <= {*layout.roles}
-    assert {*layout.roles} <= {*summary["roles"], *layout.missing_roles}
-    return pq.read_table(folder / "out.parquet").to_pylist(), summary
 
 
 @pytest.mark.parametrize(
@@ -39,7 +26,7 @@ def read(source, folder):
     ],
 )  # fmt: skip
 def test_dumps_of_texts(name, layout, more, tmp_path):
-    rows, summary = read(WRITTEN / name, tmp_path)
+    rows, summary = rows_as_declared(WRITTEN / name, tmp_path)
     assert summary["format"] == layout
     prompts, responses, rewards = map(list, zip(*TRUTH["texts"], strict=True))
     expected = {
@@ -55,7 +42,7 @@ def test_dumps_of_texts(name, layout, more, tmp_path):
 
 
 def test_rollouts_of_open_instruct(tmp_path):
-    rows, _ = read(WRITTEN / "open-instruct", tmp_path)
+    rows, _ = rows_as_declared(WRITTEN / "open-instruct", tmp_path)
     for row, one in zip(rows, TRUTH["open_instruct"], strict=True):
         assert row["prompt_token_ids"] == one["prompt"]
         assert row["response_token_ids"] == one["ids"]

@@ -8,24 +8,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from dump_folders import rows_as_declared
 from runs import run
 
 import rlpost
 from rlpost.errors import DataError
-from rlpost.formats import FORMATS, detect
+from rlpost.formats import detect
 from rlpost.formats.convert import convert
 
 WRITTEN = Path(__file__).parents[1] / "written"
 
 
 def rows_of(source: Path, folder: Path) -> list[dict]:
-    """The rows of a file, whose roles are those that its format declares."""
-    summary = convert(source, folder / "out.parquet")
-    layout = FORMATS[summary["format"]]
-    carried = {"response_token_ids", "prompt_token_ids"}
-    assert {*summary["roles"]} - carried <= {*layout.roles}
-    assert {*layout.roles} <= {*summary["roles"], *layout.missing_roles}
-    return pq.read_table(folder / "out.parquet").to_pylist()
+    return rows_as_declared(source, folder)[0]
 
 
 def truth_of(name: str) -> list[dict]:
