@@ -199,20 +199,18 @@ def ms_swift_ray(path: Path, made: Sequence[Rollout]) -> Path:
     return write_lines(path, records, ensure_ascii=False)
 
 
-def ms_swift(path: Path, made: Sequence[Rollout], *, megatron: bool = False, **extra: Any) -> Path:
-    """One object of columns a line, one line a step; `step` is text, `gen_step` a number."""
+def ms_swift(path: Path, made: Sequence[Rollout]) -> Path:
+    """One object of columns a line, one line a step, which is text."""
     records = []
     for step in sorted({one.step for one in made}):
         batch = [one for one in made if one.step == step]
-        key = {"gen_step": [step] * len(batch)} if megatron else {"step": [str(step)] * len(batch)}
         records.append(
             {
-                **key,
+                "step": [str(step)] * len(batch),
                 "prompt": [one.prompt for one in batch],
                 "completion": [one.response for one in batch],
                 **{name: [one.parts[name] for one in batch] for name in batch[0].parts},
                 "advantages": [0.0] * len(batch),
-                **{name: [value] * len(batch) for name, value in extra.items()},
             }
         )
     return write_lines(path, records, ensure_ascii=False)

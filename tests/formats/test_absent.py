@@ -219,10 +219,3 @@ def test_lengths_of_0_throughout_are_unknown(tmp_path):
     convert(dump, tmp_path / "a.parquet")
     gains = advantages(tmp_path / "a.parquet", tmp_path, "--map", "response_length=none")[1]
     assert np.allclose(gains, [-0.707, 0.707])
-
-
-def test_a_mask_may_be_of_bools_in_some_rows_and_of_numbers_in_others(tmp_path):
-    masks = ([True, False], [1], [1.0, 0.0, 1.0])
-    made = [{"reward": 1.0, "prompt_id": "a", "response_mask": mask} for mask in masks]
-    rows, _ = rows_of(lines(tmp_path / "a.jsonl", made), tmp_path)
-    assert [row["response_mask"] for row in rows] == [[1, 0], [1], [1, 0, 1]]

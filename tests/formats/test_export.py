@@ -123,17 +123,6 @@ def test_the_error_names_what_is_missing_and_the_targets(words, missing):
     assert all(name in ran.err for name in TARGETS)
 
 
-def test_pages_wrap_at_columns_and_name_a_field_once(source, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    ran = run("export", str(source), str(tmp_path / "o"), "--to", "slime")
-    assert "tokens = prompt_token_ids, response_token_ids;" in " ".join(ran.err.split())
-    listed = run("list", "targets").out
-    lines_of_both = [*ran.err.splitlines()[1:], *listed.splitlines()]
-    assert [line for line in lines_of_both if str(tmp_path) not in line and len(line) > 80] == []
-    one = run("list", "targets", "slime").out
-    assert "\nneeds          prompt_token_ids, response_token_ids" in one
-
-
 @pytest.mark.parametrize("target", ["jsonl", "slime"])
 def test_files_do_not_depend_on_chunks(target, source, tmp_path, monkeypatch):
     rlpost.export(source, tmp_path / "a", target, lossy=True)
