@@ -118,7 +118,7 @@ def _convert(
         "missing_roles": dict(missing_roles(dump_format, columns)),
         "note": dump_format.note,
         **({"proposed": listing.proposal.as_json()} if listing.proposal else {}),
-        "warnings": _warnings(options.stats),
+        "warnings": warnings_of(options.stats),
         "skipped_files": [str(path) for path in listing.skipped],
         **({} if options.where is None else {"where": options.where.as_json()}),
         "attempts": {"kept": options.attempts, "left_out": options.stats.replaced},
@@ -127,7 +127,7 @@ def _convert(
     }
 
 
-def _warnings(stats: ReadStats) -> list[str]:
+def warnings_of(stats: ReadStats) -> list[str]:
     """Return what was counted, left out and doubted."""
     warnings = [*stats.warnings]
     warnings += [f"{counted(count, noun)} {what}" for (noun, what), count in stats.counts.items()]

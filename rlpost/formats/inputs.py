@@ -13,7 +13,7 @@ from rlpost.display.text import counted
 from rlpost.errors import UsageError
 from rlpost.formats import FORMATS, format_named
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
-from rlpost.formats.convert import write_files
+from rlpost.formats.convert import warnings_of, write_files
 from rlpost.formats.dumps import (
     FoundDumps,
     check_options,
@@ -183,7 +183,8 @@ def _converted(
             names[str(staging / JOINED)] = ", ".join(str(path) for path, _ in inputs)
             common_format(dumps)
             files = write_files({staging / JOINED: dumps}, options, SilentReporter())
-            note(converted_line(inputs[0][1], dumps, files, joined=True))
+            line = converted_line(inputs[0][1], dumps, files, joined=True)
+            note("\n  ".join([line, *warnings_of(options.stats)]))
             return [str(file.target) for file in files]
     converted: list[PathText] = []
     noted = {""}
@@ -198,7 +199,8 @@ def _converted(
         read = replace(options, stats=ReadStats())
         files = write_files(plan, read, SilentReporter())
         line, _, about = converted_line(listing, listing.dumps, files).partition("\n")
-        note(line if about in noted else f"{line}\n{about}")
+        about_once = [] if about in noted else [about.strip()]
+        note("\n  ".join([line, *about_once, *warnings_of(read.stats)]))
         noted.add(about)
         single = len(listing.dumps) == 1 and parse_path(path).is_file()
         if files:
