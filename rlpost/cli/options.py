@@ -108,9 +108,10 @@ def option(
     panel: str = IN_OUT,
     common: bool = True,
     variable: bool = False,
+    name: str = "",
     **others: Any,
 ) -> Any:
-    """Return the declaration of an option that is no field and no parameter of a function.
+    """Return the declaration of an option.
 
     Args:
         flags: as typed, with blanks between them, the long one first.
@@ -119,52 +120,37 @@ def option(
         panel: the heading of its group.
         common: the short help lists it.
         variable: an RLPOST_* variable sets it, too.
+        name: of the field, or of the parameter of a function; empty: that of the flag.
         others: as typer.Option.
     """
     names = flags.split()
-    field = field_of(names[0])
-    return _declaration(
-        names, metavar, text, Panel(panel, common=common), variable_of(field) if variable else None,
-        COMPLETERS.get(field), **others,
-    )  # fmt: skip
-
-
-def _declaration(
-    flags: Sequence[str], metavar: str, text: str, panel: Panel, variable: str | None,
-    completer: Completer | None, **others: Any,
-) -> Any:  # fmt: skip
+    name = name or field_of(names[0])
     return typer.Option(
-        *flags,
+        *names,
         help=text,
-        rich_help_panel=panel,
+        rich_help_panel=Panel(panel, common=common),
         metavar=metavar or None,
-        envvar=variable,
+        envvar=variable_of(name) if variable else None,
         show_envvar=False,
         show_default=False,
-        autocompletion=completer or completion.choices_of(metavar),
+        autocompletion=COMPLETERS.get(name) or completion.choices_of(metavar),
         **others,
     )
 
 
-def _parameter(
-    name: str, kinds: Sequence[Any], text: str, panel: Panel, *, variable: bool
-) -> inspect.Parameter:
+def _parameter(name: str, kinds: Sequence[Any], text: str, **settings: Any) -> inspect.Parameter:
     """Return the parameter that typer reads for a field, or for a parameter of a function.
 
     Args:
         name: of the field.
         kinds: its types and their metadata, as of `_kinds`.
         text: for help.
-        panel: of the option.
-        variable: an RLPOST_* variable sets it, too.
+        settings: as of `option`.
     """
     long, *short = FLAGS.get(name, flag_of(name)).split()
     kind = _typer_kind(kinds)
-    flags = [f"{long}/--no-{long[2:]}" if kind is bool else long, *short]
-    declaration = _declaration(
-        flags, _metavar(kinds), text, panel, variable_of(name) if variable else None,
-        COMPLETERS.get(name),
-    )  # fmt: skip
+    flags = " ".join([f"{long}/--no-{long[2:]}" if kind is bool else long, *short])
+    declaration = option(flags, _metavar(kinds), text, name=name, **settings)
     return _keyword(name, Annotated[kind | None, declaration])
 
 
@@ -191,8 +177,8 @@ def _fields(
         if model is LossOptions and default is None and "default" not in text:
             default = "by loss, see rlpost list losses"
         text = _with_default(text, None if name == "numerics" else default)
-        heading = Panel(IN_OUT if names else panel, common=common)
-        yield _parameter(name, kinds, text, heading, variable=True)
+        heading = IN_OUT if names else panel
+        yield _parameter(name, kinds, text, panel=heading, common=common, variable=True)
 
 
 def _of_functions(options: Iterable[Option]) -> Iterator[inspect.Parameter]:
@@ -203,9 +189,9 @@ def _of_functions(options: Iterable[Option]) -> Iterator[inspect.Parameter]:
     for entry in options:
         clause = entry.text.partition("; ")[0].rstrip(".")
         text = _with_default(f"{clause[:1].upper()}{clause[1:]}.", entry.default)
-        panel = Panel(_PANELS.get(entry.name, IN_OUT), common=entry.name not in RARE)
-        kinds = [*_kinds(entry.kind)]
-        yield _parameter(entry.name, kinds, text, panel, variable=entry.name in OF_RUNS)
+        panel, common = _PANELS.get(entry.name, IN_OUT), entry.name not in RARE
+        variable, kinds = entry.name in OF_RUNS, [*_kinds(entry.kind)]
+        yield _parameter(entry.name, kinds, text, panel=panel, common=common, variable=variable)
 
 
 def _with_default(text: str, default: Any) -> str:
