@@ -122,9 +122,10 @@ class Canonical:
             if self._has_tokens(role, column, array):
                 lists[column] = ragged(array, place, mask=column == _MASK)
                 continue
-            if of_layout and column not in CANONICAL:
-                kind = pa.int64() if column == SEQUENCE_LENGTH else self._types.get(column)
-                array = other_values(array, kind, place)
+            if column == SEQUENCE_LENGTH:
+                array = column_values(LENGTH, array, place)
+            elif of_layout and column not in CANONICAL:
+                array = other_values(array, self._types.get(column), place)
             else:
                 column, array = self._column(column, array, place)
             if pa.types.is_floating(array.type):
@@ -254,7 +255,7 @@ def numbers(array: pa.Array, place: CellLocation) -> pa.Array:
     sums = (
         rounded_sum([float("nan") if x is None else as_float(x) for x in value])
         if isinstance(value, list)
-        else value and as_float(value)
+        else (None if value is None else as_float(value))
         for value in values
     )
     return gathered([*sums]).cast(pa.float64())

@@ -41,8 +41,7 @@ def plain(value: Any) -> Any:
 
 
 def _step(sample: Record) -> int:
-    assert sample.outer is not None
-    return sample.outer.integer("rollout_id")
+    return (sample.outer or sample).integer("rollout_id")
 
 
 def _reward(sample: Record) -> float | None:
@@ -64,8 +63,7 @@ def _reward(sample: Record) -> float | None:
 
 def _raw_reward(sample: Record) -> float | None:
     """Return the reward before normalisation, which the dump stores in the rollout's order."""
-    assert sample.outer is not None
-    rewards = plain(sample.outer.fields.get("raw_reward"))
+    rewards = plain((sample.outer or sample).fields.get("raw_reward"))
     if rewards is None:
         return None
     position = sample.fields.get("rollout_position")

@@ -196,6 +196,12 @@ def test_a_value_of_another_type_is_named_with_its_row(kind, role, values, messa
     assert f"in.{kind}, {'row 1' if kind == 'parquet' else 'line 2'}: {message}" in text
 
 
+def test_a_number_may_be_a_list_in_one_row_and_a_bool_in_another(tmp_path):
+    rows = [{"z": value} for value in ([0.5, 1], False, True, None)]
+    table, _ = converted(tmp_path, rows, map={"reward": "z"})
+    assert table["reward"].to_pylist() == [1.5, 0.0, 1.0, None]
+
+
 def test_unsigned_ids_are_not_rounded(tmp_path):
     ids = pa.array([2**63 + 11, 7], pa.uint64())
     pq.write_table(pa.table({"uid": ids, "reward": [1.0, 0.0]}), tmp_path / "a.parquet")

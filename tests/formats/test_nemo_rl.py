@@ -75,6 +75,12 @@ def test_nemo_rl_log_probs_that_begin_late_are_not_taken_for_none(tmp_path):
     assert table["old_log_probs"][3].as_py()[-1] == table["old_log_probs"][20].as_py()[-1] == -0.5
 
 
+def test_a_length_that_is_no_number_is_named(tmp_path):
+    dump = edited("nemo_rl", tmp_path, lambda one: one.update(input_lengths=["long"]))
+    with pytest.raises(DataError, match='line 2: `input_lengths` is "long"'):
+        convert(dump, tmp_path / "out.parquet")
+
+
 @pytest.mark.parametrize("field", ["generation_logprobs", "rewards"])
 def test_nan_where_a_number_may_be_one_is_kept_and_advantages_names_the_dump(field, tmp_path):
     def edit(one):

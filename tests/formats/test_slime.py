@@ -102,6 +102,12 @@ def test_numpy_numbers_in_a_pickle_are_plain_data(tmp_path):
     assert table["infer_log_probs"].to_pylist() == [one.infer for one in writers.made()]
 
 
+def test_a_sample_that_no_dump_contains_is_an_error(tmp_path):
+    held = writers.slime_sample(writers.made()[0]) | {"rollout_id": None}
+    with pytest.raises(DataError, match="`rollout_id` is null"):
+        convert(writers.saved(tmp_path / "7.pt", held), tmp_path / "o.parquet", "slime-rollout")
+
+
 SLIME = {
     "slime_rollout": ("response_length", "samples"),
     "slime_train": ("response_lengths", "samples"),
