@@ -184,61 +184,54 @@ def test_a_column_that_has_a_role_of_its_own_is_not_suggested(here, lacking, wor
 # Where things are and where they go
 
 
-def test_an_output_that_is_an_input_is_refused(refused, here):
+SAME = "output and input are the same file"
+DEVICE = f"--device cuda: torch {torch.__version__}"
+PLACES = [
+    *((2, f"in.parquet {target} --overwrite", SAME)
+      for target in ("in.parquet", "./in.parquet", "link.parquet", "up/in.parquet", "up")),
+    (2, "link.parquet in.parquet --overwrite", SAME),
+    (2, "in.parquet loop", "a symbolic link that leads back to itself"),
+    (2, "in.parquet precious.parquet", "precious.parquet: exists already\n  tip: --overwrite"),
+    (2, "in.parquet folder/in.parquet out", "2 input files are named in.parquet"),
+    (3, "folder/bad.parquet precious.parquet --overwrite", "row 9"),
+    (3, "folder/bad.parquet new/directory/out.parquet", "row 9"),
+    (3, "folder out", "folder/bad.parquet, row 9"),
+    (3, "in.parquet out.parquet --state in.parquet", "in.parquet: is not a state file"),
+    (3, "in.parquet out.parquet --state list.json", "list.json: is not a state file"),
+    (4, f"{'x' * 300}.parquet out.parquet", "name too long"),
+    (4, f"in.parquet {'x' * 300}.parquet", "name too long"),
+    (4, "nothing out", "nothing: contains no file of a known format"),
+    (4, "in.parquet in.parquet/out.parquet", "in.parquet/out.parquet: cannot be written"),
+    (4, "in.parquet /proc/out.parquet", "/proc/out.parquet: cannot be written"),
+    (4, "in.parquet out.parquet --state nothing", "nothing: cannot be read"),
+    *((4, f"in.parquet out.parquet {option} no/such/place.json", "no/such/place.json: cannot")
+      for option in ("--summary-json", "--state")),
+    (5, "in.parquet out.parquet --device cuda", DEVICE),
+    (5, "in.parquet out.parquet --device cuda:1", "--device cpu needs no GPU"),
+    (5, "in.parquet --plan --device cuda", "--device cuda: torch"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "words", "text"), PLACES, ids=lambda value: str(value)[:50])
+def test_a_place_that_will_not_do_is_named_and_nothing_changes(refused, here, code, words, text):
+    if "cuda" in words and torch.cuda.is_available():
+        pytest.skip("needs a machine without CUDA")
     (here / "link.parquet").symlink_to(here / "in.parquet")
     (here / "up").symlink_to(here)
-    for target in ("in.parquet", "./in.parquet", "link.parquet", "up/in.parquet", "up"):
-        refused(2, f"in.parquet {target} --overwrite", "output and input are the same file")
-    refused(2, "link.parquet in.parquet --overwrite", "output and input are the same file")
-
-
-def test_an_output_that_is_a_link_to_itself_is_refused(refused, here):
     (here / "loop").symlink_to(here / "back")
     (here / "back").symlink_to(here / "loop")
-    refused(2, "in.parquet loop", "a symbolic link that leads back to itself")
-
-
-def test_an_existing_output_is_kept_without_overwrite(refused, here):
-    (here / "out.parquet").write_text("precious")
-    refused(2, "in.parquet out.parquet", "out.parquet: exists already\n  tip: --overwrite")
-    assert run("advantages", "in.parquet", "out.parquet", "-q", "--overwrite").code == 0
-    assert pq.read_metadata(here / "out.parquet").num_rows == 12
-
-
-def test_a_failure_keeps_what_was_there_and_leaves_nothing_behind(refused, here):
-    save(with_value("old_log_probs", 9, [0.5] * 9), here / "d" / "bad.parquet")
-    save(rollout(), here / "d" / "a.parquet")
-    (here / "out.parquet").write_text("precious")
-    refused(3, "d/bad.parquet out.parquet --overwrite", "row 9")
-    refused(3, "d/bad.parquet new/directory/out.parquet", "row 9")
-    refused(3, "d out", "d/bad.parquet, row 9")
-
-
-@pytest.mark.parametrize(
-    ("code", "words", "text"),
-    [
-        (4, f"{'x' * 300}.parquet out.parquet", "name too long"),
-        (4, f"in.parquet {'x' * 300}.parquet", "name too long"),
-        (4, "nothing out", "nothing: contains no file of a known format"),
-        (2, "in.parquet nothing/in.parquet out", "2 input files are named in.parquet"),
-        (4, "in.parquet in.parquet/out.parquet", "in.parquet/out.parquet: cannot be written"),
-        (4, "in.parquet /proc/out.parquet", "/proc/out.parquet: cannot be written"),
-        (4, "in.parquet out.parquet --state nothing", "nothing: cannot be read"),
-        (3, "in.parquet out.parquet --state in.parquet", "in.parquet: is not a state file"),
-        (3, "in.parquet out.parquet --state list.json", "list.json: is not a state file"),
-    ],
-)
-def test_paths_that_will_not_do_are_named(refused, here, code, words, text):
-    (here / "nothing").mkdir()
+    (here / "precious.parquet").write_text("precious")
     (here / "list.json").write_text("[]")
-    if "nothing/in" in words:
-        save(rollout(), here / "nothing" / "in.parquet")
+    (here / "nothing").mkdir()
+    save(rollout(), here / "folder" / "in.parquet")
+    save(with_value("old_log_probs", 9, [0.5] * 9), here / "folder" / "bad.parquet")
     refused(code, words, text)
 
 
-@pytest.mark.parametrize("option", ["--summary-json", "--state"])
-def test_a_side_file_that_cannot_be_written_is_found_out_before_the_work(refused, option):
-    refused(4, f"in.parquet out.parquet {option} no/such/place.json", "no/such/place.json: cannot")
+def test_an_existing_output_is_replaced_with_overwrite(here):
+    (here / "out.parquet").write_text("precious")
+    assert run("advantages", "in.parquet", "out.parquet", "-q", "--overwrite").code == 0
+    assert pq.read_metadata(here / "out.parquet").num_rows == 12
 
 
 @contextmanager
@@ -287,16 +280,6 @@ def test_what_is_forbidden_is_named(monkeypatch, words):
         assert "ermission denied" in ran.err
         assert not list((top / "open").iterdir())
         shutil.rmtree(top / "shown")
-
-
-# The command line and the recipe
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_a_device_that_is_not_there_is_an_error_of_its_own(refused):
-    refused(5, "in.parquet out.parquet --device cuda", f"--device cuda: torch {torch.__version__}")
-    refused(5, "in.parquet out.parquet --device cuda:1", "--device cpu needs no GPU")
-    refused(5, "in.parquet --plan --device cuda", "--device cuda: torch")
 
 
 def test_a_pipe_is_neither_read_nor_replaced(refused):
