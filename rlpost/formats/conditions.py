@@ -37,46 +37,59 @@ def _divided(value: pl.Expr, by: pl.Expr) -> pl.Expr:
     return pl.when(by != 0).then(value / by)
 
 
+def _absolute(value: pl.Expr) -> pl.Expr:
+    """Return |x|, also of a column that is null throughout."""
+    return pl.max_horizontal(value, 0 - value)
+
+
 def _remainder(value: pl.Expr, by: pl.Expr) -> pl.Expr:
-    return pl.when(by != 0).then(value.abs() % by.abs() * value.sign())
+    """Return the remainder of a division, with the sign of the value."""
+    sign = pl.when(value < 0).then(-1).otherwise(1)
+    return pl.when(by != 0).then(_absolute(value) % _absolute(by) * sign)
 
 
-FUNCTIONS: dict[str, tuple[int, Callable[..., pl.Expr]]] = {
-    "abs": (1, lambda x: x.abs()),
-    "ceil": (1, lambda x: x.cast(pl.Float64).ceil()),
-    "floor": (1, lambda x: x.cast(pl.Float64).floor()),
-    "sqrt": (1, lambda x: x.cast(pl.Float64).sqrt().fill_nan(None)),
-    "lower": (1, lambda x: _text(x).str.to_lowercase()),
-    "upper": (1, lambda x: _text(x).str.to_uppercase()),
-    "length": (1, lambda x: _text(x).str.len_chars().cast(pl.Int64)),
-    "contains": (2, lambda x, y: _text(x).str.contains(y, literal=True)),
-    "starts_with": (2, lambda x, y: _text(x).str.starts_with(y)),
-    "ends_with": (2, lambda x, y: _text(x).str.ends_with(y)),
-    "coalesce": (16, pl.coalesce),
+FUNCTIONS: dict[str, tuple[int, str, Callable[..., pl.Expr]]] = {
+    "abs": (1, "number", _absolute),
+    "ceil": (1, "number", lambda x: x.cast(pl.Float64).ceil()),
+    "floor": (1, "number", lambda x: x.cast(pl.Float64).floor()),
+    "sqrt": (1, "number", lambda x: x.cast(pl.Float64).sqrt().fill_nan(None)),
+    "lower": (1, "text", lambda x: _text(x).str.to_lowercase()),
+    "upper": (1, "text", lambda x: _text(x).str.to_uppercase()),
+    "length": (1, "text", lambda x: _text(x).str.len_chars().cast(pl.Int64)),
+    "contains": (2, "text", lambda x, y: _text(x).str.contains(y, literal=True)),
+    "starts_with": (2, "text", lambda x, y: _text(x).str.starts_with(y)),
+    "ends_with": (2, "text", lambda x, y: _text(x).str.ends_with(y)),
+    "coalesce": (16, "", pl.coalesce),
 }
-"""Function of one row -> its arguments, at most of `coalesce`, and how it is built."""
-_OPERATORS: dict[type, Callable[..., pl.Expr]] = {
-    exp.EQ: operator.eq,
-    exp.NEQ: operator.ne,
-    exp.GT: operator.gt,
-    exp.GTE: operator.ge,
-    exp.LT: operator.lt,
-    exp.LTE: operator.le,
-    exp.Between: lambda x, low, high: (low <= x) & (x <= high),
-    exp.And: lambda *parts: _balanced(operator.and_, [x.cast(pl.Boolean) for x in parts]),
-    exp.Or: lambda *parts: _balanced(operator.or_, [x.cast(pl.Boolean) for x in parts]),
-    exp.Not: lambda x: ~x.cast(pl.Boolean),
-    exp.Neg: operator.neg,
-    exp.Add: operator.add,
-    exp.Sub: operator.sub,
-    exp.Mul: operator.mul,
-    exp.Div: _divided,
-    exp.Mod: _remainder,
+"""Function of one row -> its arguments, at most of `coalesce`, their kind, and how it is built."""
+_OPERATORS: dict[type, tuple[str, Callable[..., pl.Expr]]] = {
+    exp.EQ: ("", operator.eq),
+    exp.NEQ: ("", operator.ne),
+    exp.GT: ("", operator.gt),
+    exp.GTE: ("", operator.ge),
+    exp.LT: ("", operator.lt),
+    exp.LTE: ("", operator.le),
+    exp.Between: ("", lambda x, low, high: (low <= x) & (x <= high)),
+    exp.And: ("bool", lambda *x: _balanced(operator.and_, [y.cast(pl.Boolean) for y in x])),
+    exp.Or: ("bool", lambda *x: _balanced(operator.or_, [y.cast(pl.Boolean) for y in x])),
+    exp.Not: ("bool", lambda x: ~x.cast(pl.Boolean)),
+    exp.Neg: ("number", lambda x: 0 - x),
+    exp.Add: ("number", operator.add),
+    exp.Sub: ("number", operator.sub),
+    exp.Mul: ("number", operator.mul),
+    exp.Div: ("number", _divided),
+    exp.Mod: ("number", _remainder),
 }
+"""Operator -> the kind of its operands, if not any, and how it is built."""
 ALLOWED = (
     "comparisons, and, or, not, in (...), between, is null, like, + - * / %, names of columns, "
     f"numbers, texts, {', '.join(FUNCTIONS)}"
 )
+_IS_KIND: dict[str, Callable[[pl.DataType], bool]] = {
+    "number": lambda kind: kind.is_numeric(),
+    "text": lambda kind: kind == pl.String,
+    "bool": lambda kind: kind == pl.Boolean,
+}
 _WORDS = {
     TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.IN, TokenType.BETWEEN, TokenType.IS,
     TokenType.NULL, TokenType.TRUE, TokenType.FALSE, TokenType.LIKE, TokenType.ILIKE,
@@ -121,6 +134,8 @@ class Condition:
     names: list[str] = field(default_factory=list, init=False)
     """The columns, in the order of their first use."""
     value: pl.Expr = field(init=False)
+    _parts: list[tuple[Node, pl.Expr, str]] = field(default_factory=list, init=False)
+    """Parts that must be of a kind: a number, a text or a bool; inner ones first."""
 
     def __post_init__(self) -> None:
         try:
@@ -178,8 +193,9 @@ class Condition:
         parts = _PARTS | {"negate"} if isinstance(node, exp.Like | exp.ILike) else _PARTS
         if any(value for name, value in node.args.items() if name not in parts):
             raise self._unknown(node)
-        if build := _OPERATORS.get(type(node)):
-            return build(*(self._build(part, depth + 1) for part in _operands(node)))
+        if type(node) in _OPERATORS:
+            kind, build = _OPERATORS[type(node)]
+            return build(*(self._part(part, kind, depth) for part in _operands(node)))
         return self._words(node, depth)
 
     def _call(self, node: exp.Anonymous, depth: int) -> pl.Expr:
@@ -190,10 +206,29 @@ class Condition:
         if name not in FUNCTIONS:
             text = f"{self.label} {self.text}: {node.this}(...) is not a function of one row"
             raise UsageError(no_such(text, name, FUNCTIONS, f"allowed are {ALLOWED}"))
-        most, build = FUNCTIONS[name]
+        most, kind, build = FUNCTIONS[name]
         if not (1 if name == "coalesce" else most) <= len(arguments) <= most:
             raise self._not_allowed(f"{node.this}(...) has {len(arguments)} arguments")
-        return build(*(self._build(part, depth + 1) for part in arguments))
+        return build(*(self._part(part, kind, depth) for part in arguments))
+
+    def _part(self, node: Node, kind: str, depth: int) -> pl.Expr:
+        """Build a part of a kind; of any, if that is empty."""
+        value = self._build(node, depth + 1)
+        self._parts += [(node, value, kind)] if kind else []
+        return value
+
+    def check_kinds(self, frame: pl.DataFrame) -> None:
+        """Check the types of columns, which `column` names; a part that is null has any kind.
+
+        Raises:
+            UsageError: a part is of another kind than what it is in needs.
+        """
+        for node, value, kind in self._parts:
+            dtype = frame.lazy().select(value).collect_schema().dtypes()[0]
+            if dtype != pl.Null and not _IS_KIND[kind](dtype):
+                kinds = (f"a {name}" for name, fits in _IS_KIND.items() if fits(dtype))
+                given = next(kinds, str(dtype))
+                raise self._not_allowed(f"`{node.sql()}` is {given}, and a {kind} is needed")
 
     def _words(self, node: Node, depth: int) -> pl.Expr:
         """Build `is null`, `is true`, `is false`, `in` and `like`."""
@@ -203,10 +238,10 @@ class Condition:
         if isinstance(node, exp.Is) and isinstance(other, exp.Null):
             return self._build(node.this, depth + 1).is_null()
         if isinstance(node, exp.Is) and isinstance(other, exp.Boolean):
-            value = self._build(node.this, depth + 1).cast(pl.Boolean)
+            value = self._part(node.this, "bool", depth).cast(pl.Boolean)
             return value.eq_missing(pl.lit(bool(other.this)))
         if isinstance(node, exp.Like | exp.ILike) and isinstance(_constant(other), str):
-            text = _text(self._build(node.this, depth + 1))
+            text = _text(self._part(node.this, "text", depth))
             case = "(?is)" if isinstance(node, exp.ILike) else "(?s)"
             matches = text.str.contains(f"{case}^{_like(str(_constant(other)))}$")
             return ~matches if node.args.get("negate") else matches
@@ -217,7 +252,7 @@ class Condition:
         texts = {isinstance(value, str) for value in values}
         if not values or None in values or len(texts) > 1:
             raise self._unknown(node)
-        value = self._build(node.this, depth + 1)
+        value = self._part(node.this, "text" if texts == {True} else "", depth)
         if texts == {True}:
             return _text(value).is_in(values)
         if len(values) > _MOST_NUMBERS:

@@ -118,7 +118,9 @@ class Where:
         columns = {self.condition.column(name): series for name, series in values.items()}
         types = ", ".join(f"{name} is {series.dtype}" for name, series in values.items())
         try:
-            result = _comparable(pl.DataFrame(columns)).select(self.condition.value).to_series()
+            frame = _comparable(pl.DataFrame(columns))
+            self.condition.check_kinds(frame)
+            result = frame.select(self.condition.value).to_series()
         except pl.exceptions.PolarsError as error:
             raise self.error(f"does not fit its columns ({types}): {_first_line(error)}") from None
         if result.dtype not in (pl.Boolean, pl.Null):

@@ -302,7 +302,8 @@ LOSSES = (
         "seq-mean-token-mean", of_responses=True
     ),
     Loss(
-        "geo_mean", geo_mean, "-A·exp(mean l), l = min(log r, ε) if A > 0, max(log r, -ε) if A < 0",
+        "geo_mean", geo_mean,
+        "-mean(A)·exp(mean l), l = min(log r, ε) if A > 0, max(log r, -ε) if A < 0, else 0",
         "arXiv:2507.20673", "seq-mean-token-mean", of_responses=True, weighs=True
     ),
     Loss("sapo", sapo, "-A·σ(τ(r - 1))·4/τ", "arXiv:2511.20347", "seq-mean-token-mean"),

@@ -223,6 +223,26 @@ def test_names_of_a_dump_are_columns_and_roles(tmp_path, where, message):
         rlpost.convert(tmp_path / "a", tmp_path / "o.parquet", where=where)
 
 
+@pytest.mark.parametrize(
+    ("where", "needed"),
+    [
+        ("not count", "bool"), ("flag and count", "bool"), ("count is true", "bool"),
+        ("contains(count, '1')", "text"), ("count in ('3')", "text"), ("count like '1'", "text"),
+        ("name + 1 > 2", "number"), ("-name > 2", "number"), ("abs(flag) > 0", "number"),
+    ],
+)  # fmt: skip
+def test_a_part_of_another_kind_than_is_needed_is_an_error(where, needed):
+    values = {"count": pl.Series([3], dtype=pl.UInt64), "name": pl.Series(["a"]),
+              "flag": pl.Series([True]), "empty": pl.Series([None])}  # fmt: skip
+    condition = Where(where)
+    with pytest.raises(UsageError, match=rf"` is a \w+, and a {needed} is needed"):
+        condition.matching({name: values[name] for name in condition.names})
+    for name in condition.names:  # a column without values fits all
+        where = where.replace(name, "empty")
+    assert not Where(where).matching({"empty": values["empty"]}).any()
+    assert Where("-count < 0").matching({"count": values["count"]}).all()
+
+
 def test_a_column_that_some_rows_of_a_dump_lack_is_null_in_them(tmp_path):
     rows = [{"prompt_id": "a", "reward": 1.0, **({"late": i} if i > 4500 else {})}
             for i in range(5000)]  # fmt: skip
