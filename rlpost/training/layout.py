@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rlpost.kernels.segments import offsets_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from rlpost.training.reading import BatchRows
 
 
@@ -32,19 +31,20 @@ def padded(batch: BatchRows) -> dict[str, Any]:
     """
     if not batch.lists:
         return {}
-    lengths = batch.lists["mask"].lengths
-    inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
-    arrays = {}
+    lengths, arrays = batch.lists["mask"].lengths, dict[str, NDArray[Any]]()
+    longest = int(lengths.max(initial=0))
     for name, column in batch.lists.items():
         if name != PROMPT:
-            arrays[name] = np.zeros(inside.shape, _dtype(name))
-            arrays[name][inside] = column.values
+            arrays[name] = np.zeros((len(lengths), longest), _dtype(name))
+            for row, values in zip(arrays[name], column.rows(), strict=True):
+                row[: len(values)] = values
     if {PROMPT, RESPONSE} <= batch.lists.keys():
         prompts = batch.lists[PROMPT]
         width, sizes = int(prompts.lengths.max(initial=0)), prompts.lengths[:, None]
         ids = np.zeros((len(sizes), width), np.int64)
-        ids[np.arange(width) >= width - sizes] = prompts.values
-        places = np.arange(width + inside.shape[1]) - (width - sizes)
+        for row, values in zip(ids, prompts.rows(), strict=True):
+            row[width - len(values) :] = values
+        places = np.arange(width + longest) - (width - sizes)
         attention = (places >= 0) & (places < sizes + lengths[:, None])
         arrays |= {
             PROMPT: ids,
@@ -70,16 +70,16 @@ def packed(batch: BatchRows) -> dict[str, Any]:
     sizes = lengths if prompts is None else lengths + prompts.lengths
     bounds = offsets_of(sizes)
     positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], sizes)
-    inside = positions >= (0 if prompts is None else np.repeat(prompts.lengths, sizes))
-    arrays = {}
-    for name, column in batch.lists.items():
-        if name != PROMPT:
-            values = column.values.astype(_dtype(name), copy=False)
-            if prompts is not None:
-                values = np.zeros(bounds[-1], values.dtype)
-                values[inside] = column.values
-            arrays["input_ids" if name == RESPONSE else name] = values
+    arrays = {
+        "input_ids" if name == RESPONSE else name: column.values.astype(_dtype(name), copy=False)
+        for name, column in batch.lists.items()
+        if name != PROMPT
+    }
     if prompts is not None:
+        inside = positions >= np.repeat(prompts.lengths, sizes)
+        for name, values in arrays.items():
+            arrays[name] = np.zeros(bounds[-1], values.dtype)
+            arrays[name][inside] = values
         arrays["input_ids"][~inside] = prompts.values
     more = {"position_ids": positions, "cu_seqlens": bounds.astype(np.int32)}
     return _tensors({"lengths": lengths, **arrays, **more})

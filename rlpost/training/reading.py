@@ -41,20 +41,17 @@ class RaggedColumn:
         """The number of values of each row, [n]."""
         return np.diff(self.offsets)
 
-    def take(self, places: NDArray[np.int64]) -> RaggedColumn:
-        """Return some of the rows; without a copy if they are consecutive."""
-        lengths, starts = self.lengths[places], self.offsets[places]
-        offsets = offsets_of(lengths)
-        if (np.diff(places) == 1).all():
-            return RaggedColumn(self.values[starts[0] : starts[0] + offsets[-1]], offsets)
-        inside = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return RaggedColumn(self.values[inside], offsets)
+    def rows(self, places: NDArray[np.int64] | None = None) -> list[NDArray[Any]]:
+        """Return the values of some rows, or of all, without a copy."""
+        bounds = self.offsets[:-1], self.offsets[1:]
+        starts, ends = (x.tolist() if places is None else x[places].tolist() for x in bounds)
+        return [self.values[start:end] for start, end in zip(starts, ends, strict=True)]
 
     @classmethod
-    def joined(cls, parts: Sequence[RaggedColumn]) -> RaggedColumn:
-        """Return the rows of all parts."""
-        lengths = np.concatenate([part.lengths for part in parts])
-        return cls(np.concatenate([part.values for part in parts]), offsets_of(lengths))
+    def of(cls, rows: Sequence[NDArray[Any]]) -> RaggedColumn:
+        """Return a column of these rows, of which there is one or more."""
+        lengths = np.array([len(values) for values in rows], np.int64)
+        return cls(np.concatenate(rows), offsets_of(lengths))
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,9 @@ class BatchRows(NamedTuple):
         return cls(
             np.concatenate([data.numbers[places] for data, places in parts]),
             {
-                name: RaggedColumn.joined([data.lists[name].take(places) for data, places in parts])
+                name: RaggedColumn.of(
+                    [row for data, places in parts for row in data.lists[name].rows(places)]
+                )
                 for name in first.lists
             },
             {x: np.concatenate([data.rows[x][places] for data, places in parts])
