@@ -22,6 +22,11 @@ def _dtype(name: str) -> Any:
     return _DTYPES.get(name, np.float32)
 
 
+def _lengths(batch: BatchRows, name: str) -> NDArray[np.int64]:
+    """Return the number of values of each row, [B]."""
+    return np.array([len(values) for values in batch.lists[name]], np.int64)
+
+
 def padded(batch: BatchRows) -> dict[str, Any]:
     """Return the tensors of a batch of B responses, padded to the longest of T tokens.
 
@@ -31,18 +36,18 @@ def padded(batch: BatchRows) -> dict[str, Any]:
     """
     if not batch.lists:
         return {}
-    lengths, arrays = batch.lists["mask"].lengths, dict[str, NDArray[Any]]()
-    longest = int(lengths.max(initial=0))
-    for name, column in batch.lists.items():
+    lengths, arrays = _lengths(batch, "mask"), dict[str, NDArray[Any]]()
+    longest = int(lengths.max())
+    for name, rows in batch.lists.items():
         if name != PROMPT:
             arrays[name] = np.zeros((len(lengths), longest), _dtype(name))
-            for row, values in zip(arrays[name], column.rows(), strict=True):
+            for row, values in zip(arrays[name], rows, strict=True):
                 row[: len(values)] = values
     if {PROMPT, RESPONSE} <= batch.lists.keys():
-        prompts = batch.lists[PROMPT]
-        width, sizes = int(prompts.lengths.max(initial=0)), prompts.lengths[:, None]
+        sizes = _lengths(batch, PROMPT)[:, None]
+        width = int(sizes.max())
         ids = np.zeros((len(sizes), width), np.int64)
-        for row, values in zip(ids, prompts.rows(), strict=True):
+        for row, values in zip(ids, batch.lists[PROMPT], strict=True):
             row[width - len(values) :] = values
         places = np.arange(width + longest) - (width - sizes)
         attention = (places >= 0) & (places < sizes + lengths[:, None])
@@ -64,23 +69,25 @@ def packed(batch: BatchRows) -> dict[str, Any]:
     """
     if not batch.lists:
         return {}
-    lengths, prompts = batch.lists["mask"].lengths, None
+    lengths, before = _lengths(batch, "mask"), None
     if {PROMPT, RESPONSE} <= batch.lists.keys():
-        prompts = batch.lists[PROMPT]
-    sizes = lengths if prompts is None else lengths + prompts.lengths
+        before = _lengths(batch, PROMPT)
+    sizes = lengths if before is None else lengths + before
     bounds = offsets_of(sizes)
     positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], sizes)
     arrays = {
-        "input_ids" if name == RESPONSE else name: column.values.astype(_dtype(name), copy=False)
-        for name, column in batch.lists.items()
+        "input_ids" if name == RESPONSE else name: np.concatenate(
+            rows, dtype=_dtype(name), casting="unsafe"
+        )
+        for name, rows in batch.lists.items()
         if name != PROMPT
     }
-    if prompts is not None:
-        inside = positions >= np.repeat(prompts.lengths, sizes)
+    if before is not None:
+        inside = positions >= np.repeat(before, sizes)
         for name, values in arrays.items():
             arrays[name] = np.zeros(bounds[-1], values.dtype)
             arrays[name][inside] = values
-        arrays["input_ids"][~inside] = prompts.values
+        arrays["input_ids"][~inside] = np.concatenate(batch.lists[PROMPT])
     more = {"position_ids": positions, "cu_seqlens": bounds.astype(np.int32)}
     return _tensors({"lengths": lengths, **arrays, **more})
 

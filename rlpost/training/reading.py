@@ -14,10 +14,9 @@ from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.source import with_partitions
-from rlpost.kernels.segments import offsets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
@@ -41,17 +40,10 @@ class RaggedColumn:
         """The number of values of each row, [n]."""
         return np.diff(self.offsets)
 
-    def rows(self, places: NDArray[np.int64] | None = None) -> list[NDArray[Any]]:
-        """Return the values of some rows, or of all, without a copy."""
-        bounds = self.offsets[:-1], self.offsets[1:]
-        starts, ends = (x.tolist() if places is None else x[places].tolist() for x in bounds)
+    def rows(self, places: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Return the values of some rows, without a copy."""
+        starts, ends = (x[places].tolist() for x in (self.offsets[:-1], self.offsets[1:]))
         return [self.values[start:end] for start, end in zip(starts, ends, strict=True)]
-
-    @classmethod
-    def of(cls, rows: Sequence[NDArray[Any]]) -> RaggedColumn:
-        """Return a column of these rows, of which there is one or more."""
-        lengths = np.array([len(values) for values in rows], np.int64)
-        return cls(np.concatenate(rows), offsets_of(lengths))
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ class BatchRows(NamedTuple):
     """The rows of a batch; columns by their names."""
 
     numbers: NDArray[np.int64]
-    lists: dict[str, RaggedColumn]
+    lists: dict[str, list[NDArray[Any]]]
     rows: dict[str, NDArray[Any]]
     others: dict[str, list[Any]]
 
@@ -91,12 +83,8 @@ class BatchRows(NamedTuple):
         first = parts[0][0]
         return cls(
             np.concatenate([data.numbers[places] for data, places in parts]),
-            {
-                name: RaggedColumn.of(
-                    [row for data, places in parts for row in data.lists[name].rows(places)]
-                )
-                for name in first.lists
-            },
+            {x: [row for data, places in parts for row in data.lists[x].rows(places)]
+             for x in first.lists},
             {x: np.concatenate([data.rows[x][places] for data, places in parts])
              for x in first.rows},
             {x: [value.as_py() for data, places in parts for value in data.others[x].take(places)]
