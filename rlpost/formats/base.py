@@ -175,8 +175,8 @@ class Format:
       then. `Row(record, {"reward": 1.0, ...})` is a whole row; `record.get`, `record.integer` and
       `record.nested` raise errors that name file, line and field. `record.file` is the record's
       file, so a layout can open those beside it.
-    - `own` are the fields that are read besides those of `fields`; all others are kept under their
-      names, if `keeps` does not say that they are left out.
+    - `reads` are the fields that are read besides those of `fields`; all others are kept under
+      their names, if `keeps` does not say that they are left out.
     """
 
     name: str
@@ -199,7 +199,7 @@ class Format:
     `sequence_token_ids` begin with the prompt, and other lists are of the response alone."""
     split: Callable[[Record], Iterator[Record]] | None = None
     rows: Callable[[Iterator[Record], ReadOptions], Iterator[Row]] | None = None
-    own: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
     keeps: bool = True
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Column that is not canonical -> its type; others have the type of their first values."""

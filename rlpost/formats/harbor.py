@@ -206,7 +206,7 @@ FORMAT = Format(
     },
     sniff=_is_harbor,
     rows=_rows,
-    own=frozenset({
+    reads=frozenset({
         "trial_name", "task_name", "agent_info", "config", "schema_version", "steps", "id",
         "source", "agent", "session_id", "trajectory_id", "subagent_trajectories", "agent_result",
         "step_results", "verifier_result", "exception_info", "agent_execution",

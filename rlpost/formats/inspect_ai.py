@@ -91,6 +91,6 @@ FORMAT = Format(
     "--map reward=score.NAME selects another.",
     at="samples",
     split=_scored,
-    own=frozenset({*_HEAVY, "scores", "output", "limit", "model_usage"}),
+    reads=frozenset({*_HEAVY, "scores", "output", "limit", "model_usage"}),
     types=FAILURES,
 )  # fmt: skip

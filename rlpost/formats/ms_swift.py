@@ -85,6 +85,6 @@ FORMAT = Format(
     note="Without `reward`, it is the unweighted sum of the reward functions, whose weights are "
     "not dumped; --map reward=NAME selects one function.",
     split=_responses,
-    own=_OWN,
+    reads=_OWN,
     integers=False,
 )  # fmt: skip

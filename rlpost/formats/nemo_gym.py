@@ -129,7 +129,7 @@ FORMAT = Format(
     },
     sniff=_is_rollouts,
     rows=_rows,
-    own=_OWN,
+    reads=_OWN,
     integers=False,  # scores of the environment: their types differ between files
     types={**TYPES, "sample_loss_mask": pa.float64(), "attempt": pa.int64()},
     part_of=rollouts_of,

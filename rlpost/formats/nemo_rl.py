@@ -110,6 +110,6 @@ FORMAT = Format(
     layout="padded",
     split=_unwrapped,
     rows=_rows,
-    own=frozenset({"filtered_rewards", "rewards", "agent_ref", "content"}),
+    reads=frozenset({"filtered_rewards", "rewards", "agent_ref", "content"}),
     keeps=False,
 )  # fmt: skip

@@ -68,6 +68,6 @@ FORMAT = Format(
     },
     note="Tool output counts as policy tokens (tool_called).",
     types={"tool_called": pa.bool_(), "ground_truth": pa.string(), "request_info": pa.string()},
-    own=frozenset({"sample_idx", "prompt_idx", "dataset"}),
+    reads=frozenset({"sample_idx", "prompt_idx"}),
     keeps=False,
 )  # fmt: skip

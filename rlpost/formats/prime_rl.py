@@ -319,7 +319,7 @@ TRACES = Format(
     sniff=_is_traces,
     rows=_trace_rows,
     layout="padded",
-    own=frozenset({
+    reads=frozenset({
         "id", "version", "nodes", "agent", "calls", "rewards", "info", "timing", "ok", "errors",
         "stop_condition", "traces", "group", "task", "env", "run",
     }),
@@ -370,6 +370,6 @@ TOKENS = Format(
         "domain": "", "entropy": "",
     },
     layout="padded",
-    own=frozenset({"rank", "export_sequence_idx"}),
+    reads=frozenset({"rank", "export_sequence_idx"}),
     keeps=False,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -106,9 +107,10 @@ def _values(
 
 def read_fields(layout: Format) -> frozenset[str]:
     """Return the fields of records that the columns of a layout have, or its code reads."""
-    paths = (source for source in layout.fields.values() if isinstance(source, str))
+    sources = layout.fields.values()
+    paths = (source if isinstance(source, str) else source.text for source in sources)
     inside = [*(layout.at or "").split("."), layout.version.field if layout.version else ""]
-    return layout.own.union(inside, (path.partition(".")[0] for path in paths))
+    return layout.reads.union(inside, (re.split(r"[^\w-]", path)[0] for path in paths))
 
 
 def check_container(path: Path, layout: Format) -> None:

@@ -119,7 +119,7 @@ BOARD = Format(
     "reference model, ROLL writes the policy's log-probs again as those of the reference.",
     types={"dumped_token_rewards": pa.list_(pa.float32())},
     layout="padded",
-    own=frozenset({"token_rewards", "values"}),
+    reads=frozenset({"token_rewards", "values"}),
     keeps=False,
 )  # fmt: skip
 
@@ -150,7 +150,7 @@ ROLLOUT = Format(
     },
     note="Each line contains a whole step, which is read into memory at once.",
     split=_responses,
-    own=frozenset({
+    reads=frozenset({
         "global_step", "id", "trajectory_data", "scores", "difficulty", "domain", "prompt",
         "responses", "tag", "source", "ground_truth", "exp_name", "messages",
     }),

@@ -119,7 +119,7 @@ ROLLOUT = Format(
     },
     note="A .pt file is one object: tensors are memory-mapped, lists are read into memory.",
     layout="tail", at="samples", split=_plain_sample,
-    own=frozenset({"reward", "group_index", "rollout_id", "status", "weight_versions",
+    reads=frozenset({"reward", "group_index", "rollout_id", "status", "weight_versions",
                    "remove_sample", "prompt"}),
     keeps=False,
 )  # fmt: skip
@@ -159,6 +159,6 @@ TRAIN = Format(
     note="Tensors are memory-mapped.",
     types={"dumped_kl": pa.list_(pa.float32())},
     layout="tail", at="samples", split=_plain_sample,
-    own=frozenset({"rollout_position", "rollout_id", "raw_reward"}), keeps=False,
+    reads=frozenset({"rollout_position", "rollout_id", "raw_reward"}), keeps=False,
     version=Version("format_version", (2,)),
 )  # fmt: skip

@@ -71,6 +71,6 @@ FORMAT = Format(
         "response_length": "the messages have no usage",
     },
     at="simulations",
-    own=frozenset({"reward_info", "reward", "traj", "info", "ticks"}),
+    reads=frozenset({"reward_info", "reward", "traj", "info", "ticks"}),
     types=FAILURES,
 )  # fmt: skip

@@ -41,5 +41,5 @@ FORMAT = Format(
     note="The reward is the unweighted sum of all float columns except advantage, because TRL does "
     "not dump which columns are rewards or their weights; --map reward=NAME selects one column, "
     "and --reward-components A,B with --component-weights of rlpost advantages weights several.",
-    own=_NEEDED,
+    reads=_NEEDED,
 )  # fmt: skip

@@ -103,7 +103,7 @@ FORMAT = Format(
     },
     split=_with_metrics,
     rows=_rows,
-    own=frozenset({
+    reads=frozenset({
         "prompt", "completion", "reward", "example_id", "task", "is_truncated", "error",
         "trajectory", "trajectory_id", "advantage", "token_usage", "metrics",
     }),

@@ -47,6 +47,6 @@ FORMAT = Format(
         "rollout_id": Field("uid, or request_id", _rollout), "sample_id": Field("uid", _sample),
     },
     missing_roles={**no_token_roles("verl"), "rollout": ""},
-    own=frozenset({"uid", "request_id"}),
+    reads=frozenset({"uid", "request_id"}),
     integers=False,  # fields of the reward function: their types differ between runs
 )  # fmt: skip
