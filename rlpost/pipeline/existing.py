@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost.display.text import counted
-from rlpost.errors import DataError, ErrorPart, InputsError, UsageError
+from rlpost.errors import DataError, ErrorPart, InputsError, ReadWriteError, UsageError
 from rlpost.io.clock import Clock
 from rlpost.io.outputs import OutputFiles, file_errors
 from rlpost.io.parquet.fingerprint import check_overwritable, fingerprint_of, last_entry
@@ -70,6 +70,8 @@ class SortedFiles:
     """Those that another program still writes: without a footer or without rows, or changed."""
     failed: dict[InputFile, DataError] = field(default_factory=dict)
     """Those that cannot be processed."""
+    before: dict[InputFile, object] = field(default_factory=dict)
+    """The identity of the output of each chosen file as it was; None if there was none."""
 
     def fail(self, file: InputFile, error: DataError) -> None:
         """Leave out a chosen file."""
@@ -129,6 +131,11 @@ def advantages(
                 files.wait(file)
                 continue
             with OutputFiles([targets[file]]) as outputs:
+                if fingerprint_of(targets[file]) != files.before[file]:
+                    raise ReadWriteError(
+                        f"{targets[file]}: another run wrote it meanwhile",
+                        tip="run the command again: it skips what is up to date",
+                    )
                 metadata = {SOURCE_KEY.decode(): json.dumps(entry)}
                 plan = plans.pop(file)
                 summary, part = run.write(plan, outputs, options, metadata, clock)
@@ -154,7 +161,7 @@ def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options)
     stale: dict[AnyPath, str] = {}
     how = {"recipe": recipe_digest(recipe), "semantics": SEMANTICS}
     for file, target in targets.items():
-        wanted = _identity(file.path, target) | how
+        wanted, before = _identity(file.path, target) | how, fingerprint_of(target)
         exists = target.is_file()
         entry = _entry(target) if exists else {}
         if _is_same(entry, wanted) and isinstance(entry.get(ROLES), dict):
@@ -167,7 +174,7 @@ def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options)
         except DataError as error:
             files.failed[file] = error
             continue
-        files.chosen[file] = wanted
+        files.chosen[file], files.before[file] = wanted, before
         if exists:
             differing = (text for name, text in _STALE.items() if entry.get(name) != wanted[name])
             stale[target] = next(differing, _UNKNOWN) if entry else _UNKNOWN
@@ -225,7 +232,10 @@ def _is_whole(path: AnyPath) -> bool:
         finally:
             close_file(file)
     if begin != MAGIC[: len(begin)] and begin != MAGIC_ENCRYPTED[: len(begin)]:
-        raise DataError(f"{path}: is no Parquet file: it does not begin with PAR1")
+        raise DataError(
+            f"{path}: is no Parquet file: it does not begin with PAR1",
+            tip="of a dump, `rlpost convert` makes one",
+        )
     return size > 2 * len(MAGIC) and end in (MAGIC, MAGIC_ENCRYPTED)
 
 

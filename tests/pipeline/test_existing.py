@@ -315,3 +315,20 @@ def test_inputs_below_out_are_inputs_unless_out_is_in_in(tmp_path, monkeypatch):
     assert run("advantages", "dumps", "dumps/out", "--skip-existing").code == 0
     again = run("advantages", "dumps", "dumps/out", "--skip-existing")
     assert (again.code, "1 file up to date" in again.err) == (0, True)
+
+
+def test_an_output_that_another_run_wrote_meanwhile_is_not_replaced(tmp_path, monkeypatch):
+    save(rollout(), tmp_path / "in" / "a.parquet")
+    out = tmp_path / "out" / "a.parquet"
+    check = existing._check
+
+    def meanwhile(*arguments):
+        plans = check(*arguments)
+        save(rollout(), out)
+        return plans
+
+    monkeypatch.setattr(existing, "_check", meanwhile)
+    ran = run("advantages", tmp_path / "in", tmp_path / "out", "--skip-existing")
+    assert ran.code == 4
+    assert "another run wrote it meanwhile" in ran.err
+    assert pq.read_table(out).equals(rollout())
