@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -335,8 +336,10 @@ def is_dump_table(table: AnyPath) -> bool:
 
 
 def is_nested(table: Path, columns_map: Mapping[str, str]) -> bool:
-    """Return whether the roles of a Parquet file can only be in its structs."""
-    record = next(PARQUET.records(table), None)
+    """Return whether the roles of a Parquet file can only be in its structs; damaged, it is not."""
+    record = None
+    with suppress(DataError):
+        record = next(PARQUET.records(table), None)
     if record is None or columns_map or resolve(record.fields, {}, "").columns:
         return False
     return any(isinstance(value, dict) for value in record.fields.values())
