@@ -257,7 +257,7 @@ KINDS = {
                     ["rlpost list presets verl", "rlpost config diff verl trl"]),
     "dumps": Kind("dumps of frameworks that every command reads", _dumps, 2,
                   ["rlpost list dumps slime-train"]),
-    "targets": Kind("--to of rlpost export: files that trainers read", _targets, 2,
+    "targets": Kind("--to of rlpost export: files that frameworks read", _targets, 2,
                     ["rlpost list targets slime"]),
     "checks": Kind("what rlpost inspect looks for", _checks, 4,
                    ["rlpost list checks unequal_lengths"]),

@@ -339,7 +339,7 @@ def many_truncated(data: CheckInput) -> Result:
         flags = (rows["tokens"] == longest) & included
         count, differ = int(flags.sum()), lengths["min"] != longest
         many = differ and count > 1 and count >= AT_LIMIT * total and longest >= LARGE
-        text = f"have exactly the maximum of {longest:,.0f} tokens and may be truncated"
+        text = f"have exactly the largest length, {longest:,.0f} tokens, and may be truncated"
     if not many or not flags.any():
         return None
     count = int(flags.sum())
