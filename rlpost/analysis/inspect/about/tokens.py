@@ -139,7 +139,7 @@ def _mismatch_table(facts: Facts) -> TextTable:
     gap, k1, k3, sure, clamped = map(facts.whole, names)
     ess = percent(facts.whole("engine_ess")["value"])
     lines = [
-        f"mean |Δ log-prob| {number(gap['mean'])} nats, maximum {number(gap['max'])}",
+        f"mean |Δ log-prob| {number(gap['mean'])} nats, at most {number(gap['max'])}",
         *clamped_lines("KL and effective sample size", clamped["total"]),
         f"KL k1 {number(k1['mean'])}, k3 {number(k3['mean'])}; effective sample size {ess}",
     ]
