@@ -175,7 +175,7 @@ def test_the_covariance_is_that_within_steps(without):
 
 PRINTED = {
     "mismatch": {
-        r"mean \|Δ log-prob\| (\S+) nats, maximum (\S+)": ["engine_gap.mean", "engine_gap.max"],
+        r"mean \|Δ log-prob\| (\S+) nats, at most (\S+)": ["engine_gap.mean", "engine_gap.max"],
         r"KL k1 (\S+), k3 (\S+); effective sample size (\S+) %": [
             "engine_k1.mean", "engine_k3.mean", "engine_ess.value"
         ],
