@@ -54,6 +54,8 @@ _DISTINCT = 3
 """Numbers are solved of so many distinct ones."""
 _TWO = 2
 """Numbers that differ: one fits anything."""
+_SMALL = 1e-5
+"""Smaller numbers have no exact ratio."""
 _MOST = 5
 _FEW = 3
 
@@ -390,6 +392,37 @@ def sign(seen: Evidence) -> Iterator[PossibleCause]:
     if without is not None:
         text = "the KL penalty has the other sign: it is added to the rewards, not subtracted"
         yield PossibleCause(text, numbers=2 * without - seen.difference.computed)
+
+
+@check()
+def rounded(seen: Evidence) -> Iterator[PossibleCause]:
+    """The recorded numbers are the computed ones, rounded to bfloat16 or float16.
+
+    Near numbers become equal, and what is computed from them is as inexact. Compute and record
+    them in float32.
+    """
+    single = seen.difference.computed.astype(np.float32)
+    bits = single.view(np.uint32)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)  # ties to even
+    with np.errstate(over="ignore"):
+        half = single.astype(np.float16)
+    for kind, numbers in (("bfloat16", nearest.view(np.float32)), ("float16", half)):
+        text = f"recorded = computed, rounded to {kind}"
+        yield PossibleCause(text, numbers=numbers.astype(np.float64))
+
+
+@check()
+def factor(seen: Evidence) -> Iterator[PossibleCause]:
+    """The recorded numbers are the computed ones times a constant.
+
+    It acts as another learning rate, and a negative one as the other sign. Look for a mean in place
+    of a sum, or a division too much.
+    """
+    computed, recorded = seen.difference.computed, seen.difference.recorded
+    used = seen.difference.wrong & (abs(computed) > _SMALL)
+    if used.sum() >= _DISTINCT and len(np.unique(computed[used].round(6))) >= _TWO:
+        times = float(np.median(recorded[used] / computed[used]))
+        yield PossibleCause(f"recorded = computed x {times:.5g}", numbers=computed * times)
 
 
 @check()
