@@ -148,6 +148,7 @@ REMOVED = {
     "mismatch.causes.estimate.first_tokens",  # `where` says it
     *("findings", "checks", "report.html.findings"),  # see `ADDED`
     "report.html.signal",  # which the picture of the overview shows
+    "seconds.limits",  # what passes waited for
     "lengths.at_longest",  # of `inspect`: no page or check read it
     # of `advantages`: KL that nothing asks for, whose log-probs are not read
     *("facts.kl", "kl.estimator", "kl.coefficients", "kl.credit", "kl.measured"),
