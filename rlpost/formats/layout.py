@@ -179,9 +179,9 @@ def response_columns(
             if length is not None and not len(cut[-1][_MASK]):
                 lengths[row] = 0  # without mask 1 the response is unknown and becomes empty
     columns |= {LENGTH: pa.array(lengths, pa.int64())} if LENGTH in columns else {}
-    found = dict.fromkeys(name for response in cut for name in response)
+    columns_of_cut = dict.fromkeys(name for response in cut for name in response)
     return {name: _joined([response.get(name) for response in cut], names.get(name, name))
-            for name in found}  # fmt: skip
+            for name in columns_of_cut}  # fmt: skip
 
 
 def _joined(parts: list[NDArray[Any] | None], name: str) -> TokenLists:

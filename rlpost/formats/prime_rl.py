@@ -66,13 +66,13 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
     A stream has training and evaluation, and a relaunch continues it, with an id of its own.
     Annotations are beside the folder of the traces.
     """
-    counts, runs, found = options.stats.counts, dict[object, int](), dict[Path, Annotations]()
+    counts, runs, folders = options.stats.counts, dict[object, int](), dict[Path, Annotations]()
     with ExitStack() as files:
         for episode in records:
             folder = Path(episode.file).parent.parent / "annotations"
-            if folder not in found:
-                found[folder] = Annotations(folder, files.enter_context(TemporaryFile()))
-            notes = found[folder]
+            if folder not in folders:
+                folders[folder] = Annotations(folder, files.enter_context(TemporaryFile()))
+            notes = folders[folder]
             keys = _episode_keys(episode)
             if episode.file.parent.name == "stream":
                 if episode.find("run.work.type") == "eval":
@@ -90,7 +90,7 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
                 )
             else:
                 counts["episode", "without traces left out"] += 1
-        for notes in found.values():
+        for notes in folders.values():
             options.stats.warnings += notes.warnings()
 
 

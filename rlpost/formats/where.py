@@ -125,8 +125,8 @@ class Where:
             raise self.error(f"does not fit its columns ({types}): {_first_line(error)}") from None
         if result.dtype not in (pl.Boolean, pl.Null):
             raise self.error(f"is {result.dtype}, no condition ({types})")
-        found: NDArray[np.bool_] = result.cast(pl.Boolean).fill_null(False).to_numpy()  # noqa: FBT003
-        return found
+        kept: NDArray[np.bool_] = result.cast(pl.Boolean).fill_null(False).to_numpy()  # noqa: FBT003
+        return kept
 
     @property
     def group_roles(self) -> tuple[str, ...]:
@@ -220,8 +220,10 @@ def of_steps(text: str, chosen: Mapping[str, str]) -> Where:
 def role_columns(columns: Iterable[str]) -> dict[str, str]:
     """Return the column of each role that one of these names serves."""
     names = {*columns}
-    found = {role: next((x for x in own.aliases if x in names), "") for role, own in ROLES.items()}
-    return {role: column for role, column in found.items() if column}
+    columns_of = {
+        name: next((x for x in role.aliases if x in names), "") for name, role in ROLES.items()
+    }
+    return {role: column for role, column in columns_of.items() if column}
 
 
 def _first_line(error: BaseException) -> str:

@@ -220,8 +220,8 @@ class Measure(NamedTuple):
         if not self.name.endswith(":"):
             needed = suffix if self.kind == "value" else f"{self.name}{suffix}"
             return [self.name] if needed in sums else []
-        own = (x for x in sums if x.startswith(self.name) and x.endswith(suffix))
-        return [name.removesuffix(suffix) for name in own]
+        names = (x for x in sums if x.startswith(self.name) and x.endswith(suffix))
+        return [name.removesuffix(suffix) for name in names]
 
     def entry(self, name: str, size: str, totals: Totals) -> Json | None:
         """Return the numbers of a set of responses; None of a set without any.

@@ -322,8 +322,8 @@ def write_files(
             files = filled_files(engine, responses, names, totals, opened)
             _complete_files(files, partial(complete_file, clock))
         else:
-            every = range(len(plan.source.files))
-            for chunk in engine.last_pass(every, responses, (), lambda columns: columns):
+            indices = range(len(plan.source.files))
+            for chunk in engine.last_pass(indices, responses, (), lambda columns: columns):
                 totals.add(chunk.totals)
     return WrittenFiles(totals.total, rewritten, outputs.publish)
 

@@ -25,8 +25,8 @@ EXPECTED = ("group", "reward", "mask", "old_log_probs", "ref_log_probs", "infer_
 @topic
 def columns(facts: Facts) -> Page:
     """The column of each role, how it was found, and roles without a column."""
-    made = ("reward",) if facts.components else ()
-    missing = [role for role in EXPECTED if role not in facts.roles and role not in made]
+    derived = ("reward",) if facts.components else ()
+    missing = [role for role in EXPECTED if role not in facts.roles and role not in derived]
     lines = [f"no column for {', '.join(missing)} (set with --map ROLE=COLUMN)"] if missing else []
     lacks: dict[str, str] = {}
     for file in facts.input.files:
