@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import format_writers as writers
 import pyarrow.parquet as pq
@@ -25,6 +26,12 @@ def test_one_dump_goes_to_a_parquet_file_or_into_a_directory(dump, tmp_path):
         assert pq.read_metadata(path).num_rows == 12
     with pytest.raises(UsageError, match=r"OUT is a \.parquet file or a directory"):
         convert(dump, tmp_path / "out.pq")
+
+
+def test_a_name_that_is_nothing_but_a_suffix_stays(dump, tmp_path):
+    shutil.copy(dump, tmp_path / ".jsonl")
+    convert(tmp_path / ".jsonl", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".jsonl.parquet"]
 
 
 def test_a_directory_goes_to_a_directory_of_the_same_layout(tmp_path):

@@ -289,8 +289,14 @@ def _check_end(ran: Any) -> None:
 
 @cache
 def enriched() -> pa.Table:
-    """Return an enriched table."""
-    return api.enrich(seeds.rollout().drop_columns(["info"]), Recipe(estimator="raw"), OPTIONS)[0]
+    """Return the table of an enriched file, with its metadata."""
+    source, target = folder() / "source.parquet", folder() / "enriched.parquet"
+    pq.write_table(seeds.rollout().drop_columns(["info"]), source)
+    api.advantages(source, target, Recipe(estimator="raw"), OPTIONS)
+    table = pq.read_table(target)
+    source.unlink()
+    target.unlink()
+    return table
 
 
 def _metadata() -> list[bytes]:
