@@ -42,13 +42,15 @@ from rlpost.recipe.presets import PRESETS, correction_named, merged
 from rlpost.recipe.recipe import LOSS_EXTRA, SWEPT_CORRECTIONS, Recipe
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from rlpost.analysis.inspect.model import Facts
     from rlpost.formats.where import Where
     from rlpost.interface.inspection import Inspection, Report
     from rlpost.io.memory import ArrowStream
     from rlpost.losses.config import LossConfig
 
-    T = TypeVar("T", bound=ArrowStream)
+    T = TypeVar("T", bound=ArrowStream | pl.LazyFrame)
 RolloutReward = Literal["equal", "last", "sum", "mean"]
 Failures = Literal["drop", "mask", "keep", "zero"]
 Attempts = Literal["all", "newest"]
