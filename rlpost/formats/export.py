@@ -96,7 +96,7 @@ def export(
         "target": target.name,
         "title": target.title,
         "inputs": [str(file.path) for file in source.files],
-        "outputs": [str(one) for one in outputs],
+        "outputs": [str(path) for path in outputs],
         "responses": source.rows,
         "tokens": counts["tokens"],
         "fields": {column: target.fields[item] for item, column in held.columns.items()},

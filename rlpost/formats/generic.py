@@ -83,12 +83,12 @@ class Binding:
     def _matched(self) -> dict[str, str]:
         names = [name for name in self.names if name not in self.options.omitted_columns]
         roles = resolve(names, {}, self.where).columns
-        found = {role: path for role, path in self.mapped.items() if path in self.names}
+        present = {role: path for role, path in self.mapped.items() if path in self.names}
         if any(is_list_role(role) for role in roles.keys() | self.mapped.keys() if role != LENGTH):
             roles.pop(LENGTH, None)  # tokens set it; under its own name it is checked
         fields = {role: name for role, name in roles.items()
                   if role not in _WRITTEN and column_of(role) not in self._columns}  # fmt: skip
-        fields |= found
+        fields |= present
         used = {column_of(role) for role in fields} | {*fields.values()} | self._columns
         columns = [name for name in CANONICAL if name in names and name not in used]
         if "truncated" in fields or "truncated" in self.mapped:
@@ -188,8 +188,8 @@ def _json_tables(path: Path, options: ReadOptions, binding: Binding) -> Iterator
                 options.stats.left_out |= record.unread(read)
             values = record.columns
             inner = {name: record.find(name) for name in paths if name not in values}
-            found = {name: value for name, value in inner.items() if value is not None}
-            yield record.where, {**_without(values, found), **found} if found else values
+            given = {name: value for name, value in inner.items() if value is not None}
+            yield record.where, {**_without(values, given), **given} if given else values
 
     paths = [*binding.mapped.values()]
     read = {*(options.rows or "").split("."), *(path.partition(".")[0] for path in paths)}

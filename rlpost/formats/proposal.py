@@ -119,7 +119,7 @@ class Proposal:
     @property
     def listed(self) -> str:
         """The fields, those with a role first."""
-        order = sorted(self.fields, key=lambda one: not one.role)
+        order = sorted(self.fields, key=lambda field: not field.role)
         more = f" and {len(order) - MOST_LISTED:,} more" if len(order) > MOST_LISTED else ""
         return ", ".join(map(str, order[:MOST_LISTED])) + more
 
@@ -183,7 +183,9 @@ class Table:
     @classmethod
     def of(cls, records: Sequence[Record], place: str | None) -> Table:
         """Return the table of a place; raise DataError if a record has no rows there."""
-        inside = (row for one in records for row in ([one] if place is None else one.rows(place)))
+        inside = (
+            row for record in records for row in ([record] if place is None else record.rows(place))
+        )
         rows = [*islice(inside, MOST_ROWS)]
         columns: dict[str, list[Any]] = defaultdict(lambda: [None] * len(rows))
         outer: set[str] = set()
@@ -302,8 +304,8 @@ class Table:
         for path, values in self.columns.items():
             known = [x for x in values if x is not None]
             several = len({*map(repr, known)}) > 1
-            own = path not in self.outer and not _NO_REWARDS.search(path.lower())
-            if own and several and _fits("reward", known, len(self.rows)):
+            inner = path not in self.outer and not _NO_REWARDS.search(path.lower())
+            if inner and several and _fits("reward", known, len(self.rows)):
                 return path
         return None
 

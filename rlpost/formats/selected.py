@@ -125,7 +125,7 @@ def matching_rows(
     for chunk in source.read(read, _ROWS, ""):
         first, table, path = chunk.first_row, chunk.table, str(source.files[chunk.file].path)
         begin = source.first_rows[chunk.file] + first
-        values = {name: own[begin : begin + table.num_rows] for name, own in numbers.items()}
+        values = {name: column[begin : begin + table.num_rows] for name, column in numbers.items()}
         for name, column in columns.items():
             place = CellLocation(path, first, column)
             values[name] = where.values(name, table.column(column), place)
@@ -150,9 +150,9 @@ def _write(source: Source, file: int, rows: Rows, target: Path) -> None:
             tables: list[pa.RecordBatch] = []
             for chunk in source.read_file(file, schema.names, CHUNK_TOKENS, sized_by, groups):
                 first, count = chunk.first_row, chunk.table.num_rows
-                own = rows[np.searchsorted(rows, first) : np.searchsorted(rows, first + count)]
-                if len(own):
-                    tables.append(chunk.table.take(pa.array(own - first)))
+                chosen = rows[np.searchsorted(rows, first) : np.searchsorted(rows, first + count)]
+                if len(chosen):
+                    tables.append(chunk.table.take(pa.array(chosen - first)))
                 if sum(table.nbytes for table in tables) >= _GROUP_BYTES:
                     _write_group(writer, tables)
             _write_group(writer, tables)

@@ -113,8 +113,8 @@ class CanonicalFile:
             kept, first = ~attempts.replaced(stored.read(keys)), 0
             for group in range(stored.num_row_groups):
                 for batch in stored.read_row_group(group).to_batches():
-                    own = kept[first : first + batch.num_rows]
-                    self.append(batch.filter(pa.array(own)), source)
+                    newest = kept[first : first + batch.num_rows]
+                    self.append(batch.filter(pa.array(newest)), source)
                     first += batch.num_rows
         return rows - self.rows
 
@@ -172,7 +172,7 @@ class CanonicalFile:
         names = [*(name for name in CANONICAL if name in self._kinds),
                  *(name for name in self._kinds if name not in CANONICAL)]  # fmt: skip
         schema = pa.schema([(name, self._kinds[name]) for name in names])
-        table = pa.Table.from_batches([self._fitted(one, schema) for one in batches], schema)
+        table = pa.Table.from_batches([self._fitted(batch, schema) for batch in batches], schema)
         try:
             self._writer = self._writer or self._open_writer(schema)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))

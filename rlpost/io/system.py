@@ -243,7 +243,7 @@ def _control_groups() -> Iterator[Path]:
         if number == "0" or "memory" in names.split(","):
             base = top if number == "0" else top / "memory"
             group = base / path.lstrip("/")
-            yield from (group, *(one for one in group.parents if one.is_relative_to(base)))
+            yield from (group, *(folder for folder in group.parents if folder.is_relative_to(base)))
 
 
 def _facts(path: str) -> dict[str, str]:

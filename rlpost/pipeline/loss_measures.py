@@ -103,8 +103,8 @@ def _of_setting(totals: Totals, setting: LossSetting) -> Totals:
     kinds: NDArray[Any] = totals.counts["kinds"][at, :OUTSIDE]
 
     def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
-        own = {name: x for name, x in numbers.items() if name.startswith(begin)}
-        return {**numbers, **{name.removeprefix(begin): x for name, x in own.items()}}
+        of_loss = {name: x for name, x in numbers.items() if name.startswith(begin)}
+        return {**numbers, **{name.removeprefix(begin): x for name, x in of_loss.items()}}
 
     sums, lows, highs = (named(x) for x in (totals.sums, totals.lows, totals.highs))
     counts = {"tokens": count, "advantage.count": count}

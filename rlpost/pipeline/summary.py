@@ -254,9 +254,9 @@ def joint_summary(plan: Plan, parts: Sequence[SummaryPart]) -> Json:
 
 def _distinct(labels: Iterable[Sequence[Label]]) -> list[Label]:
     """Return labels in the order of their first appearance, all as texts if one is a text."""
-    every = [*chain.from_iterable(labels)]
-    texts = any(isinstance(label, str) for label in every)
-    return [*dict.fromkeys(str(label) if texts else label for label in every)]
+    names = [*chain.from_iterable(labels)]
+    texts = any(isinstance(label, str) for label in names)
+    return [*dict.fromkeys(str(label) if texts else label for label in names)]
 
 
 def run_summary(plan: Plan, inputs: Sequence[object], device: str) -> Json:
@@ -360,8 +360,8 @@ def _profiles(resolved: ResolvedRecipe, totals: ExactTotals) -> Json:
     """Return the profiles of groups and lengths, those that are known."""
     threshold = resolved.recipe.pass_threshold
     chosen = threshold != type(resolved.recipe).model_fields["pass_threshold"].default
-    found = profiles(totals.tallies[1:], chosen=chosen)
-    return found if resolved.lengths != "unknown" else found | {"length": {}}
+    by_kind = profiles(totals.tallies[1:], chosen=chosen)
+    return by_kind if resolved.lengths != "unknown" else by_kind | {"length": {}}
 
 
 def roles_of(plan: Plan) -> Json:

@@ -121,12 +121,12 @@ def container_of(path: AnyPath) -> Container | None:
             return STREAM if streams.chunks_of(path) else FOLDER
         try:
             stat = path.stat()
-            found = _by_content(path, stat.st_size, stat.st_mtime_ns)
+            container = _by_content(path, stat.st_size, stat.st_mtime_ns)
         except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):  # damaged
-            found = None
-        if found is not None:
-            return found
-    return next((one for one in FILES if path.name.endswith(one.suffixes)), None)
+            container = None
+        if container is not None:
+            return container
+    return next((kind for kind in FILES if path.name.endswith(kind.suffixes)), None)
 
 
 @lru_cache(maxsize=4096)

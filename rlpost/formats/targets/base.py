@@ -122,7 +122,10 @@ def held_columns(
     if missing:
         raise DataError(*missing)
     types = _types(source)
-    kinds = {name: own[0] if len(own) == 1 else common_type(own) for name, own in types.items()}
+    kinds = {
+        name: kinds_of_files[0] if len(kinds_of_files) == 1 else common_type(kinds_of_files)
+        for name, kinds_of_files in types.items()
+    }
     left = [name for name in types if name not in held.values() or name not in source.columns]
     reasons = {name: _loss(name, kinds[name], types[name], source, target) for name in left}
     lost = {name: reason for name, reason in reasons.items() if reason}

@@ -97,11 +97,11 @@ class Rows:
         values = self.lists(item)
         other = next(name for name in (*LENGTH_OF, item) if name in self)
         for row, pair in enumerate(zip(values, self.lists(other), strict=True)):
-            own, expected = map(len, pair)
-            if own != expected:
+            length, expected = map(len, pair)
+            if length != expected:
                 raise self.error(
                     row,
-                    f"`{self.columns[item]}` has {own} values but `{self.columns[other]}` has "
+                    f"`{self.columns[item]}` has {length} values but `{self.columns[other]}` has "
                     f"{expected}; every token column of a row needs the same length",
                 )
         return values

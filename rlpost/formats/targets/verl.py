@@ -86,13 +86,17 @@ def _lists(rows: Rows) -> dict[str, list[NDArray[Any]]]:
         floats["token_level_scores"] = floats["token_level_rewards"] = scores
         if "token_rewards" in rows:
             floats["token_level_rewards"] = rows.tokens("token_rewards")
-    return lists | {name: [x.astype(np.float32) for x in own] for name, own in floats.items()}
+    return lists | {
+        name: [x.astype(np.float32) for x in numbers] for name, numbers in floats.items()
+    }
 
 
 def _aligned(values: list[Any], responses: list[NDArray[Any]]) -> bool:
     """Return whether all values are vectors with an entry per response token."""
     pairs = zip(values, responses, strict=True)
-    return all(isinstance(own, np.ndarray) and len(own) == len(ids) for own, ids in pairs)
+    return all(
+        isinstance(numbers, np.ndarray) and len(numbers) == len(ids) for numbers, ids in pairs
+    )
 
 
 def _tensors(lists: dict[str, list[NDArray[Any]]]) -> dict[str, Tensor]:
@@ -118,8 +122,8 @@ def _padded(values: list[NDArray[Any]], *, left: bool) -> Tensor:
 
     width = max(map(len, values), default=0)
     out = np.zeros((len(values), width), np.result_type(*values) if values else np.float32)
-    for row, own in zip(out, values, strict=True):
-        row[width - len(own) if left else 0 :][: len(own)] = own
+    for row, numbers in zip(out, values, strict=True):
+        row[width - len(numbers) if left else 0 :][: len(numbers)] = numbers
     return torch.from_numpy(out)
 
 

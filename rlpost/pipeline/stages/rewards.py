@@ -193,12 +193,12 @@ def _running(
     domains = responses.count("domain")
     both = responses["batch"] * domains + responses["domain"]
     sets, codes = dense_codes(both, responses.count("batch") * domains)
-    own = keyed_moments(values[rows], codes[rows], len(sets))
+    of_sets = keyed_moments(values[rows], codes[rows], len(sets))
     labels = [str(label) for label in responses.labels["domain"]]
     begin = {code: start[label] for code, label in enumerate(labels) if label in start}
-    mean, std, after = rewards.running_statistics(own, (sets % domains).tolist(), begin)
+    mean, std, after = rewards.running_statistics(of_sets, (sets % domains).tolist(), begin)
     responses = responses.noting(running={labels[code]: state for code, state in after.items()})
-    return responses, Moments(own.number, mean, std).at(codes)
+    return responses, Moments(of_sets.number, mean, std).at(codes)
 
 
 def clip_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -247,14 +247,14 @@ def group_statistics(responses: Responses, values: Floats, *, rows: Mask) -> tup
 
     They are if they differ by rounding alone; a deviation is 0 only if they are identical.
     """
-    own = responses["group"]
-    low = int(own.min()) if len(own) else 0  # in one file of thousands they may not begin at 0
-    own = own - low if low else own
-    groups, equal = _by_group(own, values, rows)
-    moments = groups.at(own)
+    codes = responses["group"]
+    low = int(codes.min()) if len(codes) else 0  # in one file of thousands they may not begin at 0
+    codes = codes - low if low else codes
+    groups, equal = _by_group(codes, values, rows)
+    moments = groups.at(codes)
     if rows.all():
-        return moments, equal[own]
-    return Moments(*(np.where(rows, part, 0.0) for part in moments)), equal[own] & rows
+        return moments, equal[codes]
+    return Moments(*(np.where(rows, part, 0.0) for part in moments)), equal[codes] & rows
 
 
 def _by_group(codes: Integers, values: Floats, rows: Mask) -> tuple[Moments, Mask]:
