@@ -27,10 +27,8 @@ class StoredRecipe:
     preset: str | None = None
     estimator: str | None = None
     """By the name that was requested, which may be the framework's."""
-    rows: int = -1
-    """Rows of the run, according to the metadata; -1 if unknown."""
     why_not: str = ""
-    """Why the recipe cannot be used."""
+    """Why there is none that can be used."""
 
     def without_names(self, where: str) -> StoredRecipe:
         """Return itself; no recipe if it names code or a tokenizer."""
@@ -58,11 +56,8 @@ def recipe_of_files(source: Source) -> StoredRecipe:
             text += "choose one with --config"
             return StoredRecipe(why_not=text)
         preset, estimator = _requested(stored)
-        carried = bool(metadata.running) or metadata.kl_coef is not None
-        why = "the run began with the statistics of a --state file, which the input has not"
-        recipes[metadata.recipe.model_dump_json()] = StoredRecipe(
-            metadata.recipe, preset, estimator, metadata.rows, why if carried else ""
-        )
+        recipe = metadata.recipe
+        recipes[recipe.model_dump_json()] = StoredRecipe(recipe, preset, estimator)
     if len(recipes) > 1:
         text = "no recipe: those in the metadata of the files differ; choose one with --config"
         return StoredRecipe(why_not=text)

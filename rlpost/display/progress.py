@@ -1,4 +1,4 @@
-"""Progress of a run: bars on stderr, or a bar below the cell of a notebook."""
+"""Progress of a run: bars on stderr."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import math
 import sys
 import time
 from contextlib import contextmanager
-from html import escape
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TextColumn
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     PrintNote = Callable[[str], None] | None
 
 _MINUTE = 60
-_AFTER, _EVERY = 0.5, 0.1
-"""Seconds until a notebook shows a bar, so that a short run shows none, and between updates."""
 
 
 class _Tracker(SilentReporter):
@@ -118,71 +114,20 @@ class _Bar(_Tracker):
         )
 
 
-class _CellBar(_Tracker):
-    """Draws a progress bar below a notebook's cell, and removes it at the end.
-
-    It is a display that is updated: this needs no widgets, and other outputs of the cell stay.
-    """
-
-    def __init__(self, print_note: PrintNote) -> None:
-        super().__init__(print_note)
-        self._display: Any = None
-        self._next = time.monotonic() + _AFTER
-
-    def advance(self, rows: int) -> None:
-        """Draw what is done, not too often."""
-        super().advance(rows)
-        if (now := time.monotonic()) >= self._next:
-            self._next = now + _EVERY
-            self._draw()
-
-    def _draw(self) -> None:
-        text = "  ".join(part for part in (self.amount, self.speed, self.left) if part)
-        share = "" if self.total is None else f' value="{self.done}" max="{self.total}"'
-        bar = f'<progress{share} style="width: 14em; vertical-align: middle"></progress>'
-        page = f"<div>{escape(self.title)} {bar} {text}</div>"
-        self._show({"text/html": page, "text/plain": f"{self.title}: {text}"})
-
-    def _show(self, data: dict[str, str]) -> None:
-        if self._display is None:
-            display = import_module("IPython.display").display
-            self._display = display(data, raw=True, display_id=True)
-        else:
-            self._display.update(data, raw=True)
-
-    def close(self) -> None:
-        """Remove the bar; the place of a display stays, so it becomes empty."""
-        if self._display is not None:
-            self._show({"text/html": "", "text/plain": ""})
-
-
 def unit_of(purpose: str) -> str:
     """Return what a pass counts: a search counts recipes."""
     return "recipes" if purpose == "search" else "responses"
 
 
-def in_notebook() -> bool:
-    """Return whether the code of a notebook runs: IPython is there, and with a kernel."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return getattr(shell, "kernel", None) is not None
-
-
 @contextmanager
 def progress(*, quiet: bool, print_note: PrintNote = None) -> Iterator[Reporter]:
-    """Yield a reporter that draws, in a notebook or on stderr if that is a terminal; else silent.
+    """Yield a reporter that draws on stderr if that is a terminal; else a silent one.
 
     Args:
-        quiet: draw nothing anywhere.
+        quiet: draw nothing.
         print_note: is called with each note, quiet or not; None: notes are dropped.
     """
-    if not quiet and in_notebook():
-        cell = _CellBar(print_note)
-        try:
-            yield cell
-        finally:
-            cell.close()
-    elif quiet or not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty():
         yield SilentReporter(print_note)
     else:
         with _bars(print_note) as bar:

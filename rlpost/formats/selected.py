@@ -6,11 +6,9 @@ The columns that the condition names are read, and then all columns of row group
 from __future__ import annotations
 
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,7 +23,7 @@ from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from rlpost.io.paths import PathText
 
     Rows = NDArray[np.int64]
-    Numbers = NDArray[np.float64] | Rows
 
 _GROUP_BYTES = 64 << 20  # of a row group that is written, in memory
 _ROWS = 1 << 16  # of a chunk of scalars
@@ -67,7 +64,7 @@ def select_rows(paths: Sequence[PathText], where: Where, folder: Path, but: Path
             continue
         seen |= {file.path.resolve() for file in files}
         source = Source(files)
-        matches = matching_rows(source, where, resolve_input(source, where.chosen).columns)
+        matches = _matching_rows(source, where, resolve_input(source, where.chosen).columns)
         if sum(map(len, matches)) == source.rows:
             selected.append(path)
             continue
@@ -84,51 +81,37 @@ def select_rows(paths: Sequence[PathText], where: Where, folder: Path, but: Path
     return InputPaths(selected, names, numbers)
 
 
-def matching_rows(
-    source: Source,
-    where: Where,
-    roles: Mapping[str, str],
-    computed: Mapping[str, Callable[[], Numbers]] = MappingProxyType({}),
-) -> list[Rows]:
+def _matching_rows(source: Source, where: Where, roles: Mapping[str, str]) -> list[Rows]:
     """Return the numbers of the rows of each file that match, and count them.
 
     Args:
         source: the input.
         where: the condition.
         roles: role -> column.
-        computed: name -> function that returns a number for each row of the input, [N]; of names
-            that no column of scalars has.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `select_rows`.
     """
-    types = [column for schema in source.schemas for column in schema]
-    lists = {column.name for column in types if pa.types.is_nested(column.type)}
     columns: dict[str, str] = {}
-    numbers: dict[str, pl.Series] = {}
-    of_scalars = [name for name in source.columns if not (name in computed and name in lists)]
-    for name, column in where.columns(of_scalars, roles).items():
+    for name, column in where.columns(source.columns, roles).items():
         if column is not None:
             columns[name] = column
-        elif name in computed:
-            numbers[name] = pl.Series(computed[name]())
         elif name in ROLES:
             raise UsageError(
                 f"{where.label}: {source.name} has no column for {name}",
                 tip=f"--map {name}=COLUMN",
             )
         else:
-            raise where.unknown(name, {*source.columns, *roles, *computed}, source.name)
+            raise where.unknown(name, {*source.columns, *roles}, source.name)
     groups = {role: roles[role] for role in where.group_roles if role in roles}
     read = sorted({*columns.values(), *groups.values()})
     matches: list[list[Rows]] = [[np.zeros(0, np.int64)] for _ in source.files]
     for chunk in source.read(read, _ROWS, ""):
         first, table, path = chunk.first_row, chunk.table, str(source.files[chunk.file].path)
-        begin = source.first_rows[chunk.file] + first
-        values = {name: column[begin : begin + table.num_rows] for name, column in numbers.items()}
-        for name, column in columns.items():
-            place = CellLocation(path, first, column)
-            values[name] = where.values(name, table.column(column), place)
+        values = {
+            name: where.values(name, table.column(column), CellLocation(path, first, column))
+            for name, column in columns.items()
+        }
         kept = where.matching(values)
         where.count(kept, {role: table.column(column) for role, column in groups.items()})
         matches[chunk.file].append(first + np.flatnonzero(kept))

@@ -88,8 +88,8 @@ def advantages(
         source: format of dumps (see `rlpost list dumps`); `parquet` reads Parquet as a dump.
         rows: list of the responses in a record of dumps, as a.b.
         group_size: consecutive records per group of dumps without an id.
-        progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
-            terminal. None: in notebooks only. A reporter gets the progress, and notes on dumps.
+        progress: show a progress bar on stderr, if that is a terminal. A reporter gets the
+            progress, and notes on dumps.
 
     Returns:
         The summary, as `rlpost advantages --summary-json` prints it.
@@ -482,10 +482,6 @@ def report(
     reward_components: Mapping[str, float] | Sequence[str] = (),
     examples: Count = 6,
     seed: Natural = 0,
-    recipe: Recipe | None = None,
-    named: str = "the recipe",
-    estimator: Name = None,
-    tokenizer: NameOrPath = None,
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Report:
@@ -504,11 +500,6 @@ def report(
         reward_components: columns whose sum is the reward; as of `inspect`.
         examples: best, worst and random responses to show, of each.
         seed: seed of the random examples.
-        recipe: what a sample of recorded columns is compared with, as by `replay`; None: the recipe
-            in the metadata of enriched files.
-        named: what the page calls `recipe`.
-        estimator: estimator, of --preset or if metadata names code; see `verify`.
-        tokenizer: use this tokenizer, if metadata names one.
         overwrite: replace the report if it exists.
         progress: show a progress bar, as of `advantages`.
 
@@ -517,12 +508,10 @@ def report(
 
     Raises:
         UsageError: the output exists, or is an input; a role is unknown.
-        DataError: a file is not Parquet or has no rows, or a column has a type it can't have;
-            there is no recorded column to compare with `recipe`.
+        DataError: a file is not Parquet or has no rows, or a column has a type it can't have.
         ReadWriteError: reading or writing failed. No output is left behind.
         UnavailableError: the extra `report` is not installed.
     """
-    _check_recipe(recipe)
     from rlpost.analysis.report import run as work  # noqa: PLC0415 - polars is slow to import
     from rlpost.interface.inspection import Report  # noqa: PLC0415
 
@@ -544,9 +533,6 @@ def report(
             partial=kept is not None,
             examples=examples,
             seed=seed,
-            recipe=recipe,
-            named=named,
-            by_user=NamedByUser(estimator, tokenizer),
             reporter=run.reporter,
             made_of=opened,
             shown=partial(_of_inputs, opened=opened),
@@ -747,8 +733,7 @@ def _reporting(options: Options | None = None, *, progress: Progress) -> Iterato
         elif progress is not None and not isinstance(progress, bool):
             yield replace(options, reporter=progress)
         else:
-            wanted = bars.in_notebook() if progress is None else progress
-            with bars.progress(quiet=not wanted) as reporter:
+            with bars.progress(quiet=not progress) as reporter:
                 yield replace(options, reporter=reporter)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from rlpost.io.paths import AnyPath
 
+_HEIGHT = "48rem"  # of the page in a notebook
+
 
 class Inspection(View, Facts):
     """The statistics and findings of rollouts, as a tree of dataclasses."""
@@ -23,12 +26,6 @@ class Inspection(View, Facts):
     def to_dict(self) -> Json:
         """Return what `rlpost inspect --format json` prints."""
         return self.as_json()
-
-    def charts(self) -> str:
-        """Return the report's distributions and charts of groups as HTML."""
-        from rlpost.analysis.report.views import charts_of_facts  # noqa: PLC0415
-
-        return charts_of_facts(self)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -58,7 +55,10 @@ class Report(Inspection):
         write_file(Path(output), self.html.encode())
 
     def _repr_html_(self) -> str:
-        """Return the page in a frame for a notebook."""
-        from rlpost.analysis.report.views import frame  # noqa: PLC0415
-
-        return frame(self.html)
+        """Return the page in a frame for a notebook, to which its scripts have no access."""
+        # Links to sections stay in the frame; before the page's policy, which allows no other base.
+        page = self.html.replace("<head>", '<head><base href="about:srcdoc">', 1)
+        return (
+            f'<iframe title="rlpost report" sandbox="allow-scripts" srcdoc="{escape(page)}" '
+            f'style="width: 100%; height: {_HEIGHT}; border: 0"></iframe>'
+        )

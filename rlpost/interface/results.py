@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class View:
-    """Shows a result as its command prints it: at the prompt, and in notebooks with charts."""
+    """Shows a result as its command prints it: at the prompt, and in notebooks."""
 
     rendered_by = ""
     """The module whose `page` returns the page of a result."""
@@ -33,20 +33,16 @@ class View:
         """Print the result as the command does."""
         self.page().show(out)
 
-    def charts(self) -> str:
-        """Return charts for notebooks as HTML; empty if there are none."""
-        return ""
-
     def __repr__(self) -> str:
         from rlpost.display.console import as_text  # noqa: PLC0415 - rich takes a while to import
 
         return as_text(self.show)
 
     def _repr_html_(self) -> str:
-        """Return the command's page with charts for a notebook."""
+        """Return the command's page for a notebook."""
         from rlpost.display.page import stylesheet  # noqa: PLC0415
 
-        return f"<style>{stylesheet()}</style>{self.page().html(self.charts())}"
+        return f"<style>{stylesheet()}</style>{self.page().html()}"
 
 
 class Result(View, Json):
@@ -94,12 +90,6 @@ class Summary(Result):
         if name in Summary.__annotations__ and name not in self:
             return None
         return super().__getattr__(name)
-
-    def charts(self) -> str:
-        """Return trends over the steps as HTML."""
-        from rlpost.analysis.report.views import charts_of_steps  # noqa: PLC0415
-
-        return charts_of_steps(self)
 
 
 class LossSummary(Result):

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 from textual import work
@@ -16,9 +17,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from rlpost.analysis.browse import preview
-from rlpost.analysis.browse.filters import RowFilter
 from rlpost.analysis.browse.listing import RowList
 from rlpost.analysis.browse.navigation import Navigation
+from rlpost.analysis.responses.index import search_rows
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES
 from rlpost.display.console import Shown
@@ -26,9 +27,9 @@ from rlpost.display.controls import printable
 from rlpost.errors import RlpostError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from rich.console import RenderableType
 
-    from rlpost.analysis.browse.filters import FilterKind
     from rlpost.analysis.responses.index import Index
 
 
@@ -40,8 +41,7 @@ KEYS = (
     ("n p", "next and previous item, such as turns; after a search the next match"),
     ("s S", "sort by the next column; reverse the order"),
     ("/", "search in prompts and responses"),
-    ("f", "list the rows of a condition, as --where: reward < 0.5 and length >= 20"),
-    ("x", "clear search and condition"),
+    ("x", "clear the search"),
     ("c", "colour tokens by log-prob, KL, advantage"),
     ("J K", "scroll the preview (also space and b)"),
     ("H L", "scroll a wide list to the left and right"),
@@ -72,10 +72,6 @@ class Help(ModalScreen[None]):
 
 WIDE = 110  # columns of a terminal with the preview beside the list
 _PAUSE = 0.04  # seconds from the last move to the preview
-_PLACEHOLDERS: dict[FilterKind, str] = {
-    "search": "search prompts and responses",
-    "where": "condition, such as reward < 0.5 and length >= 20 and group_std > 0",
-}
 
 
 class Browser(App[None]):
@@ -83,11 +79,7 @@ class Browser(App[None]):
 
     Args:
         index: of the input; KL and advantages are listed after `Index.number`.
-        condition: the initial condition, as of `--where`.
         selected: which rows of the input the index has, for the line on top.
-
-    Raises:
-        UsageError: the condition is wrong, or no response matches.
     """
 
     CSS = """
@@ -112,27 +104,22 @@ class Browser(App[None]):
         Binding("N,p", "sibling(-1)", "previous", show=False),
         Binding("s", "sort", "sort"),
         Binding("S", "reverse", "reverse", show=False),
-        Binding("slash", "ask('search')", "search", key_display="/"),
-        Binding("f", "ask('where')", "where"),
+        Binding("slash", "ask", "search", key_display="/"),
         Binding("x", "clear", "clear", show=False),
         Binding("c", "colour", "colour", show=False),
         Binding("J,space", "scroll_side(1)", "scroll", show=False),
         Binding("K,b", "scroll_side(-1)", "scroll", show=False),
     ]
 
-    def __init__(self, index: Index, condition: str = "", selected: str = "") -> None:
+    def __init__(self, index: Index, selected: str = "") -> None:
         super().__init__()
         self._selected = selected
+        self._search = ""
         self.index = index
         self.reader = ResponseReader(index, COLOURS, whole=True)
         self.navigation = Navigation(
             index, self.reader, self.reader.measures[0] if self.reader.measures else None
         )
-        self.row_filter = RowFilter(index)
-        if condition:
-            self.row_filter.set("where", condition)
-            self.navigation.keep(self.row_filter.kept)
-        self._filter_kind: FilterKind = "search"
 
     def compose(self) -> ComposeResult:
         """Yield the line with the position, the list, the preview, and the keys."""
@@ -141,7 +128,7 @@ class Browser(App[None]):
             yield RowList(id="list")
             with VerticalScroll(id="side", can_focus=False):
                 yield Static(id="preview")
-        yield Input(id="ask")
+        yield Input(id="ask", placeholder="search prompts and responses")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -168,7 +155,7 @@ class Browser(App[None]):
         path = Path(self.index.made_of.named(self.index.source.name)).name
         count = len(level.listing)
         place = f"{level.cursor + 1:,} of {count:,}" if count else "none"
-        notes = [f"{what}: {text}" for what, text in self.row_filter.texts.items() if text]
+        notes = [f"search: {self._search}"] if self._search else []
         notes += [self._selected] if self._selected else []
         counts = f"  {kept:,} of {len(self.index):,} responses" if kept < len(self.index) else ""
         line = Text.assemble(
@@ -253,14 +240,12 @@ class Browser(App[None]):
         """Show the keys."""
         self.push_screen(Help())
 
-    # Search and condition
+    # Search
 
-    def action_ask(self, what: FilterKind) -> None:
-        """Open the input line for a search or a condition."""
+    def action_ask(self) -> None:
+        """Open the input line for a search."""
         ask = self.query_one("#ask", Input)
-        self._filter_kind = what
-        ask.placeholder = _PLACEHOLDERS[what]
-        ask.value = self.row_filter.texts[what]
+        ask.value = self._search
         ask.add_class("open")
         ask.focus()
 
@@ -269,31 +254,35 @@ class Browser(App[None]):
         self._list.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Search or test a condition."""
+        """Search."""
         self._close_input()
-        self._filter(self._filter_kind, event.value.strip())
+        self._find(event.value.strip())
 
-    @work(thread=True, group="filter")
-    def _filter(self, kind: FilterKind, text: str) -> None:
-        """Search or test a condition in a thread, because it may stream columns."""
+    @work(thread=True, group="search")
+    def _find(self, text: str) -> None:
+        """Search in a thread, because it streams columns."""
         try:
-            self.row_filter.set(kind, text)
+            kept = search_rows(text, self.index)
         except RlpostError as error:
-            notify = partial(self.notify, markup=False, severity="warning", timeout=5)
-            self.call_from_thread(notify, printable(str(error)))
+            kept, problem = np.zeros(0, np.bool_), str(error)
         else:
-            self.call_from_thread(self._keep, flat=kind == "search" and bool(text))
+            problem = f"{text}: no response matches"
+        if kept.any():
+            self.call_from_thread(self._keep, text, kept)
+        else:
+            notify = partial(self.notify, markup=False, severity="warning", timeout=5)
+            self.call_from_thread(notify, printable(problem))
 
-    def _keep(self, *, flat: bool = False) -> None:
-        self.navigation.keep(self.row_filter.kept)
-        if flat:
+    def _keep(self, text: str, kept: NDArray[np.bool_]) -> None:
+        self._search = text
+        self.navigation.keep(kept)
+        if text:
             self.navigation.flat()
         self._refresh()
 
     def action_clear(self) -> None:
-        """Remove search and condition."""
-        self.row_filter.clear()
-        self._keep()
+        """Remove the search."""
+        self._keep("", np.ones(len(self.index), np.bool_))
 
     # The preview
 
@@ -307,9 +296,8 @@ class Browser(App[None]):
 
         if not is_current():
             return
-        mark = self.row_filter.texts["search"]
         try:
-            side = preview.preview_of(self.navigation, level, item, mark)
+            side = preview.preview_of(self.navigation, level, item, self._search)
         except RlpostError as error:
             side = Text(str(error), style="bold red")
         if is_current():

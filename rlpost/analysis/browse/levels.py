@@ -230,15 +230,13 @@ def _label_column(name: str, keys: KeyColumn, rows: Codes, most: int = MOST_WIDE
     )
 
 
-_MASKS = {1.0: "", 0.0: "obs", -1.0: "shared"}
-"""By mask, what the list of tokens prints; -1: policy tokens that an earlier row has, too."""
+_MASKS = {True: "", False: "obs"}
 
 
 def tokens(response: Response, colour: str | None) -> Listing:
     """Return the tokens of a response with all their numbers in the file."""
     count = len(response.token_texts)
     positions = np.arange(count)
-    shared = np.zeros(count) if response.shared is None else response.shared
 
     def token_text(position: float) -> Text:
         i = int(position)
@@ -249,7 +247,7 @@ def tokens(response: Response, colour: str | None) -> Listing:
     columns = [
         ListingColumn("token", positions.astype(np.float64), lambda position: str(int(position))),
         ListingColumn("text", positions, token_text, right=False),
-        ListingColumn("mask", response.mask - 2.0 * shared, _MASKS.__getitem__, right=False),
+        ListingColumn("mask", response.mask, lambda policy: _MASKS[bool(policy)], right=False),
     ]
     columns += [number_column(NAMES[n], response.token_measures[n]) for n in COLOURS
                 if n in response.token_measures]  # fmt: skip
@@ -259,6 +257,6 @@ def tokens(response: Response, colour: str | None) -> Listing:
         if (values == values.round()).all()
         else number_column(name, values)
         for name, values in response.tokens.items()
-        if id(values) not in listed and (response.has_texts or values is not response.ids)
+        if id(values) not in listed
     ]
     return Listing.of("tokens", positions, columns)

@@ -81,7 +81,7 @@ class Navigation:
         elif level == "responses":
             listing = self.listings.responses(group, step)
         else:
-            self.response = self.reader.read_whole(row)
+            (self.response,) = self.reader.read([row])
             listing = levels.tokens(self.response, self.colour)
         name, descending = self._orders.get(level, (None, False))
         return Level(level, step, group, listing.sorted_by(name, descending=descending))

@@ -46,7 +46,7 @@ def preview_of(
         assert navigation.response is not None
         return _token(navigation.response, colour, item)
     if level == "responses":
-        return Group(*drawn([navigation.reader.read_whole(item)], colour, mark=mark, gap="\n"))
+        return Group(*drawn(navigation.reader.read([item]), colour, mark=mark, gap="\n"))
     rows = rows[(index.step_rank if level == "steps" else index.group)[rows] == item]
     step = f"step {index.step_name(item)}: " if level == "steps" else ""
     title = Text(printable(f"{step}{group_text(index, rows)}"), style="bold")
@@ -68,7 +68,7 @@ def _token(response: Response, colour: str | None, token: int) -> RenderableType
     rollout = "" if response.rollout is None else f"{response.rollout.title}\n"
     parts = [Text(f"{rollout}{heading(response)}\n{text}", style="bold"), Text()]
     known = colour if colour in response.token_measures else None
-    parts += [] if known is None else [legend(known, shared=response.shares)]
+    parts += [] if known is None else [legend(known)]
     first = max(0, token - _AROUND)
     line = coloured_tokens(response, known, cursor=token, first=first, limit=4 * _AROUND)
     return Group(*parts, line)

@@ -129,23 +129,6 @@ def _whole(
     return result
 
 
-def replay_sample(source: Source, request: ReplayRequest) -> Json | None:
-    """Compare the recorded columns of a part of an input with the recipe of a request.
-
-    Returns:
-        The result, as of `replay`; None if the recipe couples more responses than the part has.
-
-    Raises:
-        DataError, UsageError: as `replay`.
-    """
-    assert request.recipe is not None
-    recipe = completed(request.recipe)
-    sample = _sample(_reader(source, request), request)
-    if coupled_beyond(sample, recipe) is not None:
-        return None
-    return replay_recipe(sample, recipe, request.named, request.tolerance)
-
-
 def _reader(source: Source, request: ReplayRequest) -> RolloutReader:
     """Return the reader of the columns that a request names."""
     of_recipe = {} if request.recipe is None else request.recipe.columns

@@ -170,8 +170,7 @@ def examples(index: Index, choice: ShownResponses) -> list[Json]:
                 "line": group_text(index, members),
                 "rewards": [_short(reward) for reward in rewards[places.astype(int)].tolist()],
                 "responses": [
-                    response_of(reader.with_rollout(responses[row]), choice.reasons[row], limits)
-                    for row in shown
+                    response_of(responses[row], choice.reasons[row], limits) for row in shown
                 ],
             }
         )
@@ -180,7 +179,7 @@ def examples(index: Index, choice: ShownResponses) -> list[Json]:
 
 def response_of(response: Response, reasons: Sequence[str], limits: Mapping[str, int]) -> Json:
     """Return a response as plain data; a long one keeps its first and last tokens."""
-    pieces, shared = response.token_texts, response.shared
+    pieces = response.token_texts
     kept = _kept(pieces, limits)
     fields = [(_name(name), _name(text))
               for name, text in [*field_texts(response).items()][:MOST_FIELDS]]  # fmt: skip
@@ -196,7 +195,6 @@ def response_of(response: Response, reasons: Sequence[str], limits: Mapping[str,
         "gap": [i for i in range(1, len(kept)) if kept[i] != kept[i - 1] + 1],
         "left_out": len(pieces) - len(kept),
         "mask": "".join("1" if response.mask[i] else "0" for i in kept),
-        "shared": [int(shared[i]) for i in kept] if shared is not None and response.shares else [],
         "rollout": None if response.rollout is None else _rollout(response.rollout),
         "numbers": {
             name: [_short(value) for value in values[kept].tolist()]
@@ -211,7 +209,6 @@ def _rollout(rollout: RolloutView) -> Json:
     table = rollout.table()
     headings, *rows = ([*map(str, row)] for row in (table.headings, *table.rows))
     return {
-        "shares": rollout.shares,
         "following": rollout.following,
         "table": {"title": _name(table.title), "headings": headings, "rows": rows,
                   "words": sorted(table.text)},

@@ -43,16 +43,13 @@ class Section:
         return f'<section id="{self.name}">{self.page.html(figures(self.charts))}</section>'
 
 
-def html_of(
-    sections: Sequence[Section], data: Json, *, inputs: str, recipe: str, verdict: Notice
-) -> str:
+def html_of(sections: Sequence[Section], data: Json, *, inputs: str, verdict: Notice) -> str:
     """Return the whole page.
 
     Args:
         sections: in their order.
         data: findings and examples, which the page's script inserts as text.
         inputs: the names of the inputs.
-        recipe: in words; empty if it is unknown.
         verdict: how many problems were found.
     """
     style = stylesheet() + _static("page.css")
@@ -61,7 +58,6 @@ def html_of(
         "policy": policy(style, script),
         "style": style,
         "inputs": html_line(inputs),
-        "recipe": html_line(recipe),
         "severity": verdict.severity,
         "verdict": html_line(f"{MARKS[verdict.severity]} {verdict.text}"),
         "sections": "\n".join(section.html() for section in sections),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
-from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report.charts import check_engine
 from rlpost.analysis.report.examples import (
     REASONS,
@@ -19,19 +18,16 @@ from rlpost.analysis.report.examples import (
     scales,
 )
 from rlpost.analysis.report.page import html_of
-from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.report.topics import overview, topics
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Notice, Page
-from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted, size
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
-from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -43,7 +39,6 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
     from rlpost.io.paths import AnyPath, PathText
-    from rlpost.recipe.recipe import Recipe
 
 
 _MOST_INPUTS = 5
@@ -54,27 +49,18 @@ def build(
     inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0, reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0, partial: bool = False,
-    recipe: Recipe | None = None, named: str = "the recipe",
-    by_user: NamedByUser | None = None,
     reporter: Reporter | None = None, made_of: InputPaths | None = None,
     shown: Callable[[Facts], Facts] = lambda facts: facts, **counting: Any,
 ) -> tuple[Facts, str]:  # fmt: skip
     """Return statistics of rollout files, and the page about them; see `rlpost.report`.
 
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
-    page does not grow with the input. Before that, a sample of recorded columns is compared with
-    the recipe: `named` is how the user typed it, and `by_user` what replaces the code and the
-    tokenizer of a recipe in metadata. `made_of` is what temporary files are made of, and `shown`
+    page does not grow with the input. `made_of` is what temporary files are made of, and `shown`
     returns the statistics with the names of inputs in place of temporary files. `partial` is as in
     `inspect_source`; `counting` is `unit`, `rollout_reward`, `failures` and `attempts`.
     """
     check_engine()
-    mapped = columns_map or {}
-    columns_map = {x: column for x, column in mapped.items() if x not in {*STAGES} - {*ROLES}}
-    source = Source(find_inputs(inputs))
-    compared = recorded(
-        source, mapped, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
-    )
+    columns_map, source = columns_map or {}, Source(find_inputs(inputs))
     builder = IndexBuilder(source, columns_map, **counting)
     facts = inspect_source(
         source,
@@ -91,12 +77,10 @@ def build(
         raise DataError(f"{source.name}: the input has no rows")
     index, names = builder.finish(), shown(facts)
     index = index if made_of is None else replace(index, made_of=made_of)
-    parts = [overview(names), *topics(names), section(compared, names)]
     return names, html_of(
-        [part for part in parts if part is not None],
+        [overview(names), *topics(names)],
         _data(facts, names, index, count=examples, seed=seed),
         inputs=", ".join(_inputs(names)),
-        recipe=cut(compared.words, _MOST_TEXT) if compared else "",
         verdict=verdict(names),
     )
 

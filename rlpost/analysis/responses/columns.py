@@ -41,7 +41,6 @@ NAMES: dict[str, tuple[str, ...]] = {
         "output_tokens", "output_ids",
         "completion_token_ids", "token_ids", "tokens", "input_ids", "sequences",
     ),
-    "prompt_tokens": ("prompt_tokens", "prompt_ids", "input_tokens", "prompt_token_ids"),
     "advantage": ("advantages", "response_advantage", "advantage"),
     "kl": ("kl",),
 }  # fmt: skip

@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rlpost.analysis.counted import counted_table
 from rlpost.analysis.responses import columns as lists
-from rlpost.analysis.responses.columns import log_probs_of, named
+from rlpost.analysis.responses.columns import log_probs_of, named, text_columns, text_of
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.io.arrow import CellLocation, content_kind, is_list, is_true, plain_keys
+from rlpost.io.arrow import (
+    CellLocation,
+    content_kind,
+    is_list,
+    is_true,
+    plain_keys,
+    without_dictionary,
+)
 from rlpost.io.arrow import numbers as checked_numbers
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.input_paths import InputPaths
@@ -292,6 +300,30 @@ def stream_chunks(
     for chunk in prefetch(source.read(list(columns), CHUNK_TOKENS, sized_by or ""), 1):
         yield chunk
         reporter.advance(chunk.table.num_rows)
+
+
+def search_rows(text: str, index: Index, reporter: Reporter | None = None) -> NDArray[np.bool_]:
+    """Return the rows whose prompts, responses or messages contain a text in any case, [N].
+
+    Raises:
+        DataError: the input has no text.
+    """
+    columns = [*text_columns(index.source.schemas[0], index.names).values()]
+    if not columns:
+        raise DataError(f"{index.source.name}: there is no text column to search")
+    rows = [np.zeros(0, dtype=np.bool_)]
+    for chunk in stream_chunks(index.source, columns, columns[0], reporter, "search"):
+        matches = [_matches(chunk.table.column(name), text) for name in columns]
+        rows.append(np.logical_or.reduce(matches))
+    return np.concatenate(rows)
+
+
+def _matches(array: pa.Array, text: str) -> NDArray[np.bool_]:
+    array = without_dictionary(array)
+    if pa.types.is_nested(array.type):
+        array = pa.array([text_of(value) for value in array.to_pylist()], pa.large_string())
+    contains = pc.fill_null(pc.match_substring(array, text, ignore_case=True), False)  # noqa: FBT003
+    return np.asarray(contains.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def column_type(source: Source, name: str) -> pa.DataType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,6 @@ from rlpost.analysis.responses.columns import WRITTEN, text_columns, text_of, vo
 from rlpost.analysis.responses.rollouts import RolloutView
 from rlpost.display.controls import printable_line
 from rlpost.io.arrow import is_list, is_true
-from rlpost.kernels.prefixes import (
-    prefixes_of,
-    repeated_tokens,
-    segments_with_prefixes,
-    trained_tokens,
-)
-from rlpost.kernels.segments import offsets_of
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -37,7 +30,6 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 32 << 20  # of a row group that are decoded at a time
 _MOST_KEPT = 4  # chunks
-_MOST_READ = 64  # rows of a rollout whose token ids are compared
 
 
 @dataclass(frozen=True)
@@ -77,19 +69,8 @@ class Response:
     """[t] each: the values of these measures per token."""
     nulls: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     """[t] each: by measure, the tokens whose value is null in the file, and NaN here."""
-    ids: NDArray[np.float64] | None = None
-    """[t] token ids."""
-    prompt_ids: NDArray[np.float64] | None = None
-    """Of an input with rollouts."""
-    shared: NDArray[np.bool_] | None = None
-    """[t] the policy tokens that an earlier row of the rollout has, too; after `with_rollout`."""
     rollout: RolloutView | None = None
-    """Its rollout, if that has several rows; after `with_rollout`."""
-
-    @property
-    def shares(self) -> bool:
-        """Whether an earlier row of the rollout has some of its tokens."""
-        return self.shared is not None and bool(self.shared.any())
+    """Its rollout, if that has several rows."""
 
 
 class ResponseReader:
@@ -139,28 +120,10 @@ class ResponseReader:
                         break
             return [self._response(row, cells[places[row]]) for row in map(int, rows)]
 
-    def read_whole(self, row: int) -> Response:
-        """Return a row `with_rollout`."""
-        return self.with_rollout(*self.read([row]))
-
-    def with_rollout(self, response: Response) -> Response:
-        """Return a response with its rollout, and the tokens that an earlier row of that has, too.
-
-        Raises:
-            ReadWriteError: the input is no longer readable.
-        """
-        rows = self.index.rollout_rows(response.row)
-        if len(rows) == 1:
-            return response
-        place = int(np.flatnonzero(rows == response.row)[0])
-        compared = rows[:_MOST_READ] if place < _MOST_READ else rows[place : place + 1]
-        view = RolloutView(self.index, rows, place, shared_tokens(self.read(compared.tolist())))
-        return replace(response, rollout=view, shared=view.shared.get(response.row))
-
     def _response(self, row: int, cells: pa.RecordBatch) -> Response:
         index, (path, file_row) = self.index, self.index.shown_place(row)
         count = int(index.table.rows["length"][row]) if index.sized_by else 0
-        names, kinds = index.names, {field.name: field.type for field in cells.schema}
+        kinds = {field.name: field.type for field in cells.schema}
         values = {
             name: lists.flat(cells.column(name))[1]
             for name, kind in kinds.items()
@@ -189,13 +152,12 @@ class ResponseReader:
             has_texts=has_texts,
             mask=mask,
             tokens=tokens,
+            rollout=RolloutView.of(index, row),
             fields={
                 name: cells.column(name)[0].as_py()
                 for name, kind in kinds.items()
                 if not is_list(kind) and name not in self._texts.values()
             },
-            ids=tokens.get(names.get("tokens", "")),
-            prompt_ids=values.get(names.get("prompt_tokens", "")),
         )
         for measure in self.measures:
             self._add_measure(response, measure, cells)
@@ -258,7 +220,6 @@ def _select_columns(
     if "response" in texts and "prompt" in texts:
         texts.pop("messages", None)  # which repeat them
     read = {*texts.values(), names.get("tokens"), roles.get("mask")}
-    read |= {names.get("prompt_tokens")} if "rollout" in index.keys else set()
     read |= {column for measure in measures for column in index.columns_of(measure)}
     if whole:
         read |= {roles.get(role) for role, facts in ROLES.items() if facts.kind == "tokens"}
@@ -269,29 +230,3 @@ def _select_columns(
 
     columns = index.source.columns
     return texts, [x for x in columns if x in read or x not in kinds or is_plain(kinds[x])]
-
-
-def shared_tokens(responses: Sequence[Response]) -> dict[int, NDArray[np.bool_]]:
-    """Return which policy tokens of each row an earlier one has, too, [t] by row.
-
-    Args:
-        responses: the rows of a rollout, in its order; those without token ids are left out.
-    """
-    known = [x for x in responses if x.ids is not None and x.prompt_ids is not None]
-    if not known:
-        return {}
-    ids, offsets = _joined([x.ids for x in known])
-    before = prefixes_of(*_joined([x.prompt_ids for x in known]))
-    mask = np.concatenate([x.mask for x in known])
-    segments = segments_with_prefixes(ids, mask, offsets, before, 0)
-    order = np.arange(len(known))
-    repeated = repeated_tokens(segments, np.zeros_like(order), order, order >= 0)
-    trained = trained_tokens(mask, offsets, segments.size - repeated)
-    parts = np.split(mask & ~trained, offsets[1:-1])
-    return {x.row: part for x, part in zip(known, parts, strict=True)}
-
-
-def _joined(parts: Sequence[NDArray[Any] | None]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return lists as one, with their offsets."""
-    whole = [part for part in parts if part is not None]
-    return np.concatenate(whole), offsets_of(np.array([len(part) for part in whole], np.int64))

@@ -1,9 +1,9 @@
-"""The rows of one rollout together: its turns and branches, and the tokens that rows share."""
+"""The rows of one rollout together: its turns and branches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rlpost.analysis.responses.index import Index
 
 Json = dict[str, Any]
-_MOST_SPANS = 4
 _AROUND = 5  # rows before and after the row, of a long rollout
 
 
@@ -29,8 +28,12 @@ class RolloutView:
     rows: NDArray[np.int64]
     place: int
     """Of the row among them."""
-    shared: dict[int, NDArray[np.bool_]]
-    """[t] by row: the policy tokens that an earlier row has, too; empty without token ids."""
+
+    @classmethod
+    def of(cls, index: Index, row: int) -> Self | None:
+        """Return the view of a row; None if its rollout has no other."""
+        rows = index.rollout_rows(row)
+        return cls(index, rows, int(np.flatnonzero(rows == row)[0])) if len(rows) > 1 else None
 
     @property
     def following(self) -> int | None:
@@ -51,17 +54,6 @@ class RolloutView:
         text = ": ".join([f"rollout {self.label}", *([", ".join(names)] if names else [])])
         return f"{text} · row {self.place + 1} of {len(self.rows)}"
 
-    @property
-    def shares(self) -> str:
-        """The row's policy tokens that an earlier row has, too; empty for none."""
-        places = np.flatnonzero(self.shared.get(int(self.rows[self.place]), ()))
-        if not len(places):
-            return ""
-        cuts = np.flatnonzero(np.diff(places) > 1) + 1
-        spans = [f"{span[0]} to {span[-1]}" for span in np.split(places, cuts)[:_MOST_SPANS]]
-        more = ", ..." if len(cuts) >= _MOST_SPANS else ""
-        return f"tokens {', '.join(spans)}{more} are those of an earlier row, too"
-
     def _numbers(self, row: int) -> Json:
         """Return what the index has of a row; None for what it lacks."""
         index = self.index
@@ -78,7 +70,6 @@ class RolloutView:
             "reward": finite("reward"),
             "turn_reward": finite("turn_reward"),
             "policy_tokens": finite("length"),
-            "shared": int(self.shared[row].sum()) if row in self.shared else None,
         }
 
     def table(self) -> TextTable:
@@ -86,16 +77,13 @@ class RolloutView:
         first = max(0, min(self.place - _AROUND, len(self.rows) - 2 * _AROUND - 1))
         shown = self.rows[first : first + 2 * _AROUND + 1].tolist()
         rows = [self._numbers(row) for row in shown]
-        shares = any(row["shared"] for row in rows)
         columns = {"": ["›" if row == self.rows[self.place] else "" for row in shown]}
         for name, heading in _HEADINGS.items():
-            has_any = shares if name == "shared" else any(row[name] is not None for row in rows)
+            has_any = any(row[name] is not None for row in rows)
             if has_any or name in ("reward", "policy_tokens"):
                 columns[heading] = [_cell(name, row[name]) for row in rows]
         left_out = len(self.rows) - len(rows)
         notes = [f"{counted(left_out, 'row')} more"] if left_out else []
-        if shares:
-            notes.append("shared: policy tokens that an earlier row of the rollout has, too")
         text = [place for place, name in enumerate(columns) if name in ("", "branch")]
         cells = [*zip(*columns.values(), strict=True)]
         return TextTable([*columns], cells, self.title, notes=notes, text=text)
@@ -108,11 +96,9 @@ class RolloutView:
 
 _HEADINGS = {
     "row": "row", "turn": "turn", "branch": "branch", "reward": "reward",
-    "turn_reward": "turn reward", "policy_tokens": "tokens", "shared": "shared",
+    "turn_reward": "turn reward", "policy_tokens": "tokens",
 }  # fmt: skip
 
 
 def _cell(name: str, value: Any) -> str:
-    if name == "shared":
-        return f"{value:,}" if value else ""
     return str(value) if name == "row" or isinstance(value, str) else number(value)

@@ -57,9 +57,6 @@ SCALES: dict[str, tuple[ScaleStep, ...]] = {
 }
 
 
-_SHARED = "underline"
-
-
 def style_of(measure: str, value: float) -> str:
     """Return the style of a token; empty for usual values and NaN."""
     if math.isnan(value):
@@ -73,13 +70,12 @@ def _style(step: ScaleStep) -> str:
     return f"black on {step.colour}" if step.colour else ""
 
 
-def legend(measure: str, *, shared: bool = False) -> Text:
-    """Return the scale of a measure in its colours; with the mark of shared tokens if wanted."""
+def legend(measure: str) -> Text:
+    """Return the scale of a measure in its colours."""
     line = Text().append(f"{NAMES[measure]} ", style="dim")
     for step in SCALES[measure]:
         line.append(f" {step.label} ", style=_style(step) or "dim")
-    line.append(" observation", style=_OBSERVED)
-    return line.append("  ").append("shared", style=_SHARED) if shared else line
+    return line.append(" observation", style=_OBSERVED)
 
 
 def visible_text(text: str) -> str:
@@ -122,8 +118,6 @@ def coloured_tokens(
             text += "(obs)" if not policy else "(null)" if null else f"({value:.3g})"
         style = style_of(measure, value) if policy and measure and values is not None else ""
         style = style if policy else _OBSERVED
-        if response.shared is not None and response.shared[i]:
-            style = f"{style} {_SHARED}".strip()
         line.append(text, style=_CURSOR if i == cursor else style)
         line.append("\n" if response.token_texts[i].endswith("\n") else separator)
     if last < count:

@@ -93,8 +93,7 @@ def show(
     else:
         title, rows = _extremes(index, top or "reward", count or 5, lowest=worst)
     reader = ResponseReader(index, COLOURS)
-    responses = reader.read(rows) if row is None else [reader.read_whole(*rows)]
-    show_responses(title, responses, colour, format)
+    show_responses(title, reader.read(rows), colour, format)
 
 
 def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
@@ -192,7 +191,7 @@ def show_responses(
             colours and a file that has them, else plain text.
         how: `table`, `json` or `markdown`.
     """
-    rollout = responses[0].rollout if responses else None
+    rollout = responses[0].rollout if len(responses) == 1 else None
     if how == "json":
         answer = {"schema_version": SCHEMA_VERSION, "title": title}
         answer |= {"rollout": rollout.as_json()} if rollout else {}
@@ -289,7 +288,7 @@ def drawn(
     """
     fold, whole = len(responses) > 1 and colour is None, len(responses) == 1
     if not numbers and any(colour in response.token_measures for response in responses):
-        yield legend(str(colour), shared=any(response.shares for response in responses))
+        yield legend(str(colour))
     for _, run in groupby(responses, lambda x: (x.step, x.prompt_id, x.prompt)):
         equal: dict[object, list[Response]] = {}
         for response in run:
@@ -306,7 +305,6 @@ def drawn(
             yield body(several[0], colour, numbers=numbers, limit=limit, mark=mark)
         if whole and first.rollout is not None:
             yield from (Text(), first.rollout.table())
-            yield from [Text(first.rollout.shares)] if first.shares else []
         if whole:
             fields = [f"{printable_line(name)}={shortened(printable_line(text), 120)}"
                       for name, text in field_texts(first).items()]  # fmt: skip

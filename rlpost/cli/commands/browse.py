@@ -26,7 +26,7 @@ SMALL = 64 << 20  # compressed bytes of columns that are read at the start
 
 EPILOG = """Examples:
   rlpost browse rollouts.parquet
-  rlpost browse 'dumps/*.parquet' --where 'reward < 0.5 and length >= 1000'
+  rlpost browse 'dumps/*.parquet' --where 'reward < 0.5 and step >= 300'
 
 Keys: arrows or hjkl move, enter opens, ] and [ are the next and previous step, ? is help.
 """
@@ -48,7 +48,6 @@ def browse(
     if not is_terminal():
         raise UsageError("browse needs a terminal; rlpost inspect prints in pipes")
     from rlpost.analysis.browse.app import Browser  # noqa: PLC0415
-    from rlpost.analysis.browse.filters import COMPUTED  # noqa: PLC0415
     from rlpost.analysis.responses.index import build_index  # noqa: PLC0415
     from rlpost.errors import DataError  # noqa: PLC0415
     from rlpost.interface.inputs import condition, open_inputs  # noqa: PLC0415
@@ -56,9 +55,6 @@ def browse(
     with ExitStack() as until_end:
         with reporting() as reporter:
             kept = condition(where, columns_map)
-            listed = ""
-            if kept is not None and not {*COMPUTED}.isdisjoint(kept.names):
-                listed, kept = where or "", None  # computed from the rows of the whole input
             opened = until_end.enter_context(open_inputs(paths, reporter=reporter, where=kept))
             index = build_index(opened.paths, columns_map, reporter, **chosen)
             if not len(index):
@@ -69,7 +65,7 @@ def browse(
                     index.number(measure, reporter)
         index = replace(index, made_of=opened)
         with _drawn_on_stdout():
-            Browser(index, listed, "" if kept is None else kept.line()).run()
+            Browser(index, "" if kept is None else kept.line()).run()
 
 
 def is_terminal() -> bool:

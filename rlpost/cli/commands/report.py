@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import Settings
 from rlpost.cli.help_screen import argument, command
 from rlpost.cli.options import option, options_of
 from rlpost.cli.output import reporting
@@ -21,34 +20,25 @@ app = typer.Typer(add_completion=False)
 EPILOG = """Examples:
   rlpost report rollouts.parquet report.html
   rlpost report 'dumps/*.parquet' report.html --map reward=score --examples 12
-  rlpost report dump.parquet report.html --preset verl --estimator grpo
 """
 
 
 @command(app, epilog=EPILOG)
-@options_of(functions.report, without=("recipe", "named"))
+@options_of(functions.report)
 def report(
     chosen: dict[str, Any],
     paths: Annotated[list[str], argument("IN... [OUT]", "Parquet files, directories or globs.")],
     output: Annotated[
         str | None, option("--output -o", "PATH", "HTML file to write (default: OUT, *.html).")
     ] = None,
-    preset: declared.Preset = None,
-    config: declared.Config = None,
     quiet: declared.Quiet = False,
 ) -> None:
     """Write an HTML report about rollout files, one file that needs no network.
 
     It has an overview, findings, trends over steps, distributions, groups, engine against trainer,
-    and example responses with their tokens. Numbers that a trainer recorded are compared
-    with the recipe of --preset or --config, or with that in the metadata of an enriched file.
+    and example responses with their tokens.
     """
     paths, output = _output_of(paths, output)
-    named = {name: chosen[name] for name in ("estimator", "tokenizer")}
-    settings = Settings(named, config, preset)
-    if settings.has_base:
-        chosen |= {**dict.fromkeys(named), "named": shlex.join(settings.words)}
-        chosen["recipe"] = settings.recipe
     with reporting(quiet=quiet) as reporter:
         facts = functions.report(paths, output, **chosen, progress=reporter)
     if not quiet:

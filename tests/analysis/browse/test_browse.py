@@ -18,12 +18,11 @@ from textual.widgets import Input, Static
 from rlpost.analysis.browse import app as app_module
 from rlpost.analysis.browse.app import Browser
 from rlpost.analysis.browse.listing import RowList
-from rlpost.errors import UsageError
 
 
 @asynccontextmanager
-async def browsing(index, size=(120, 40), condition=""):
-    app = Browser(index, condition)
+async def browsing(index, size=(120, 40)):
+    app = Browser(index)
     async with app.run_test(size=size) as pilot:
         await settle(app, pilot)
         yield app, pilot
@@ -158,22 +157,6 @@ def test_searching_lists_the_hits_and_clearing_lists_all():
     asyncio.run(drive())
 
 
-def test_a_condition_keeps_the_place():
-    async def drive():
-        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
-            await press(app, pilot, "j", "enter", "f")
-            app.query_one("#ask", Input).value = "reward = 1 and length > 20"
-            await press(app, pilot, "enter")
-            assert "› step 1  groups" in where(app)
-            assert "where: reward = 1 and length > 20" in where(app)
-            await press(app, pilot, "enter")
-            assert {row["reward"] for row in cells(app)} == {"1.000"}
-            await press(app, pilot, "f", "escape")
-            assert app.focused is app.query_one(RowList)
-
-    asyncio.run(drive())
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("width", [80, 109, 110, 200])
 def test_no_line_is_wider_than_the_screen(width):
@@ -196,7 +179,7 @@ UNSAFE = [
 
 
 def test_control_characters_of_the_data_are_shown_and_never_sent(tmp_path):
-    """Every level, the preview, the line on top, and what a failed condition says."""
+    """Every level, the preview, the line on top, and what a failed search says."""
     path = tmp_path / "a.parquet"
     columns = {
         "prompt_id": [f"{HOSTILE}{row // 2}" for row in range(8)],
@@ -215,12 +198,12 @@ def test_control_characters_of_the_data_are_shown_and_never_sent(tmp_path):
     async def drive():
         async with browsing(index_of(path), size=(140, 40)) as (app, pilot):
             seen = ""
-            for key in ("enter", "enter", "enter", "f"):
+            for key in ("enter", "enter", "enter", "slash"):
                 await press(app, pilot, key)
                 strips = app.screen._compositor.render_strips()
                 seen += "".join(segment.text for strip in strips for segment in strip)
                 seen += preview(app).replace("\n", "")
-            app.query_one("#ask", Input).value = f'"{HOSTILE}" < 1'
+            app.query_one("#ask", Input).value = f"{HOSTILE} nowhere"
             await press(app, pilot, "enter")
             strips = app.screen._compositor.render_strips()
             seen += "".join(segment.text for strip in strips for segment in strip)
@@ -240,16 +223,6 @@ def test_a_file_without_steps_or_groups_is_a_list_of_responses(tmp_path):
             assert "responses 1 of 2" in where(app)
 
     asyncio.run(drive())
-
-
-def test_a_condition_holds_from_the_beginning():
-    async def drive():
-        async with browsing(index_of(ARITHMETIC), condition="step >= 2") as (app, _):
-            assert [row["step"] for row in cells(app)] == ["2", "3"]
-
-    asyncio.run(drive())
-    with pytest.raises(UsageError, match="no response"):
-        Browser(index_of(ARITHMETIC), "reward > 9")
 
 
 # The command

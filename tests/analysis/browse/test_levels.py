@@ -12,7 +12,6 @@ from odd_files import ODD
 from response_index import ARITHMETIC, CALCULATOR, index_of
 
 import rlpost
-from rlpost.analysis.browse import filters
 from rlpost.analysis.browse.levels import Listings
 from rlpost.analysis.browse.navigation import Navigation
 from rlpost.analysis.browse.preview import preview_of
@@ -23,11 +22,11 @@ from rlpost.analysis.responses.token_colors import COLOURS
 GROUP = ("step", "prompt_id")
 
 
-@pytest.mark.parametrize("kept", [None, "reward > 0"])
+@pytest.mark.parametrize("kept", [False, True])
 def test_lists_are_what_polars_says(kept):
     """Rollouts with a matching row count, each with the reward of its last row."""
     index = index_of(CALCULATOR, measured=["kl"], rollout_reward="last")
-    mask = np.ones(len(index), dtype=bool) if kept is None else filters.rows_where(kept, index)
+    mask = index.reward > 0 if kept else np.ones(len(index), dtype=bool)
     frame = pl.read_parquet(CALCULATOR).with_columns(match=pl.Series(mask))
     of_rollout = [*GROUP, "traj_id"]
     rollouts = frame.sort("turn", maintain_order=True).filter(

@@ -52,9 +52,7 @@ def test_the_sections_are_the_pages_of_inspect(made):
     text, facts = made[1].read_text(encoding="utf-8"), made[2]
     pages = {name: topic.run(facts) for name, topic in TOPICS.items() if name != "components"}
     sections = dict(re.findall(r'<section id="([^"]*)">(.*?)</section></section>', text, re.DOTALL))
-    assert {name for name, about in pages.items() if about.parts} == {*sections} - {
-        *("overview", "replay")
-    }
+    assert {name for name, about in pages.items() if about.parts} == {*sections} - {"overview"}
     for name, about in pages.items():
         assert all(part.html() in sections[name] for part in about.parts if name in sections)
     for name in ("steps", "rewards", "lengths", "advantages", "groups"):

@@ -1,4 +1,4 @@
-"""A row among the rows of its rollout: their order, its place, and the tokens that rows share."""
+"""A row among the rows of its rollout: their order, and its place."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from agentic_run import agentic_run
 from runs import loads
 
 import rlpost
-from rlpost.analysis.browse.levels import Listings, tokens
+from rlpost.analysis.browse.levels import Listings
 from rlpost.analysis.browse.navigation import Navigation
 from rlpost.analysis.inspect.about import about
 from rlpost.analysis.report import examples
 from rlpost.analysis.responses import views
 from rlpost.analysis.responses.index import build_index
 from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.analysis.responses.rollouts import RolloutView
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +51,18 @@ def in_order(rows, own):
                                       key(n)))  # fmt: skip
 
 
-def test_rows_of_a_rollout_are_those_of_its_id_in_the_order_of_a_run(run, path):
+def test_rows_of_a_rollout_are_those_of_its_id_in_the_order_of_a_run(path):
     index, rows = build_index([path], {}), pq.read_table(path).to_pylist()
-    reader = ResponseReader(index)
-    shared = run.truth["shared"].to_pylist()
-    for row, one in enumerate(rows):
-        own = [n for n, other in enumerate(rows) if other["rollout_id"] == one["rollout_id"]]
-        own = in_order(rows, own)
-        assert index.rollout_rows(row).tolist() == own
-        view = reader.read_whole(row).rollout
-        if len(own) == 1:
+    for row, response in enumerate(rows):
+        rollout = [n for n, x in enumerate(rows) if x["rollout_id"] == response["rollout_id"]]
+        rollout = in_order(rows, rollout)
+        assert index.rollout_rows(row).tolist() == rollout
+        view = RolloutView.of(index, row)
+        if len(rollout) == 1:
             assert view is None
             continue
-        assert view.place == own.index(row)
-        assert view.following == (own[own.index(row) + 1] if row != own[-1] else None)
-        assert int(view.shared[row].sum()) == shared[one["at"]]
-        assert view.shared[row][: shared[one["at"]]].all()
+        assert view.place == rollout.index(row)
+        assert view.following == (rollout[rollout.index(row) + 1] if row != rollout[-1] else None)
 
 
 def a_fork(run, path):
@@ -74,57 +71,36 @@ def a_fork(run, path):
     return at.index(next(n for n, count in enumerate(run.truth["shared"].to_pylist()) if count))
 
 
-def test_inspect_row_has_the_rollout_and_the_next_row(run, path, capsys):
+def test_screens_of_a_row_have_its_rollout_and_the_next_row(run, path, capsys):
+    """`inspect --row` in each format, the page of a report, and the browser."""
     row = a_fork(run, path)
-    shared = sum(opened(path)[1].read_whole(row).shared)
-    views.show([str(path)], columns_map={}, row=row, format="json")
-    facts = loads(capsys.readouterr().out)["rollout"]
+    shown = {}
+    for how in ("json", "table", "markdown"):
+        views.show([str(path)], columns_map={}, row=row, format=how)
+        shown[how] = capsys.readouterr().out
+    facts = loads(shown["json"])["rollout"]
     assert facts["rows"][facts["place"]]["row"] == row
-    assert facts["rows"][facts["place"]]["shared"] == shared > 0
     assert facts["rows"][facts["place"]]["turn"] == "1"
-    views.show([str(path)], columns_map={}, row=row)
-    text = capsys.readouterr().out
     following = facts["rows"][facts["place"] + 1]["row"]
-    assert f"--row {following}" in text
-    assert f"tokens 0 to {shared - 1} " in text
-    assert max(map(len, text.splitlines())) <= 80 or "next:" in text
-    views.show([str(path)], columns_map={}, row=row, format="markdown")
-    assert "| › |" in capsys.readouterr().out
-
-
-def opened(path):
+    assert f"--row {following}" in shown["table"]
+    assert "| › |" in shown["markdown"]
     index = build_index([path], {})
-    return index, ResponseReader(index)
-
-
-def test_browse_lists_turns_together_and_marks_shared_tokens(run, path):
-    index, reader = opened(path)
+    reader = ResponseReader(index)
+    data = examples.response_of(*reader.read([row]), [], examples.LIMITS)
+    assert data["rollout"]["following"] == following
+    marked = [cells for cells in data["rollout"]["table"]["rows"] if cells[0]]
+    assert [cells[1] for cells in marked] == [str(row)]
     listing = Listings(index, np.ones(len(index), np.bool_)).responses(0)
     rollouts = [index.label("rollout", row) for row in listing.ids]
     changes = 1 + sum(a != b for a, b in pairwise(rollouts))
     assert changes == len(set(rollouts))
     assert {"rollout", "turn", "branch"} <= {column.name for column in listing.columns}
-    row = a_fork(run, path)
     navigation = Navigation(index, reader, None)
     navigation.flat()
     navigation.top.cursor = navigation.top.listing.place_of(row)
     assert navigation.open()
-    listed = tokens(navigation.response, None)
-    masks = [listed.cells(place)[2] for place in range(len(listed))]
-    assert masks.count("shared") == sum(navigation.response.shared) > 0
     assert navigation.sibling(1)
     assert navigation.response.row == navigation.levels[-2].id
-
-
-def test_the_report_has_the_rollout_and_its_shared_tokens(run, path):
-    _, reader = opened(path)
-    row = a_fork(run, path)
-    response = reader.read_whole(row)
-    data = examples.response_of(response, [], examples.LIMITS)
-    assert sum(data["shared"]) == sum(response.shared)
-    assert data["rollout"]["following"] == response.rollout.following
-    marked = [cells for cells in data["rollout"]["table"]["rows"] if cells[0]]
-    assert [cells[1] for cells in marked] == [str(row)]
 
 
 def test_rows_of_an_older_attempt_are_marked_and_are_no_rows_of_the_rollout(tmp_path, capsys):

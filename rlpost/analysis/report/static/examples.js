@@ -18,7 +18,7 @@ function rewardBars(rewards, low, high) {
 function rolloutOf(rollout) {
   const next = rollout.following === null || !byId(`row-${rollout.following}`) ? null
     : make('a', { href: `#row-${rollout.following}` }, `next: row ${rollout.following}`);
-  return [tableOf(rollout.table), make('p', { class: 'soft' }, rollout.shares, rollout.shares && next ? ' · ' : null, next)];
+  return [tableOf(rollout.table), make('p', { class: 'soft' }, next)];
 }
 
 function responseOf(response, scales) {

@@ -8,14 +8,13 @@ function colourOf(scale, value) {
   return step ? step.colour : '';
 }
 
-function legendOf(scale, shared) {
+function legendOf(scale) {
   const steps = scale.steps.map((step) => {
     const shown = make('span', { class: step.colour ? 'coloured' : null }, step.label);
     if (step.colour) shown.style.backgroundColor = step.colour;
     return shown;
   });
-  return make('div', { class: 'legend' }, ...steps, make('span', { class: 'observed' }, 'observation'),
-    shared ? make('span', { class: 'shared' }, 'shared') : null);
+  return make('div', { class: 'legend' }, ...steps, make('span', { class: 'observed' }, 'observation'));
 }
 
 /** Elements of the tokens, and notes where tokens are left out. */
@@ -23,8 +22,7 @@ function tokensOf(response) {
   const gaps = new Set(response.gap);
   const parts = [];
   const tokens = response.pieces.map((piece, index) => {
-    const observed = response.mask[index] === '0';
-    const kind = observed ? ' observed' : response.shared[index] ? ' shared' : '';
+    const kind = response.mask[index] === '0' ? ' observed' : '';
     const token = make('span', { class: `token${kind}`, 'data-index': index }, piece);
     if (gaps.has(index)) parts.push(make('span', { class: 'gap' }, ` … ${response.left_out} tokens left out … `));
     parts.push(token);
@@ -44,7 +42,6 @@ function readoutOf(response, scales, index) {
   ]);
   const parts = [`token ${number} `, make('span', { class: 'number' }, `“${response.pieces[index]}”`)];
   if (response.mask[index] === '0') parts.push(', an observation');
-  if (response.shared[index]) parts.push(', shared with an earlier row of the rollout');
   for (const pair of numbers) parts.push(' · ', ...pair);
   return parts;
 }
@@ -62,7 +59,7 @@ function stripOf(response, scales) {
   const buttons = names.map((name) => make('button', { type: 'button', 'data-measure': name }, scales[name].name));
   const colour = (measure) => {
     buttons.forEach((button) => button.setAttribute('aria-pressed', String(button.dataset.measure === measure)));
-    legend.replaceChildren(legendOf(scales[measure], response.shared.length > 0));
+    legend.replaceChildren(legendOf(scales[measure]));
     tokens.forEach((token, index) => {
       const background = response.mask[index] === '0' ? '' : colourOf(scales[measure], response.numbers[measure][index]);
       token.style.backgroundColor = background;
