@@ -118,7 +118,6 @@ def padded(function: Function) -> Function:
     masked = "mask" in declared.parameters
     parameters = {x: p for x, p in declared.parameters.items() if x != "mask"}
     parameters["offsets"] = parameters["offsets"].replace(name="mask")
-    several = next((x for x, p in parameters.items() if p.kind is p.VAR_POSITIONAL), "")
     public = declared.replace(
         parameters=[p for p in parameters.values() if masked or p.name != "mask"]
     )
@@ -127,10 +126,8 @@ def padded(function: Function) -> Function:
         given = public.bind(*arguments, **keywords).arguments
         columns = {"mask": given["mask"]} if masked else {}
         columns |= {x: value for x, value in given.items() if x in TOKENS and value is not None}
-        more = {f"{several}[{i}]": column for i, column in enumerate(given.get(several, ()))}
-        rows, width = _shape(**columns, **more)
-        flat = {x: value.reshape(-1) for x, value in {**columns, **more}.items()}
-        flat |= {several: tuple(flat[x] for x in more)} if several else {}
+        rows, width = _shape(**columns)
+        flat = {x: value.reshape(-1) for x, value in columns.items()}
         first = next(iter(columns.values()))
         flat["offsets"] = namespace(first).arange(rows + 1, first) * width
         bound = BoundArguments(declared, {**given, **flat})

@@ -6,24 +6,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from inspect import getdoc, signature
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import UsageError
 from rlpost.estimators import ESTIMATORS, Credit
-from rlpost.functional.arguments import codes_of, each, finite, finite_tokens, per_response, ragged
-from rlpost.functional.derived import checked, public_form, ranks_of
+from rlpost.functional.arguments import finite, finite_tokens
+from rlpost.functional.derived import checked
 from rlpost.functional.policy import aggregate, policy_loss
 from rlpost.kernels import corrections, segments
 from rlpost.kernels import values as of_values
-from rlpost.kernels.arrays import Array, all_true, is_tensor, like, namespace, on_host
+from rlpost.kernels.arrays import Array, all_true, like, namespace, on_host
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import keyed_moments
 from rlpost.kernels.rewards import divisor, z_scores
-from rlpost.kernels.rollouts import RolloutOrder
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.trimming import MeanBelow, TopShare, kept_of
 from rlpost.recipe.base import Bound, Parsed, Share
@@ -31,7 +30,6 @@ from rlpost.recipe.numerics import EstimateClamp, Numerics
 from rlpost.recipe.recipe import Filter, Level
 
 if TYPE_CHECKING:
-    from rlpost.functional.arguments import Ids
     from rlpost.kernels.moments import Floats, Integers
 
 _NUMERICS = Numerics()
@@ -565,104 +563,6 @@ def reinforce_pp_baseline(
     return whiten(to_tokens(numbers, offsets, mask), mask, **options)
 
 
-def per_rollout(
-    function: Callable[..., Array], rewards: Array, rollout: Ids, *columns: Ids, **options: Any
-) -> Array:
-    """Return advantages of rollouts, each of which counts once, on all of its rows.
-
-    Args:
-        function: of groups, such as `grpo`.
-        rewards: [N], equal in all rows of a rollout.
-        rollout: N ids, unique over all groups.
-        columns: what the function needs besides rewards, N each and equal in all rows of a rollout:
-            the groups; for `opo` before them the policy tokens of the whole rollout.
-        options: of the function.
-
-    Returns:
-        [N] in the type of the rewards.
-
-    Raises:
-        UsageError, DataError: those of the function; or the rewards of a rollout differ.
-
-    Source: agentlightning 1.0.2, compute_rollout_level_advantage.
-
-    >>> per_rollout(dr_grpo, torch.tensor([0.0, 0.0, 1.0]), ["a", "a", "b"], [7, 7, 7])
-    tensor([-0.5000, -0.5000,  0.5000])
-    """
-    codes, count = codes_of("rollout", rollout, len(rewards))
-    first = RolloutOrder.of(codes).first if count else codes
-    values = on_host(rewards)
-    differing = np.flatnonzero(values != values[first][codes])
-    if len(differing):
-        row, other = int(differing[0]), first[codes[differing[0]]]
-        raise DataError(
-            f"rewards: {values[row]} in row {row}, and {values[other]} in row {other} of the same "
-            "rollout; one reward of a rollout is needed"
-        )
-    chosen = (x[like(first, x)] if is_tensor(x) else [x[i] for i in first] for x in columns)
-    advantages = function(rewards[like(first, rewards)], *chosen, **options)
-    return advantages[like(codes, rewards)]
-
-
-def over_rollouts(
-    function: Callable[..., Any],
-    *columns: Array,
-    offsets: Array,
-    mask: Array | None = None,
-    rollout: Ids,
-    turn: Array,
-    branch: Ids | None = None,
-    **options: Any,
-) -> Any:
-    """Return what a function of tokens computes over rollouts, whose rows it joins by turn.
-
-    With `gae` it is the GAE of a session, with `turn_gae` a step for each turn of all rows.
-
-    Args:
-        function: `gae`, `turn_gae`, `vtrace`, `reinforce` or `agentic_reinforce`.
-        columns: [T] each, those of the function.
-        offsets: [N+1] first token of each row; the last element is T.
-        mask: [T], 0 on observation tokens; None if there are none.
-        rollout: N ids.
-        turn: [N] number of each row's turn in its rollout.
-        branch: N ids, which order rows of one turn by name; None: each turn is one row.
-        options: of the function.
-
-    Returns:
-        What the function returns, [T] each, in the order of the columns. Differentiable.
-
-    Raises:
-        UsageError, DataError: those of the function; or two rows are one turn.
-
-    Source: xtuner, rl/advantage/gae.py, `_compute_session_gae`.
-
-    >>> rewards, offsets = torch.tensor([1.0, 2.0]), torch.tensor([0, 1, 2])
-    >>> rows = {"offsets": offsets, "rollout": ["a", "a"], "turn": torch.tensor([1, 0])}
-    >>> over_rollouts(reinforce, rewards, **rows)
-    tensor([1., 3.])
-    """
-    bounds, inside = ragged(offsets, mask, columns[0])
-    starts = on_host(bounds)
-    codes, _ = codes_of("rollout", rollout, len(starts) - 1)
-    numbers = finite("turn", per_response("turn", turn, len(codes)))
-    order = RolloutOrder.of(codes, ranks_of(codes, numbers, branch))
-    sizes = np.diff(starts)[order.order] + 1  # an observation ends each row, and so its last turn
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    places = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes)
-    last = places + 1 == np.repeat(sizes, sizes)
-    source = np.where(last, starts[-1], places + np.repeat(starts[:-1][order.order], sizes))
-    target = np.empty(int(starts[-1]), np.int64)
-    target[source[~last]] = np.flatnonzero(~last)
-
-    def joined(column: Array) -> Array:
-        padded = namespace(column).concat([column, namespace(column).zeros(1, column)])
-        return padded[like(source, column)]
-
-    kept = joined(inside)
-    result = function(*map(joined, columns), like(ends[order.offsets], kept), kept, **options)
-    return each(result, lambda part: part[like(target, columns[0])])
-
-
 _step_returns: Any = ESTIMATORS["step_reinforce"].rewards
 _GDPO: Any = ESTIMATORS["gdpo"].function, ESTIMATORS["gdpo"].over_batch
 _OTB_ENTRY: Any = ESTIMATORS["optimal_token_baseline"]
@@ -685,9 +585,5 @@ _PUBLIC: dict[str, Callable[..., Any]] = {
 }
 _PUBLIC |= {formula.__name__: checked(formula, *parts) for formula, *parts in _FORMULAS}
 _PUBLIC["response_rewards"] = checked(response_rewards, mask=False)
-_PUBLIC["turn_returns"] = checked(_step_returns, name="turn_returns", returns="Array")
-for _function in (per_rollout, over_rollouts):
-    _name, _doc = _function.__name__, getdoc(_function) or ""
-    _PUBLIC[_name] = public_form(_function, _name, signature(_function), _doc)
 FUNCTIONS = dict(sorted(_PUBLIC.items()))
 """All public functions by name."""

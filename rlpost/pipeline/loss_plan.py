@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, ErrorPart, UsageError
 from rlpost.losses.config import behaviour_of
@@ -23,11 +23,9 @@ from rlpost.pipeline.needs import reasons
 from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import Stage, version_stage
+from rlpost.pipeline.stages import VERSIONS, Stage, finite_stage
 from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_of_losses, use_final_mask
-from rlpost.pipeline.stages.responses import leave_out_nonfinite
-from rlpost.pipeline.stages.tokens import finite
 from rlpost.pipeline.totals import TotalsBy
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.input_columns import RESULTS, stored_components
@@ -35,11 +33,13 @@ from rlpost.recipe.recipe import PROXIMAL
 from rlpost.recipe.roles import LOG_PROBS, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.losses.config import LossConfig
+    from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.pipeline.totals import Counted
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -91,33 +91,36 @@ def bind_losses(
     last = partial(add_loss, config=written, rewarded=rewarded, gradient=gradient)
     by_name = [role for role in columns.columns if is_read_by_name(role)]
     of_tokens = frozenset(role for role in by_name if kind_of(role) == "tokens")
+    count = partial(count_losses, configs=configs, rewarded=rewarded)
     stages: list[Stage] = []
-    before: list[_BeforeLosses] = []
+    plans: list[Plan] = []
     for variant in variants:
         chosen = [configs[index] for index in variant.indices]
-        part = _before_losses(source, columns, variant.recipe or recipe, chosen)
-        between = stages_of_losses(
-            part.reads,
-            part.resolved,
-            chosen,
-            rejects=part.rejects,
-            weighted=gradient or len(configs) > 1,
-        )
-        loss_stage = Stage("loss", part.reads | of_tokens, apply=last, uses=STORED)
-        stages += map(variant.stage, (*part.stages, *between, loss_stage))
-        before.append(part)
+        reads = frozenset(role for role in LOG_PROBS if role in columns)
+        if any(config.options.behaviour in PROXIMAL for config in chosen):
+            reads |= {VERSION}
+        resolved = resolve_recipe(variant.recipe or recipe, columns)
+        _check_loss_roles(source, columns, resolved, chosen)
+        if read:
+            reads |= STORED & {*columns.columns}
+            plan = _reading(source, columns, resolved, reads, count)
+        else:
+            plan = _computing(source, columns, resolved, reads)
+        rejects = FINAL_MASK in columns if read else resolved.recipe.rejects_tokens
+        weighted = gradient or len(configs) > 1
+        between = stages_of_losses(reads, resolved, chosen, rejects=rejects, weighted=weighted)
+        loss_stage = Stage("loss", reads | of_tokens, apply=last, uses=STORED)
+        stages += map(variant.stage, (*plan.stages, *between, loss_stage))
+        plans.append(plan)
     units = [role for config in configs for role in config.units.values()]
     grouped = any(config.loss.grouped for config in configs)
-    rows = [*before[0].rows, *components, *(["group"] if units or grouped else []), *units]
+    rows = [*plans[0].row_roles, *components, *(["group"] if units or grouped else []), *units]
     rows += [role for role in by_name if role not in of_tokens]
-    return Plan(
-        source,
-        columns,
-        before[0].resolved,
-        tuple(stages),
-        before[0].length_role,
-        tuple(dict.fromkeys(role for role in rows if role in columns)),
-        partial(count_losses, configs=configs, rewarded=rewarded),
+    return replace(
+        plans[0],
+        stages=tuple(replace(stage, observed=False) for stage in stages),
+        row_roles=tuple(dict.fromkeys(role for role in rows if role in columns)),
+        count=count,
         whole_files=grouped,
         no_totals=TotalsBy(),
     )
@@ -151,55 +154,39 @@ def _check_results(columns: ColumnMap) -> None:
             )
 
 
-class _BeforeLosses(NamedTuple):
-    """What computes or reads the advantages."""
-
-    resolved: ResolvedRecipe
-    stages: Sequence[Stage]
-    reads: frozenset[str]
-    """Token roles that losses read."""
-    length_role: str | None
-    rows: tuple[str, ...]
-    """Roles of responses."""
-    rejects: bool
-    """Single tokens of responses may be rejected."""
-
-
-def _before_losses(
+def _reading(
     source: Source | TableSource,
     columns: ColumnMap,
-    recipe: Recipe,
-    configs: Sequence[LossConfig],
-) -> _BeforeLosses:
-    """Return what computes the advantages that losses need, or reads those of the input."""
-    resolved = resolve_recipe(recipe, columns)
-    _check_loss_roles(source, columns, resolved, configs)
-    reads = frozenset(role for role in LOG_PROBS if role in columns)
-    interpolates = any(config.options.behaviour in PROXIMAL for config in configs)
-    reads |= {VERSION} if interpolates else set()
-    if "advantages" in columns:
-        reads |= {role for role in ("advantages", "is_weight") if role in columns}
-        final, stages = FINAL_MASK in columns, []
-        if recipe.nonfinite == "mask":
-            stages.append(
-                Stage("finite", reads, map=finite, in_first_pass=True, reduce=leave_out_nonfinite)
-            )
-        if final:
-            role = frozenset({FINAL_MASK})
-            stages.append(
-                Stage("final mask", role, apply=use_final_mask, makes=frozenset({"accepted"}))
-            )
-        stages += [version_stage()] if interpolates else []
-        length_role = "mask" if "mask" in columns else "log_probs"
-        return _BeforeLosses(resolved, stages, reads, length_role, _LOSS_ROWS, final)
+    resolved: ResolvedRecipe,
+    reads: frozenset[str],
+    count: Callable[[Batch], Counted],
+) -> Plan:
+    """Return the plan that reads the advantages of the input, and what losses read."""
+    stages = []
+    if resolved.recipe.nonfinite == "mask":
+        stages.append(finite_stage(reads))
+    if FINAL_MASK in columns:
+        role, makes = frozenset({FINAL_MASK}), frozenset({"accepted"})
+        stages.append(Stage("final mask", role, apply=use_final_mask, makes=makes))
+    stages += [VERSIONS] if VERSION in reads else []
+    length_role = "mask" if "mask" in columns else "log_probs"
+    return Plan(source, columns, resolved, tuple(stages), length_role, _LOSS_ROWS, count)
+
+
+def _computing(
+    source: Source | TableSource,
+    columns: ColumnMap,
+    resolved: ResolvedRecipe,
+    reads: frozenset[str],
+) -> Plan:
+    """Return the plan that computes advantages, with finite numbers of what losses read."""
     plan = plan_of(source, columns, resolved, RunState())
     stages = [
         replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
         for stage in plan.stages
     ]
-    stages += [version_stage()] if interpolates and not recipe.reads_versions else []
-    rejects = recipe.rejects_tokens
-    return _BeforeLosses(resolved, stages, reads, plan.length_role, plan.row_roles, rejects)
+    stages += [VERSIONS] if VERSION in reads and not resolved.recipe.reads_versions else []
+    return replace(plan, stages=tuple(stages))
 
 
 def _check_loss_roles(

@@ -188,12 +188,13 @@ def plan_of(
     Raises:
         DataError: roles that the recipe needs have no columns (with the nearest names).
     """
-    needed = needed_roles(resolved)
+    needed, stages = needed_roles(resolved), stages_of(resolved, state)
+    of_tokens = token_roles(stages)
     needs = {role: why for role, why in needed.items() if role not in columns}
     length_role = next(
         (
             role
-            for role in ("mask", *sorted(token_roles(resolved)), *_TOKEN_ROLES, IDS)
+            for role in ("mask", *sorted(of_tokens), *_TOKEN_ROLES, IDS)
             if role in columns and kind_of(role) in ("tokens", "ids")
         ),
         None,
@@ -208,8 +209,8 @@ def plan_of(
             needs[TEXT] = "the texts whose tokens --tokenizer counts"
     if needs:
         raise absent(source, columns, needs, lacks_of(source))
-    check_log_probs(source, columns, token_roles(resolved))
-    of_rows = (role for role in needed if role not in {*_TOKEN_ROLES} | token_roles(resolved))
+    check_log_probs(source, columns, of_tokens)
+    of_rows = (role for role in needed if role not in {*_TOKEN_ROLES} | of_tokens)
     rows = dict.fromkeys((*ROW_ROLES, *of_rows, *_optional_rows(resolved)))
     present = tuple(
         role
@@ -220,7 +221,7 @@ def plan_of(
         source,
         columns,
         resolved,
-        tuple(stages_of(resolved, state)),
+        tuple(stages),
         length_role,
         present,
         partial(count_advantages, resolved=resolved),

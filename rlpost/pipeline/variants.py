@@ -33,11 +33,7 @@ class Variant:
         """Return a stage that reads and adds the columns of this variant."""
         if not self.prefix:
             return stage
-        parts: dict[str, Any] = {
-            name: partial(getattr(self, f"_{name}"), part)
-            for name in ("map", "gather", "reduce", "apply")
-            if (part := getattr(stage, name)) is not None
-        }
+        parts = stage.parts(lambda name, part: partial(getattr(self, f"_{name}"), part))
         uses, makes = (frozenset(map(self._name, x)) for x in (stage.uses, stage.makes))
         return replace(stage, **parts, uses=uses, makes=makes, observed=False)
 

@@ -153,6 +153,15 @@ def test_order_of_rows_and_names_of_ids_do_not_matter(name, rows):
     torch.testing.assert_close(moved, found[order], rtol=0, atol=0)
 
 
+def test_a_turn_is_one_row():
+    scores, turns = torch.tensor([1.0, 1.0]), torch.tensor([3, 3])
+    arrays = scores, scores, turns, ["a", "a"], [0, 0]
+    with pytest.raises(DataError, match="row 1 and row 0 are both turn 3"):
+        F.mt_grpo(*arrays)
+    first, second = F.mt_grpo(*arrays, branch=["10", "9"]), F.mt_grpo(*arrays, branch=["9", "10"])
+    torch.testing.assert_close(first, second.flip(0), **CLOSE)
+
+
 @few
 @given(ONE_BATCH, st.sampled_from(["token", "segment", "geometric", "sequence"]))
 def test_importance_weights(rows, level):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from array_kinds import numbers_of
-from functional_calls import CALLS, MASK, OF_FUNCTIONS, OFFSETS, called, columns_of
+from functional_calls import CALLS, MASK, OFFSETS, called, columns_of
 from functional_rows import CLOSE, F, P
 
 from rlpost.errors import UsageError
@@ -25,7 +25,7 @@ def is_float(array):
 
 def test_the_calls_cover_every_public_function():
     functions = {name for name in F.__all__ if callable(getattr(F, name)) and name.islower()}
-    assert functions == {name for name, _, _ in CALLS} | OF_FUNCTIONS
+    assert functions == {name for name, _, _ in CALLS}
     assert {*P.__all__} <= functions
 
 

@@ -49,7 +49,6 @@ CALLS = [
     call("turn_credit", "scores", "scores", *STEPS, "lengths"),
     call("gigpo", "scores", "scores", "turns", "rollouts", "lengths", "groups", states="batch"),
     call("step_reinforce", "scores", *STEPS, step_gamma=0.5, norm_mean="others"),
-    call("turn_returns", "scores", *STEPS, step_gamma=0.5),
     call("gar", "scores", "scores", "groups"),
     call("place_rewards", "scores", "offsets", "mask"),
     call("response_rewards", "scores", "rewards", "offsets"),
@@ -79,8 +78,6 @@ CALLS = [
         if loss not in ("ref_kl", "real")  # they need the reference and the groups
     ),
 ]
-OF_FUNCTIONS = {"per_rollout", "over_rollouts"}
-"""Functions that call another; test_functional_rollouts.py has them."""
 
 
 def called(name, columns, options, arrays, module=F):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlpost.kernels.segments import spread
 from rlpost.kernels.trimming import LEADING, Boundary, Tally, leading_codes, trailing_codes
@@ -19,53 +18,33 @@ if TYPE_CHECKING:
     """By name: what is ordered, [T], and the rule."""
 
 
-def order_parts(ordered: Ordered, reads: frozenset[str]) -> dict[str, dict[str, Any]]:
-    """Return the parts of the stages that find the cut of each batch; none if nothing is ordered.
-
-    Args:
-        ordered: what to order.
-        reads: the token roles of what is ordered.
-
-    Returns:
-        By the bits that a stage counts, its parts.
-    """
-    if not ordered:
-        return {}
-    return {
-        "leading": {
-            "reads": reads,
-            "map": partial(_map, ordered=ordered),
-            "gather": partial(_boundaries, ordered=ordered),
-        },
-        "trailing": {
-            "reads": reads,
-            "map": partial(_map, ordered=ordered, trailing=True),
-            "gather": partial(_cuts, ordered=ordered),
-        },
-    }
-
-
 def kept_in_order(batch: Batch, name: str, values: Array, rule: Rule) -> Array:
     """Return which tokens a rule keeps, [T] bool."""
     return rule.keeps(values, _on_tokens(batch, "batch"), batch.shared[f"order:cuts:{name}"])
 
 
-def _map(batch: Batch, *, ordered: Ordered, trailing: bool = False) -> dict[str, Array]:
-    """Return the codes of the values that are ordered, [T] int64 each."""
-    codes = _on_tokens(batch, "batch")
-    competes = batch.mask & _on_tokens(batch, "kept")
-    mapped: dict[str, Array] = {}
-    for name, (values_of, _) in ordered.items():
-        values = values_of(batch)
-        if trailing:
-            bins = batch.shared[f"order:bins:{name}"]
-            mapped[name] = trailing_codes(values, codes, competes, bins)
-        else:
-            mapped[name] = leading_codes(values, codes, competes)
-    return mapped
+def map_leading(batch: Batch, *, ordered: Ordered) -> dict[str, Array]:
+    """Return the codes of the leading bits of the values that are ordered, [T] int64 each."""
+    codes, competes = _competitors(batch)
+    return {name: leading_codes(x(batch), codes, competes) for name, (x, _) in ordered.items()}
 
 
-def _boundaries(
+def map_trailing(batch: Batch, *, ordered: Ordered) -> dict[str, Array]:
+    """Return the codes of the other bits of values in the bin of their batch's cut."""
+    codes, competes = _competitors(batch)
+    bins = {name: batch.shared[f"order:bins:{name}"] for name in ordered}
+    return {
+        name: trailing_codes(x(batch), codes, competes, bins[name])
+        for name, (x, _) in ordered.items()
+    }
+
+
+def _competitors(batch: Batch) -> tuple[Array, Array]:
+    """Return the batch of each token, and whether it competes, [T] each."""
+    return _on_tokens(batch, "batch"), batch.mask & _on_tokens(batch, "kept")
+
+
+def boundaries(
     responses: Responses, parts: Iterable[dict[str, Column]], *, ordered: Ordered
 ) -> Responses:
     """Share the bin of each batch in which its cut is."""
@@ -76,7 +55,7 @@ def _boundaries(
     return responses.sharing(**shared)
 
 
-def _cuts(
+def cuts(
     responses: Responses, parts: Iterable[dict[str, Column]], *, ordered: Ordered
 ) -> Responses:
     """Share the cut of each batch."""

@@ -83,32 +83,6 @@ def corrected(batch: Batch, recipe: Recipe) -> Array:
     return proximal_log_probs(values, infer, ages(batch), how=recipe.is_policy)
 
 
-def filter_parts(recipe: Recipe) -> dict[str, Any]:
-    """Return the parts of the stage of filters; it maps and reduces only if the recipe needs it."""
-    reduces = recipe.rejects_responses or recipe.numerics.correction == "first"
-    return {
-        "reads": roles(recipe),
-        "map": partial(map_accepted_by, recipe=recipe) if reduces else None,
-        "in_first_pass": not (recipe.batch_filters or recipe.reads_ages),
-        "reduce": partial(drop_rejected, recipe=recipe) if reduces else None,
-        "apply": partial(reject, recipe=recipe),
-        "uses": frozenset({"advantages", "returns", "raw_advantages"}),
-    }
-
-
-def weight_parts(recipe: Recipe) -> dict[str, Any]:
-    """Return the parts of the stage of weights; it maps and reduces to divide by their mean."""
-    if recipe.is_weight is None:
-        return {}
-    return {
-        "reads": roles(recipe),
-        "map": partial(map_weights, recipe=recipe) if recipe.is_weight.normalised else None,
-        "in_first_pass": not recipe.reads_ages,
-        "reduce": mean_weights if recipe.is_weight.normalised else None,
-        "apply": partial(add_weights, recipe=recipe),
-    }
-
-
 def map_accepted_by(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
     """Return which responses each filter accepts, and how many tokens all of them accept."""
     mapped = {
@@ -208,6 +182,14 @@ def reduce_accepted(stage: Callable[[Responses], Responses], responses: Response
     """Reduce with `tokens` as the number of tokens that filters accept."""
     tokens = np.where(responses["kept"], responses[ACCEPTED], 0)
     return stage(responses.with_(tokens=tokens)).with_(tokens=responses["tokens"])
+
+
+ON_ACCEPTED: dict[str, Callable[..., Any]] = {
+    "map": map_accepted,
+    "reduce": reduce_accepted,
+    "apply": apply_accepted,
+}
+"""What calls a part of a stage with the tokens that filters accept."""
 
 
 def reject(batch: Batch, *, recipe: Recipe) -> Batch:

@@ -8,9 +8,11 @@ import numpy as np
 
 from rlpost.kernels.segments import segment_sum
 from rlpost.pipeline.stages.responses import some_left
+from rlpost.pipeline.stages.rewards import reward_column
 from rlpost.recipe.roles import RECORDED
 
 if TYPE_CHECKING:
+    from rlpost.estimators import Estimator
     from rlpost.kernels.arrays import Array
     from rlpost.pipeline.data import Batch, Responses
 
@@ -48,21 +50,15 @@ def sum_token_rewards(batch: Batch) -> dict[str, Array]:
     return {"recorded_sum": segment_sum(batch[role_of("token_level_rewards")], batch.offsets)}
 
 
-def use_sums(responses: Responses, *, column: str) -> Responses:
-    """Set a column of rewards to the sums of recorded token rewards."""
+def use_sums(responses: Responses, *, estimator: Estimator) -> Responses:
+    """Set the rewards that an estimator reads to the sums of recorded token rewards."""
     sums = np.where(responses["valid"], responses["recorded_sum"], 0.0)
-    return responses.with_(rewards=sums, shaped=sums).with_(**{column: sums})
+    return responses.with_(**{"rewards": sums, "shaped": sums, reward_column(estimator): sums})
 
 
 def without_rewards(responses: Responses) -> Responses:
     """Set `rewards` to 0: the recorded token rewards have them."""
     return responses.with_(rewards=np.zeros_like(responses["reward"]))
-
-
-def add_kl(batch: Batch) -> Batch:
-    """Add the recorded KL as `kl`, 0 on observations, and as `row_kl`."""
-    kl = batch[role_of("kl")]
-    return batch.with_(kl=batch.only(kl), row_kl=kl)
 
 
 def add_token_rewards(batch: Batch) -> Batch:

@@ -5,6 +5,7 @@ Every function is pure.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,17 +37,20 @@ from rlpost.pipeline.stages.rewards import (
     counted,
     group_statistics,
     per_group,
+    reward_column,
     total_rewards,
 )
 from rlpost.pipeline.stages.units import combine, per_unit
 from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from rlpost.estimators import Estimator
     from rlpost.kernels.moments import Floats, Integers, Mask
     from rlpost.pipeline.data import Column, Responses
+    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.pipeline.running_state import RunState
     from rlpost.recipe.recipe import Recipe
 
 
@@ -202,9 +206,7 @@ def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
     )
 
 
-def kl_coefficients(
-    responses: Responses, *, recipe: Recipe, start: float | None = None
-) -> Responses:
+def kl_coefficients(responses: Responses, *, recipe: Recipe, state: RunState) -> Responses:
     """Add `beta`, the KL coefficient of each response's batch.
 
     An adaptive one depends on the mean over the responses of a batch of each one's mean KL per
@@ -213,7 +215,7 @@ def kl_coefficients(
     Args:
         responses: all.
         recipe: says whether it adapts; then the coefficient after the last batch is noted.
-        start: that of the first batch if it adapts; None: that of the recipe.
+        state: has the coefficient of the first batch if it adapts; else it is the recipe's.
     """
     count = responses.count("batch")
     if recipe.kl_target is None:
@@ -224,7 +226,7 @@ def kl_coefficients(
         *coefficients, after = adaptive_coefficients(
             [*kl.mean.tolist(), 0.0],  # the batch after the last
             [*map(int, kl.number.tolist()), 0],
-            start=recipe.kl_coef if start is None else start,
+            start=recipe.kl_coef if state.kl_coef is None else state.kl_coef,
             target=recipe.kl_target.value,
             horizon=recipe.kl_target.horizon,
         )
@@ -234,13 +236,14 @@ def kl_coefficients(
 
 
 def charge_kl(
-    responses: Responses, *, recipe: Recipe, column: str, start: float | None = None
+    responses: Responses, *, recipe: Recipe, estimator: Estimator, state: RunState
 ) -> Responses:
-    """Add `beta`, and subtract β times the KL of a whole response from a column of rewards.
+    """Add `beta`, and subtract β times the KL of a whole response from an estimator's rewards.
 
     The KL of a rollout follows from that of its rows as its reward does.
     """
-    responses = per_unit(kl_coefficients, recipe=recipe, start=start)(responses)
+    responses = per_unit(partial(kl_coefficients, recipe=recipe, state=state))(responses)
+    column = reward_column(estimator)
     charge = responses["beta"] * responses["kl_mean"] * responses["tokens"]
     if "unit" in responses:
         charge = combine(responses, charge, recipe.rollout_reward, responses["valid"])
@@ -386,25 +389,24 @@ def _stacked(columns: dict[str, Column], estimator: Estimator) -> dict[str, Colu
     return {**others, "components": np.stack(parts, axis=1)}
 
 
-def normalise_credit(
-    responses: Responses, *, recipe: Recipe, over_batch: Callable[..., Floats]
-) -> Responses:
+def normalise_credit(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
     """Normalise `credit` over the responses of each batch; equal ones become 0."""
-    credit, rows = responses["credit"], counted(responses, recipe)
+    credit, rows, over_batch = responses["credit"], counted(responses, recipe), estimator.over_batch
+    assert over_batch is not None
     moments = batch_moments(responses, credit, rows)
     scores = over_batch(credit, moments, **option_values(over_batch, recipe))
     credit = np.where(rows, scores, 0.0)
     return responses.with_(credit=credit, credit_returns=credit)
 
 
-def whiten(responses: Responses, *, recipe: Recipe, returns: bool) -> Responses:
-    """Whiten `credit` over the kept policy tokens of each batch; `credit_returns` if `returns`."""
+def whiten(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
+    """Whiten `credit` over the kept policy tokens of each batch, and `credit_returns` as it."""
     credit = responses["credit"]
     count = np.where(responses["kept"], responses["tokens"], 0).astype(np.float64)
     parts = TokenMoments(count, count * credit, np.zeros_like(credit))
-    mean, scale, lone = _scales(responses, parts, recipe)
+    mean, scale, lone = _scales(responses, parts, resolved.recipe)
     whitened = (credit - mean) * scale
-    both = whitened if returns else responses["credit_returns"]
+    both = whitened if resolved.whitened_returns else responses["credit_returns"]
     return responses.with_(credit=whitened, credit_returns=both, raw_credit=credit, unwhitened=lone)
 
 
@@ -456,8 +458,6 @@ def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:
 
 def weights(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add `sample_weight`, scaled so that a batch sums to its number of responses."""
-    if not recipe.weighs_responses:
-        return responses
     codes, count = responses["batch"], responses.count("batch")
     weight = np.ones(len(responses))
     if recipe.difficulty_weight:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rlpost.kernels.rewards import RunningMoments
     from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.pipeline.running_state import RunState
     from rlpost.recipe.recipe import Recipe
 
 
@@ -100,11 +101,16 @@ def reward_column(estimator: Estimator) -> str:
     return "step_score" if "step_score" in estimator.reward_columns else "rewards"
 
 
-def add_process_rewards(responses: Responses, *, column: str | None) -> Responses:
-    """Set `process` to 0 for responses that are left out; add it to a column, if one is named."""
+def add_process_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
+    """Set `process` to 0 for responses that are left out; add it to the estimator's rewards.
+
+    Process rewards of tokens are added later.
+    """
     process = np.where(responses["valid"], responses["process"], 0.0)
-    summed = {column: responses[column] + process} if column else {}
-    return responses.with_(process=process, **summed)
+    if resolved.process == "token":
+        return responses.with_(process=process)
+    column = reward_column(resolved.estimator)
+    return responses.with_(**{"process": process, column: responses[column] + process})
 
 
 def make_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
@@ -120,17 +126,14 @@ def make_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses
 
 
 def normalise_rewards(
-    responses: Responses,
-    *,
-    resolved: ResolvedRecipe,
-    running: Mapping[str, RunningMoments],
+    responses: Responses, *, resolved: ResolvedRecipe, state: RunState
 ) -> Responses:
     """Replace `rewards` by (r - mean) / (std + ε); responses that do not count get 0.
 
     Args:
         responses: all.
         resolved: has the scopes of mean and deviation, and the numerics.
-        running: running reward statistics of each domain at the start.
+        state: has the running statistics of each domain at the start.
     """
     mean_of, std_of = resolved.norm
     if mean_of == std_of == "none":
@@ -142,7 +145,7 @@ def normalise_rewards(
     if "batch" in scopes:
         moments["batch"] = batch_moments(responses, values, rows)
     if "running" in scopes:
-        responses, moments["running"] = _running(responses, values, rows, running)
+        responses, moments["running"] = _running(responses, values, rows, state.running)
     if "others" in scopes:
         moments["others"] = _others(responses, values, rows, numerics.constant)
     single = constant = np.zeros(len(responses), np.bool_)

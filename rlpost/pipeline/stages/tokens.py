@@ -33,13 +33,14 @@ from rlpost.kernels.segments import (
 )
 from rlpost.pipeline.data import NEXT_VALUE
 from rlpost.pipeline.stages.rewards import counted
-from rlpost.recipe.roles import LOG_PROBS
+from rlpost.recipe.roles import LOG_PROBS, RECORDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from rlpost.estimators import Estimator
     from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
 
 
@@ -51,9 +52,9 @@ def finite(batch: Batch) -> dict[str, Array]:
     return {"finite": count_true(bad & batch.mask, batch.offsets) == 0}
 
 
-def map_kl(batch: Batch, *, add: Callable[[Batch], Batch]) -> dict[str, Array]:
-    """Return the mean KL over each response's policy tokens, which `add` adds; 0 without any."""
-    return {"kl_mean": mean_kl(add(batch))}
+def map_kl(batch: Batch, *, resolved: ResolvedRecipe) -> dict[str, Array]:
+    """Return the mean KL over each response's policy tokens; 0 without any."""
+    return {"kl_mean": mean_kl(add_kl(batch, resolved=resolved))}
 
 
 def mean_kl(batch: Batch) -> Array:
@@ -61,11 +62,13 @@ def mean_kl(batch: Batch) -> Array:
     return segment_sum(batch["kl"], batch.offsets) / batch.policy_tokens.clip(1)
 
 
-def add_kl(batch: Batch, *, recipe: Recipe) -> Batch:
+def add_kl(batch: Batch, *, resolved: ResolvedRecipe) -> Batch:
     """Add `kl`, 0 on observations; add `row_kl` with them if they count as policy tokens."""
-    kl = _kl(batch, "ref_log_probs", recipe)
+    recorded = "kl" in resolved.recorded
+    kl = batch[f"{RECORDED}kl"] if recorded else _kl(batch, "ref_log_probs", resolved.recipe)
     masked = batch.with_(kl=batch.only(kl))
-    return masked.with_(row_kl=kl) if recipe.numerics.observations == "policy" else masked
+    counted_too = recorded or resolved.recipe.numerics.observations == "policy"
+    return masked.with_(row_kl=kl) if counted_too else masked
 
 
 def _kl(batch: Batch, reference: str, recipe: Recipe) -> Array:
@@ -314,16 +317,16 @@ def spread_credit(batch: Batch) -> Batch:
     return batch.with_(advantages=advantages, returns=returns)
 
 
-def charge_tokens(batch: Batch, *, recipe: Recipe, returns: bool) -> Batch:
+def charge_tokens(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
     """Subtract each token's own β·KL and its distillation KL from its advantage.
 
-    With `returns`, subtract β·KL from returns too.
+    β·KL is subtracted from returns, too, unless the estimator has its own.
     """
     advantages, charged = batch["advantages"], batch["returns"]
     if recipe.numerics.kl_credit == "token" and recipe.kl_coef > 0:
         charge = spread_or_scalar(batch.responses["beta"], batch.offsets) * batch["kl"]
         advantages = advantages - charge
-        charged = charged - charge if returns else charged
+        charged = charged if estimator.returns == "own" else charged - charge
     if "distillation" in batch:
         advantages = advantages - batch["distillation"]
     return batch.with_(advantages=advantages, returns=charged)

@@ -94,9 +94,9 @@ def unit_table(responses: Responses) -> UnitTable:
     return UnitTable(replace(responses, columns=columns), unit, lost)
 
 
-def per_unit(reduce: Callable[..., Responses], **options: Any) -> Callable[[Responses], Responses]:
+def per_unit(reduce: Callable[[Responses], Responses]) -> Callable[[Responses], Responses]:
     """Return a reduce of one row for each unit; each row gets the columns of its unit."""
-    return partial(_reduced, partial(reduce, **options))
+    return partial(_reduced, reduce)
 
 
 def _reduced(reduce: Callable[[Responses], Responses], responses: Responses) -> Responses:
