@@ -26,7 +26,6 @@ from rlpost.io.memory_limit import limited_memory, memory_limit
 from rlpost.io.outputs import OutputFile, file_errors, publish_files
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.paths import RemotePath, remote_errors
-from rlpost.io.transfers import abort_leftover_uploads
 from rlpost.pipeline import run as local
 from rlpost.pipeline.device import AUTO, CPU, Device, single_threaded
 from rlpost.pipeline.engine import Passes
@@ -326,7 +325,7 @@ class StagedOutputs:
             if isinstance(target, RemotePath):
                 names.setdefault(_parent(target) / start, set()).add(target.name)
         for prefix, of_files in names.items():
-            abort_leftover_uploads(prefix, of_files)
+            prefix.store.abort_uploads(prefix.path, of_files)
             with suppress(Exception):
                 prefix.forget()
                 for path in prefix.store.glob(f"{glob.escape(prefix.path)}*/*"):

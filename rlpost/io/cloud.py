@@ -3,7 +3,8 @@
 obstore reads the environment, but no AWS profiles, no connection strings, and not all of Google's
 credential files. So botocore's session supplies region, endpoint and credentials of S3, in which
 order and from which source is then as everywhere: environment, profile, SSO, web identity,
-container, instance. Its client also makes the requests for which obstore has no function.
+container, instance. Its client also asks for a bucket's region, and lists and aborts uploads, for
+which obstore has no function.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import threading
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from rlpost.errors import ReadWriteError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 ATTEMPTS = 9  # of a request, in half a minute; AWS_MAX_ATTEMPTS sets others
 _BACKOFF = {  # each pause is a random number of seconds between the first and 3 times the last one
@@ -28,13 +32,7 @@ _BACKOFF = {  # each pause is a random number of seconds between the first and 3
     "base": 3,
 }
 CONNECT_SECONDS, READ_SECONDS, REQUEST_SECONDS = 10.0, 30.0, 900.0
-_CONNECTIONS = 64
-_COPY_BYTES = 1 << 30  # of a part of a copy; S3 copies at most 5 GiB in one request
 _VALID = timedelta(minutes=5)  # botocore refreshes credentials before they expire
-_ENCRYPTION = {  # variables that obstore reads, and their fields in requests of botocore
-    "AWS_SERVER_SIDE_ENCRYPTION": "ServerSideEncryption",
-    "AWS_SSE_KMS_KEY_ID": "SSEKMSKeyId",
-}
 _GOOGLE_KEYS = ("SERVICE_ACCOUNT", "SERVICE_ACCOUNT_PATH", "SERVICE_ACCOUNT_KEY", "BEARER_TOKEN")
 
 
@@ -43,26 +41,16 @@ def attempts() -> int:
     return max(int(os.environ.get("AWS_MAX_ATTEMPTS") or ATTEMPTS), 1)
 
 
-def _client_options(*, http: bool) -> dict[str, Any]:
-    return {
+def _options(*, http: bool) -> dict[str, Any]:
+    """Return obstore's options for requests and retries."""
+    client = {
         "allow_http": http,
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
         "read_timeout": timedelta(seconds=READ_SECONDS),
         "timeout": timedelta(seconds=REQUEST_SECONDS),
     }
-
-
-def _options(*, http: bool) -> dict[str, Any]:
-    """Return obstore's options for requests and retries."""
-    return {
-        "client_options": _client_options(http=http),
-        "retry_config": {"max_retries": attempts() - 1, "backoff": _BACKOFF},
-    }
-
-
-def encryption() -> dict[str, str]:
-    """Return the fields of a request that creates an object of S3, from the environment."""
-    return {field: value for name, field in _ENCRYPTION.items() if (value := os.environ.get(name))}
+    retry = {"max_retries": attempts() - 1, "backoff": _BACKOFF}
+    return {"client_options": client, "retry_config": retry}
 
 
 def _true(text: object) -> bool:
@@ -111,12 +99,9 @@ class S3:
             signature_version=UNSIGNED if self._anonymous else None,
             connect_timeout=CONNECT_SECONDS,
             read_timeout=READ_SECONDS,
-            max_pool_connections=_CONNECTIONS,
             retries={"total_max_attempts": attempts(), "mode": "standard"},
         )
-        client = self._session().create_client("s3", region_name=region, config=config)
-        client.meta.events.register("before-sign.s3", _without_expect)
-        return client
+        return self._session().create_client("s3", region_name=region, config=config)
 
     def _region(self, client: Any, bucket: str) -> str | None:
         """Return the region that S3 names for a bucket, also if it denies access; None if none."""
@@ -129,7 +114,7 @@ class S3:
         headers: dict[str, str] = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         return headers.get("x-amz-bucket-region")
 
-    def open(self, bucket: str) -> Any:
+    def open(self, _: str, bucket: str) -> Any:
         """Return obstore's store of a bucket."""
         from obstore.store import S3Store  # noqa: PLC0415
 
@@ -159,68 +144,16 @@ class S3:
             "expires_at": datetime.now(UTC) + _VALID,
         }
 
-    def call(self, operation: str, needed: str = "", **request: Any) -> dict[str, Any]:
-        """Send one request by botocore.
-
-        Args:
-            operation: the name of the client's method.
-            needed: a field of the response; botocore accepts one that broke off in its headers.
-            request: the method's arguments.
-
-        Raises:
-            ConnectionError: no response has the field.
-            FileNotFoundError: the bucket does not exist.
-            PermissionError: access is denied.
-            botocore.exceptions.BotoCoreError, ClientError: anything else, after retries.
-        """
-        from botocore.exceptions import ClientError  # noqa: PLC0415
-
-        send = getattr(self.client(request["Bucket"]), operation)
-        try:
-            for _ in range(attempts()):
-                response: dict[str, Any] = send(**request)
-                if not needed or needed in response:
-                    return response
-        except ClientError as error:
-            details = error.response.get("Error", {})
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if details.get("Code") == "NoSuchBucket":
-                raise FileNotFoundError(f"bucket {request['Bucket']}") from error
-            if status in (401, 403):
-                raise PermissionError(details.get("Message") or str(error)) from error
-            raise
-        raise ConnectionError("the response broke off")
-
-    def copy(self, path: str, target: str, size: int) -> None:
-        """Copy an object within S3, in parts if it is large."""
-        bucket, _, key = path.partition("/")
-        place = dict(zip(("Bucket", "Key"), target.split("/", 1), strict=True))
-        source = {"Bucket": bucket, "Key": key}
-        if size <= _COPY_BYTES:
-            self.call("copy_object", CopySource=source, **place, **encryption())
-            return
-        created = self.call("create_multipart_upload", **place, **encryption())
-        upload = {**place, "UploadId": created["UploadId"]}
-        try:
-            parts = []
-            for number, begin in enumerate(range(0, size, _COPY_BYTES), 1):
-                part = self.call(
-                    "upload_part_copy",
-                    CopySource=source,
-                    CopySourceRange=f"bytes={begin}-{min(begin + _COPY_BYTES, size) - 1}",
-                    PartNumber=number,
-                    **upload,
-                )["CopyPartResult"]
-                parts.append({"PartNumber": number, "ETag": part["ETag"]})
-            self.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **upload)
-        except BaseException:
-            self.call("abort_multipart_upload", **upload)
-            raise
-
-
-def _without_expect(request: Any, **_: object) -> None:
-    """Remove a header: botocore hangs if the connection breaks off in the answer to it."""
-    del request.headers["Expect"]  # also if there is none
+    def abort_uploads(self, bucket: str, prefix: str, names: Collection[str]) -> None:
+        """Abort uploads to a bucket, as `ObjectStore`; raises what botocore raises."""
+        client = self.client(bucket)
+        pages = client.get_paginator("list_multipart_uploads").paginate(
+            Bucket=bucket, Prefix=prefix
+        )
+        for upload in (upload for page in pages for upload in page.get("Uploads", [])):
+            key = upload["Key"]
+            if key.rpartition("/")[2] in names:
+                client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload["UploadId"])
 
 
 def open_gcs(scheme: str, bucket: str) -> Any:

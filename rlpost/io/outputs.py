@@ -31,7 +31,7 @@ from rlpost.io.system import (
     write_all,
 )
 from rlpost.io.threads import map_ordered
-from rlpost.io.transfers import PartTransfer, transfer_to
+from rlpost.io.transfers import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from rlpost.io.paths import AnyPath
     from rlpost.io.ranges import OpenFile, RemoteFile
-    from rlpost.io.transfers import Transfer
 
 
 T = TypeVar("T")
@@ -91,7 +90,6 @@ class OutputFile:
         self._source: OpenFile | None = None
         self._copying: Future[None] | None = None
         self._transfer: Transfer | None = None
-        self._sending: Future[bool] | None = None
         self._copied = self._written = 0  # where the bytes end that are copied and written
         self._copies = self._ended = self._stopped = False
         self._changed = threading.Condition()
@@ -107,12 +105,8 @@ class OutputFile:
         with file_errors(place.parent, "cannot be written"):
             self.path, self._file = open_locked(place, 0o600)
         self._exists = True
-        try:
-            self._transfer = transfer_to(target, self.path)
-            register_cleanup(self._transfer, self._transfer.abort)
-        except BaseException:
-            self.discard()
-            raise
+        self._transfer = Transfer(target, self.path, self._read)
+        register_cleanup(self._transfer, self._transfer.abort)
 
     def __enter__(self) -> Self:
         return self
@@ -126,8 +120,8 @@ class OutputFile:
         Callers that neither `write` nor `copy` may write all bytes to the file at `path`.
         """
         assert self._file is not None
-        if self._sending is not None and self._sending.done():
-            self._sending.result()  # raises: the thread only ends before `complete` if it fails
+        if self._transfer is not None:
+            self._transfer.check()
         with self._errors():
             end = at + write_all(self._file, data, at)
         with self._changed:
@@ -187,14 +181,13 @@ class OutputFile:
 
     def _send_early(self) -> None:
         """Start to send the bytes, unless the store takes them in one request."""
-        if isinstance(self._transfer, PartTransfer):
-            self._send(self._transfer)
+        if self._transfer is not None:
+            self._transfer.begin(self._expected)
 
-    def _send(self, transfer: Transfer) -> Future[bool]:
-        if self._sending is None:
-            size = sum(span.size for span in self.ranges)
-            self._sending = _in_thread(partial(transfer.send, self._read, size))
-        return self._sending
+    @property
+    def _expected(self) -> int:
+        """About how many bytes there will be."""
+        return sum(span.size for span in self.ranges)
 
     def _read(self, begin: int, size: int) -> bytes:
         """Return bytes as soon as they are all there; fewer at the end, none after `discard`."""
@@ -227,7 +220,7 @@ class OutputFile:
             with self._changed:
                 self._written, self._ended = os.fstat(self._file).st_size, True
                 self._changed.notify_all()
-            if not self._send(self._transfer).result():
+            if not self._transfer.send(self._expected):
                 self._remove()
         self._close_source()
 
@@ -251,12 +244,11 @@ class OutputFile:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        for future in (self._copying, self._sending):
-            if future is not None:
-                future.exception()
         if self._transfer is not None:
             self._transfer.abort()
             unregister_cleanup(self._transfer)
+        if self._copying is not None:
+            self._copying.exception()
         self._remove()
         self._close_source()
 

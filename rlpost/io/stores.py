@@ -19,9 +19,12 @@ from urllib.parse import unquote
 from rlpost.io.cloud import S3, attempts, open_azure, open_gcs, open_http
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 
+PART_BYTES = 16 << 20  # of an upload; S3 requires at least 5 MiB
+MAX_PARTS = 10_000  # S3's limit
+_COPY_BYTES = 5 << 30  # S3 copies no more by itself
 _BLOCK = 8 << 20  # bytes in memory of an object that is fetched
 _CHANGE_KEYS = ("ETag", "etag", "LastModified", "mtime", "last_modified", "updated", "created")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
@@ -47,16 +50,16 @@ class ObjectStore:
 
     Args:
         scheme: of the URLs.
-        open_bucket: returns obstore's store of a bucket.
 
     Raises:
         FileNotFoundError: from `read` and other methods: the object or the bucket does not exist.
         Exception: what the client raises, after its retries; see `rlpost.io.paths.remote_errors`.
     """
 
-    def __init__(self, scheme: str, open_bucket: Callable[[str, str], Any]) -> None:
+    def __init__(self, scheme: str) -> None:
         self._scheme = scheme
-        self._open = open_bucket
+        self.s3 = S3() if scheme in S3_SCHEMES else None
+        self._open = self.s3.open if self.s3 else _OPENERS[scheme]
         self._buckets: dict[str, Any] = {}
         self._listed: dict[str, ObjectInfo] = {}
         self._lock = threading.Lock()
@@ -169,6 +172,27 @@ class ObjectStore:
 
         obstore.put(*self.at(path), source.read_bytes(), use_multipart=False)
 
+    def put_parts(self, path: str, parts: Iterator[bytes], size: int, at_once: int) -> None:
+        """Write an object from an iterator, in parts of a size; it is aborted if that raises."""
+        import obstore  # noqa: PLC0415
+
+        limits = {"chunk_size": size, "max_concurrency": at_once}
+        obstore.put(*self.at(path), parts, use_multipart=True, **limits)
+
+    def abort_uploads(self, prefix: str, names: Collection[str]) -> None:
+        """Abort what S3 has of uploads in parts: they cost money, and no listing has them.
+
+        Never raises: without permission, the bucket's lifecycle rule ends them.
+
+        Args:
+            prefix: of the keys, behind the bucket.
+            names: the last segments of the keys.
+        """
+        if self.s3 is not None:
+            bucket, _, key = prefix.partition("/")
+            with suppress(Exception):
+                self.s3.abort_uploads(bucket, key, names)
+
     def move(self, path: str, target: str) -> None:
         """Copy an object within the store, and remove it."""
         import obstore  # noqa: PLC0415
@@ -181,11 +205,15 @@ class ObjectStore:
         obstore.delete(store, key)
         self.forget(path)
 
-    def _copy(self, path: str, target: str, size: int) -> None:  # noqa: ARG002
+    def _copy(self, path: str, target: str, size: int) -> None:
         import obstore  # noqa: PLC0415
 
         store, key = self.at(path)
-        obstore.copy(store, key, self.at(target)[1])
+        if self.s3 and size > _COPY_BYTES:
+            blocks = obstore.get(store, key).stream(min_chunk_size=_BLOCK)
+            self.put_parts(target, iter(blocks), max(PART_BYTES, 2 * size // MAX_PARTS), 3)
+        else:
+            obstore.copy(store, key, self.at(target)[1])
 
     def remove(self, path: str) -> None:
         """Remove an object."""
@@ -198,18 +226,6 @@ class ObjectStore:
         with self._lock:
             for path in [path for path in self._listed if path.startswith(prefix)]:
                 del self._listed[path]
-
-
-class S3Objects(ObjectStore):
-    """S3: obstore, and botocore's client for what obstore lacks (multipart uploads in steps)."""
-
-    def __init__(self, scheme: str) -> None:
-        self.s3 = S3()
-        super().__init__(scheme, lambda _, bucket: self.s3.open(bucket))
-
-    def _copy(self, path: str, target: str, size: int) -> None:
-        """Copy an object, a large one in parts."""
-        self.s3.copy(path, target, size)
 
 
 class FsspecStore:
@@ -252,6 +268,9 @@ class FsspecStore:
             self._client.makedirs(str(PurePosixPath(path).parent), exist_ok=True)
         self._client.put_file(str(source), path)
 
+    def abort_uploads(self, prefix: str, names: Collection[str]) -> None:
+        """Do nothing: files are sent whole."""
+
     def move(self, path: str, target: str) -> None:
         """Rename a file."""
         self._client.mv(path, target)
@@ -281,7 +300,7 @@ OBJECT_SCHEMES = (*S3_SCHEMES, *_OPENERS)
 @cache
 def object_store(scheme: str) -> ObjectStore:
     """Return the store of a scheme, one per process."""
-    return S3Objects(scheme) if scheme in S3_SCHEMES else ObjectStore(scheme, _OPENERS[scheme])
+    return ObjectStore(scheme)
 
 
 def _info(item: Any) -> ObjectInfo:

@@ -16,7 +16,7 @@ from runs import long_rollout, rollout, run, save
 from s3_server import Proxy, QuietServer
 
 from rlpost.errors import ReadWriteError
-from rlpost.io import cloud, transfers
+from rlpost.io import stores, transfers
 from rlpost.io.outputs import OutputFile
 from rlpost.io.paths import RemotePath
 
@@ -96,7 +96,6 @@ def test_a_small_object_is_read_and_written_in_one_request_each(s3, aws, tmp_pat
         s3.put(f"in/{step}.parquet", path.read_bytes())
     proxy = Proxy(s3.port, lambda _: None)
     aws.setenv("AWS_ENDPOINT_URL", proxy.url)
-    aws.setattr(transfers.Multipart, "_writable", {"lab"})  # as after the first object
     assert run("advantages", "s3://lab/in", "s3://lab/out/", "-q").code == 0
     proxy.close()
     methods = [line.split()[0] for line in proxy.requests if ".parquet" in line]
@@ -105,7 +104,7 @@ def test_a_small_object_is_read_and_written_in_one_request_each(s3, aws, tmp_pat
 
 
 def test_a_large_object_is_copied_in_parts(s3, aws):
-    aws.setattr(cloud, "_COPY_BYTES", 6 << 20)
+    aws.setattr(stores, "_COPY_BYTES", 6 << 20)
     data = os.urandom(13 << 20)
     path = RemotePath(s3.put("d/large", data))
     path.store.move(path.path, "lab/moved")
@@ -117,7 +116,6 @@ def test_a_large_object_is_copied_in_parts(s3, aws):
 def test_all_objects_are_encrypted_as_the_environment_wants(s3, aws, size):
     aws.setenv("AWS_SERVER_SIDE_ENCRYPTION", "aws:kms")
     aws.setenv("AWS_SSE_KMS_KEY_ID", "key-of-the-lab")
-    aws.setattr(transfers.Multipart, "_writable", {"lab"})  # as after the first object
     path = RemotePath("s3://lab/new")
     with OutputFile(path) as file:
         file.write(0, b"x" * size)
