@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from rlpost.io.cloud import S3, attempts, open_azure, open_gcs, open_http
+from rlpost.io.threads import prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -211,7 +212,8 @@ class ObjectStore:
         store, key = self.at(path)
         if self.s3 and size > _COPY_BYTES:
             blocks = obstore.get(store, key).stream(min_chunk_size=_BLOCK)
-            self.put_parts(target, iter(blocks), max(PART_BYTES, 2 * size // MAX_PARTS), 3)
+            parts = prefetch(map(bytes, blocks), 1)  # in a thread that does not run obstore's tasks
+            self.put_parts(target, parts, max(PART_BYTES, 2 * size // MAX_PARTS), 3)
         else:
             obstore.copy(store, key, self.at(target)[1])
 

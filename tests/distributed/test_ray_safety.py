@@ -123,8 +123,10 @@ def test_what_a_killed_driver_had_sent_to_a_store_goes_with_the_next_run(s3, tmp
     words = ["s3://lab/in/", "s3://lab/out/", "--estimator", "own.py:deadly", "--engine", "ray"]
     argv = [Path(sys.executable).with_name("rlpost"), "advantages", *words]
     with subprocess.Popen(argv, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as run:
-        while not s3.uploads() and run.poll() is None:
+        while not below(s3, "out/.rlpost-run-") and run.poll() is None:
             time.sleep(0.1)
+        upload = {"Bucket": "lab", "Key": "out/.rlpost-run-0/part-0.parquet"}
+        s3.client.create_multipart_upload(**upload)  # as of a large file
         run.send_signal(signal.SIGKILL)
     (tmp_path / "go").touch()
     words = ["s3://lab/in/", "s3://lab/out/", "--engine", "ray", "--quiet"]

@@ -16,7 +16,7 @@ from runs import long_rollout, rollout, run, save
 from s3_server import Proxy, QuietServer
 
 from rlpost.errors import ReadWriteError
-from rlpost.io import stores, transfers
+from rlpost.io import stores
 from rlpost.io.outputs import OutputFile
 from rlpost.io.paths import RemotePath
 
