@@ -248,9 +248,10 @@ def exact_product(x: Array, y: Array) -> tuple[Array, Array]:
 
     Beyond 2^996, where halves of the digits overflow, the second part is 0.
     """
-    product = x * y
-    (x_high, x_low), (y_high, y_low) = map(_halves, (x, y))
-    rest = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = x * y
+        (x_high, x_low), (y_high, y_low) = map(_halves, (x, y))
+        rest = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
     return product, namespace(rest).where(abs(rest) < np.inf, rest, 0.0)
 
 

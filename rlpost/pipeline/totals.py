@@ -38,6 +38,7 @@ Label = str | int
 SPREADS = ("count", "total", "squares", "rest")
 """Sums of several numbers; `rest` is what rounding of each part of `squares` took from it."""
 _NONE, _NO_TALLY = np.zeros(0, np.int64), np.zeros((), np.int64)
+_SQUARED = 2.0**511  # numbers from here on have squares beyond float64
 _BLOCKS, _KEYS = 32, 4096  # of totals that are not summed yet; the keys of all but the first
 
 
@@ -67,7 +68,10 @@ class Totals:
         return self.sums.get(name, 0) / (count << self.scale) if count else None
 
     def numbers(self, name: str, count: int) -> Json:
-        """Return count, mean, Bessel standard deviation, min and max; None without numbers."""
+        """Return count, mean, Bessel standard deviation, min and max; None without numbers.
+
+        The standard deviation is None, too, where squares are beyond the range of float64.
+        """
         if not count:
             return {"count": 0, **dict.fromkeys(("mean", "std", "min", "max"))}
         squared = 0.0
@@ -75,7 +79,8 @@ class Totals:
             below = count * (count - 1) << 2 * self.scale
             squared = max(self.deviations(name, count), 0) / below
         span = self.span(name, count)
-        return {"count": count, "mean": span["mean"], "std": squared**0.5} | span
+        std = None if max(-span["min"], span["max"]) >= _SQUARED else squared**0.5
+        return {"count": count, "mean": span["mean"], "std": std} | span
 
     def span(self, name: str, count: int) -> Json:
         """Return count, mean, min and max; None without numbers."""

@@ -50,4 +50,7 @@ ODD = {
         "reward": pa.nulls(3),
         "response_mask": pa.nulls(3),
     },
+    "rewards equal to rounding": {"prompt_id": ["a"] * 2, "reward": [0.3, 0.1 * 3]},
+    "rewards of the smallest numbers": {"prompt_id": ["a"] * 2, "reward": [0.0, 5e-324]},
+    "rewards far apart": {"prompt_id": ["a"] * 2, "reward": [-1e300, 1e300]},
 }

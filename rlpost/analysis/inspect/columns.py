@@ -159,8 +159,6 @@ def keys_of(array: pa.Array, location: CellLocation) -> pl.Series:
     """
     if pa.types.is_null(array.type):
         return pl.Series([None] * len(array), dtype=pl.String)
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.int64())
     array = ragged.nan_as_null(array)
     if pa.types.is_floating(array.type) and ragged.is_inexact(array).any():
         array = array.cast(pa.string())

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.model import Histogram
+from rlpost.kernels.moments import equal_to_rounding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 QUANTILES = {"p1": 0.01, "p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}
 BINS = 20
+_TINY, _LARGEST = np.finfo(np.float64).tiny, np.finfo(np.float64).max
 
 
 def quantiles_of(values: Floats) -> dict[str, float]:
@@ -29,10 +31,19 @@ def quantiles_of(values: Floats) -> dict[str, float]:
 
 
 def histogram_of(values: Floats, edges: list[float] | None = None) -> Histogram | None:
-    """Return counts in equal bins or between edges; None if all numbers are equal."""
-    if not len(values) or (edges is None and values.min() == values.max()):
+    """Return counts in equal bins or between edges; None if float64 cannot divide their range.
+
+    So it is for numbers that are equal to rounding, or as far apart as float64 reaches.
+    """
+    numbers = values.astype(np.float64)
+    if not len(numbers):
         return None
-    counts, bounds = np.histogram(values.astype(np.float64), BINS if edges is None else edges)
+    if edges is None:
+        low, high = numbers.min(), numbers.max()
+        width = high / BINS - low / BINS
+        if equal_to_rounding(low, high) or not _TINY <= width <= _LARGEST / BINS:
+            return None
+    counts, bounds = np.histogram(numbers, BINS if edges is None else edges)
     return Histogram(bounds.tolist(), counts.tolist())
 
 

@@ -222,6 +222,11 @@ PAIRS = {
     "FEW_TOKENS, constant": (
         "not_log_probs", {"old_log_probs": [[-0.5] * 15]}, {"old_log_probs": [[-0.5] * 16]}
     ),
+    "FEW_TOKENS, filled": (
+        "not_log_probs",
+        {"old_log_probs": some(5, 9, [0.0] * 3, [-1.0] * 3), "ref_log_probs": 9 * [[-1.0, -2, -2]]},
+        {"old_log_probs": some(6, 9, [0.0] * 3, [-1.0] * 3), "ref_log_probs": 9 * [[-1.0, -2, -2]]},
+    ),
     "FEW_TOKENS, same": ("same_log_probs", equal_policies(15), equal_policies(16)),
     "LOG_PROB_ROUNDING": (
         "not_log_probs", {"old_log_probs": [[-1, 9e-4]]}, {"old_log_probs": [[-1, 1.1e-3]]}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
 from rlpost.analysis.inspect.about.responses import distribution
-from rlpost.analysis.inspect.causes import UNKNOWN, likeliest, unexplained
+from rlpost.analysis.inspect.causes import LEAST_TOKENS, UNKNOWN, likeliest, unexplained
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.charts import bar
 from rlpost.display.page import Notice
@@ -90,7 +90,9 @@ def mismatch(facts: Facts) -> Page:
     page = page_of(facts, "mismatch", parts, otherwise)
     advised = any(cause.advice for cause in gap.causes)
     agreement = "engine and trainer agree up to numerical noise"
-    text = likeliest(gap.causes) or (agreement if gap.sampled else "no token has both log-probs")
+    if gap.sampled < LEAST_TOKENS:
+        agreement = f"{counted(gap.sampled, 'token')} with both log-probs: too few to find a cause"
+    text = likeliest(gap.causes) or agreement
     text += "" if advised or not gap.causes else ", too small to have a measurable effect"
     warns = any(finding.check == "engine_mismatch" for finding in facts.findings)
     return replace(page, verdict=Notice("warning" if warns else "ok", text))

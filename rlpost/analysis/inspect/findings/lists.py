@@ -286,8 +286,8 @@ def not_log_probs(data: CheckInput) -> Result:
     """Log-probs are greater than 0, by more than rounding, or have one value in all tokens.
 
     Ratios and KL computed from it are wrong: it has probabilities, negative log-likelihoods or
-    logits, or a fill value that was never computed, also of some responses alone: 0 in all of 16
-    tokens or more. Up to 0.001 counts as rounding.
+    logits, or a fill value that was never computed, also of some responses alone: 0 in all
+    tokens of responses, 16 tokens or more together. Up to 0.001 counts as rounding.
 
     Correct the dump, or set another column with --map ROLE=COLUMN, or none.
     """
@@ -320,11 +320,15 @@ def not_log_probs(data: CheckInput) -> Result:
 
 
 def _filled(data: CheckInput, role: str, roles: list[str]) -> pl.Series:
-    """Return the responses of some tokens whose log-probs are all 0, and not in another column."""
+    """Return the responses whose log-probs are all 0, and not in another column.
+
+    They have some tokens together.
+    """
     rows = data.reading.rows
-    zero = (rows[f"mean:{role}"] == 0) & (rows["tokens"] >= FEW_TOKENS)
+    zero = (rows[f"mean:{role}"] == 0) & (rows["tokens"] > 0)
     others = [rows[f"mean:{other}"] < -UNCERTAIN for other in roles if other != role]
-    return zero & reduce(or_, others) if others else zero
+    filled = zero & reduce(or_, others) if others else zero
+    return filled & (rows["tokens"].filter(filled).sum() >= FEW_TOKENS)
 
 
 def _likely_kind(column: TokenColumn) -> str:
