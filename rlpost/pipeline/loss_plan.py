@@ -18,6 +18,7 @@ from rlpost.pipeline.columns import (
     lacks_of,
     mask_is_result,
 )
+from rlpost.pipeline.data import ATTEMPTS
 from rlpost.pipeline.loss_measures import count_losses
 from rlpost.pipeline.needs import reasons
 from rlpost.pipeline.plan import Plan, plan_of
@@ -26,6 +27,7 @@ from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import VERSIONS, Stage, finite_stage
 from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_of_losses, use_final_mask
+from rlpost.pipeline.stages.responses import treat_attempts
 from rlpost.pipeline.totals import TotalsBy
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.input_columns import RESULTS, stored_components
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 
 _LOSS_ROWS = ("reward", "batch", "domain", "sample_mask", "sample_weight")
+_ATTEMPT_ROWS = ("rollout", *ATTEMPTS)
 
 
 def bind_losses(
@@ -165,12 +168,15 @@ def _reading(
     stages = []
     if resolved.recipe.nonfinite == "mask":
         stages.append(finite_stage(reads))
+    if resolved.attempts:
+        stages.append(Stage("attempts", reduce=treat_attempts))
     if FINAL_MASK in columns:
         role, makes = frozenset({FINAL_MASK}), frozenset({"accepted"})
         stages.append(Stage("final mask", role, apply=use_final_mask, makes=makes))
     stages += [VERSIONS] if VERSION in reads else []
     length_role = "mask" if "mask" in columns else "log_probs"
-    return Plan(source, columns, resolved, tuple(stages), length_role, _LOSS_ROWS, count)
+    rows = (*_LOSS_ROWS, *(_ATTEMPT_ROWS if resolved.attempts else ()))
+    return Plan(source, columns, resolved, tuple(stages), length_role, rows, count)
 
 
 def _computing(

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 DUMPED = "dumped_advantages"  # the name that `rlpost convert` gives to advantages of a framework
 LEAST_ESS = 0.1
-_OF_EVERY_RUN = {"columns", "nonfinite", "numerics", "emit_only", "replace"}
+_OF_EVERY_RUN = {"columns", "nonfinite", "attempts", "numerics", "emit_only", "replace"}
 Json = dict[str, Any]
 
 

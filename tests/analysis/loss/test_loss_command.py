@@ -56,10 +56,14 @@ def test_sample_weights_and_importance_weights_multiply_the_loss(tmp_path):
     assert bare["facts"] == summary_of(save(table, tmp_path / "bare.parquet"))["facts"]
 
 
-def test_a_sample_mask_in_the_file_leaves_responses_out(tmp_path):
+@pytest.mark.parametrize("column", ["sample_mask", "run_attempt"])
+def test_masked_rows_and_older_attempts_of_a_step_are_left_out(tmp_path, column):
     table = dump()
     keep = np.arange(60) % 3 > 0
-    masked = save(table.append_column("sample_mask", pa.array(keep)), tmp_path / "masked.parquet")
+    masked = save(table.append_column(column, pa.array(keep * 1)), tmp_path / "masked.parquet")
+    if column == "run_attempt":
+        assert summary_of(masked, "--attempts", "all")["tokens"] == summary_of(save(
+            table, tmp_path / "whole.parquet"))["tokens"]  # fmt: skip
     fewer = save(table.filter(pa.array(keep)), tmp_path / "fewer.parquet")
     got, want = summary_of(masked)["facts"], summary_of(fewer)["facts"]
     assert got.pop("without_tokens") != want.pop("without_tokens")
