@@ -44,7 +44,7 @@ class ErrorPart:
             return [f"tip: {self.tip}"] if self.tip else []
         if self.tip:
             return [f"candidates: {', '.join(self.candidates)}", f"tip: {self.tip}"]
-        return [f"tip: did you mean {series(self.candidates)}?"]
+        return [f"did you mean {series(self.candidates)}?"]
 
     def __str__(self) -> str:
         return "; ".join([self.text, *(line.removeprefix("tip: ") for line in self.advice)])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from rlpost.errors import UsageError
 from rlpost.io.arrow import is_true
 from rlpost.pipeline.data import ATTEMPTS, FAILURE, LEFT_OUT, NO_REWARD, Collector
 from rlpost.pipeline.groups import prompt_groups
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.groups import PromptGroups
     from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.recipe.roles import ColumnMap, Unit
 
 
 COUNTED_KEYS = ("group", "batch", "domain", "rollout", FAILURE, *PLACE[1:])
@@ -93,6 +95,15 @@ class CountedTable:
         rows = countable(self.units, self.resolved.recipe) & self.scored & self.units["keyed"]
         threshold = self.resolved.recipe.pass_threshold
         return prompt_groups(self.units, self.units["reward"], rows, threshold)
+
+
+def unit_of(columns: ColumnMap, chosen: Unit | None, rollout_reward: str = "equal") -> Unit:
+    """Return what statistics of responses count; raises UsageError if rows, of another reward."""
+    unit = columns.unit(chosen)
+    if unit == "row" and rollout_reward != "equal":
+        text = f"--rollout-reward {rollout_reward} has no effect if each row counts"
+        raise UsageError(text, tip="--map rollout=COLUMN")
+    return unit
 
 
 def counted_table(

@@ -133,15 +133,16 @@ class DifferenceTotals:
 
 
 def largest_table(
-    rows: Sequence[Json], sides: Mapping[str, str], title: str
+    rows: Sequence[Json], sides: Mapping[str, str], title: str, difference: str = "difference"
 ) -> Iterator[TextTable]:
     """Yield the table of the rows that differ the most, if there are any.
 
     Args:
-        rows: with `row`, `reward`, the numbers of both sides and `difference`; `file` and
+        rows: with `row`, `reward`, the numbers of both sides and of their difference; `file` and
             `file_row`, `step`, `prompt_id` and `token` as far as there are such.
         sides: the names of both numbers, with their headings.
         title: of the table.
+        difference: the name of that number.
     """
     if not rows:
         return
@@ -155,7 +156,7 @@ def largest_table(
             columns[heading] = [str(row[name]) for row in rows]
     text = [i for i, heading in enumerate(columns) if heading in ("file:row", "prompt")]
     columns["reward"] = [number(row["reward"]) for row in rows]
-    numbers = [aligned([row[name] for row in rows]) for name in (*sides, "difference")]
+    numbers = [aligned([row[name] for row in rows]) for name in (*sides, difference)]
     headings = (*columns, *sides.values(), "Δ")
     cells = [*zip(*columns.values(), *numbers, strict=True)]
     yield TextTable(headings, cells, title, text=text)

@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from rlpost.cli.errors import print_warning
 from rlpost.errors import UsageError
 from rlpost.recipe.base import words_of
 from rlpost.recipe.estimators import NAMES
@@ -173,6 +174,13 @@ class Settings:
     @property
     def _requested_estimator(self) -> str | None:
         return self.typed.get("estimator") or self._file.get("estimator")
+
+    def check_rollouts(self, summary: Mapping[str, Any]) -> None:
+        """Warn of a reward of rollouts that is set, if each row counts, by the summary of a run."""
+        rule = self.typed.get("rollout_reward")
+        if rule is not None and summary.get("rollouts") is None and summary.get("estimator"):
+            print_warning(f"{flag_of('rollout_reward')} {rule} has no effect, since each row "
+                          f"counts: {flag_of('columns')} rollout=COLUMN names ids")  # fmt: skip
 
     @property
     def has_base(self) -> bool:

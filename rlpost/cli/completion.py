@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import typer  # noqa: TC002 - typer reads annotations
 
 from rlpost import manual
 from rlpost.recipe import presets as framework_presets
 from rlpost.recipe.base import choices_in
-from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.recipe import EXTRA, LOSS_EXTRA, TABLES, WRITTEN, Recipe
+from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pydantic import BaseModel
 
-_COMPARE_STAGES = ("replay", "report")
 Offers = Iterable[tuple[str, str]]
 Completer = Callable[..., Offers]
 
@@ -62,20 +61,8 @@ KINDS = (*_TABLES, "presets")
 
 
 def of_kind(kind: str) -> Completer:
-    """Return a completer of the names of a kind, those of packages and of the preset, too."""
-
-    def offered(context: typer.Context) -> Offers:
-        entries = names(kind)
-        if kind == "estimators":
-            installed = {
-                point.name: point.value for point in entry_points(group="rlpost.estimators")
-            }
-            entries = entries | installed | _variants(context, framework_presets.variants)
-        if kind == "losses":
-            entries |= _variants(context, framework_presets.loss_variants)
-        return entries.items()
-
-    return offered
+    """Return a completer of the names of a kind."""
+    return lambda: names(kind).items()
 
 
 def kinds() -> Offers:
@@ -86,32 +73,18 @@ def kinds() -> Offers:
 def listed(context: typer.Context) -> Offers:
     """Return what `rlpost list` lists of a kind."""
     kind = str(context.params.get("kind"))
-    return of_kind(kind)(context) if kind in KINDS else []
+    return names(kind).items() if kind in KINDS else []
 
 
-def aggregations() -> Offers:
-    """Return the aggregations of token losses."""
-    return ABOUT_AGGREGATIONS.items()
-
-
-def _variants(context: typer.Context, variants: Callable[[str], tuple[str, ...]]) -> dict[str, str]:
-    """Return the variants of one or several presets of the command line."""
-    typed = context.params.get("preset") or ()
-    presets = [typed] if isinstance(typed, str) else typed
-    return {
-        variant: f"of preset {name}"
-        for name in presets
-        if name in framework_presets.PRESETS
-        for variant in variants(name)
-    }
-
-
-def corrections(_incomplete: str) -> Offers:
+def corrections() -> Offers:
     """Return the named corrections of frameworks."""
-    return [
-        (name, "sets the policy loss, too" * bool(framework_presets.correction_named(name).loss))
-        for name in framework_presets.corrections()
-    ]
+    return [(name, "") for name in framework_presets.corrections()]
+
+
+def topics() -> Offers:
+    """Return the topics of inspect, and its checks."""
+    rows = manual.table("about")
+    return [*((row["topic"], row["content"]) for row in rows), *names("checks").items()]
 
 
 def column(context: typer.Context) -> Offers:
@@ -127,100 +100,42 @@ def column(context: typer.Context) -> Offers:
 
 
 def roles(context: typer.Context, incomplete: str) -> Offers:
-    """Return ROLE=COLUMN, the columns from the input; also stages if the command compares them."""
-    about = {name: f"{role.kind}: {', '.join(role.aliases[:3])}" for name, role in ROLES.items()}
-    if context.info_name in _COMPARE_STAGES:
-        stages = manual.table("recorded")
-        about = {row["column"]: f"recorded: {row['stage']}" for row in stages} | about
-    return _pairs(incomplete, about, lambda _: column(context))
+    """Return ROLE= for several roles; of one ROLE=COLUMN, since shells append a space."""
+    near = [role for role in ROLES if role.startswith(incomplete.partition("=")[0])]
+    if len(near) > 1 and "=" not in incomplete:
+        return [(f"{role}=", ", ".join(ROLES[role].aliases[:3])) for role in near]
+    return [(f"{near[0]}={name}", "") for name, _ in column(context)] if near else []
 
 
-def numerics(incomplete: str) -> Offers:
-    """Return NAME=VALUE of the fields of Numerics."""
-    return _pairs(incomplete, _descriptions(Numerics), lambda name: _values(Numerics, name))
+def fields(*models: type[BaseModel]) -> Completer:
+    """Return a completer of NAME= of the fields of models; of a field with words, of its values."""
+
+    def offered() -> Iterator[tuple[str, str]]:
+        for model in models:
+            start = "numerics." * (model is Numerics and len(models) > 1)
+            for name, info in model.model_fields.items():
+                about = " ".join((info.description or "").split())
+                words = [str(word) for word in choices_in(info.annotation)] or [""]
+                yield from ((f"{start}{name}={word}", about) for word in words)
+
+    return lambda incomplete: [x for x in offered() if x[0].startswith(incomplete)]
 
 
-def options(context: typer.Context, incomplete: str) -> Offers:
-    """Return NAME=VALUE of the options of the estimator, or of all estimators."""
-    rows = {row["--option"]: row for row in manual.table("options-of-estimators")}
-    chosen = f"`{context.params.get('estimator')}`"
-    read = {x: row["meaning"] for x, row in rows.items() if chosen in f"`{row['estimators']}`"}
-
-    def values(name: str) -> Offers:
-        first, *others = rows[name]["type"].split("|")
-        return [(word, "") for word in (first, *others)] if others and "None" not in others else []
-
-    return _pairs(incomplete, read or {x: rows[x]["meaning"] for x in rows}, values)
+def options() -> Offers:
+    """Return NAME= of the options of estimators."""
+    rows = manual.table("options-of-estimators")
+    return [(f"{row['--option']}=", row["meaning"]) for row in rows]
 
 
-def fields(incomplete: str) -> Offers:
-    """Return FIELD=VALUE of the fields of a recipe, and numerics.NAME=VALUE."""
-    about = {name: text for name, text in _descriptions(Recipe).items() if name not in TABLES}
-    about |= {f"numerics.{name}": text for name, text in _descriptions(Numerics).items()}
+def next_of(values: Callable[[typer.Context], Iterable[str]]) -> Completer:
+    """Return a completer of the next values of a list with commas."""
 
-    def values(path: str) -> Offers:
-        table, _, name = path.rpartition(".")
-        return _values(Numerics if table else Recipe, name)
+    def offered(context: typer.Context, incomplete: str) -> Offers:
+        before, comma, _ = incomplete.rpartition(",")
+        return [(f"{before}{comma}{x}", "") for x in values(context) if x not in before.split(",")]
 
-    return _pairs(incomplete, about, values)
+    return offered
 
 
-def _values(model: type[BaseModel], name: str) -> Offers:
-    """Return the words of a field's type, else its default if that is a number."""
-    info = model.model_fields[name]
-    words = [str(word) for word in choices_in(info.annotation)]
-    if bool in (info.annotation, *get_args(info.annotation)):
-        words += ["true", "false"]
-    about = " ".join((info.description or "").split())
-    if words or not isinstance(info.default, float):
-        return [(word, about) for word in words]
-    return [(f"{info.default:g}", "the default")]
-
-
-def topics() -> Offers:
-    """Return the topics of inspect, and its checks."""
-    rows = manual.table("about")
-    return [*((row["topic"], row["content"]) for row in rows), *names("checks").items()]
-
-
-def sweeps(context: typer.Context, incomplete: str) -> Offers:
-    """Return NAME=VALUE of the options of losses."""
-    about = _descriptions(LossOptions)
-    return _pairs(
-        incomplete, about, lambda name: of_kind("losses")(context) if name == "loss" else []
-    )
-
-
-def _descriptions(model: type[BaseModel]) -> dict[str, str]:
-    fields = model.model_fields.items()
-    return {name: " ".join((info.description or "").split()) for name, info in fields}
-
-
-def _pairs(incomplete: str, about: dict[str, str], values: Callable[[str], Offers]) -> Offers:
-    """Return NAME= for several names; NAME=VALUE for a single one, since shells append a space."""
-    name, equals, _ = incomplete.partition("=")
-    near = [other for other in about if other.startswith(name)]
-    chosen = name if equals else near[0] if len(near) == 1 else ""
-    if chosen not in about:
-        return [(f"{other}=", about[other]) for other in near]
-    return [(f"{chosen}={value}", text) for value, text in values(chosen)] or [
-        (f"{chosen}=", about[chosen])
-    ]
-
-
-def emitted(context: typer.Context, incomplete: str) -> Offers:
-    """Return the next column to write."""
-    of_loss = LOSS_EXTRA if context.info_name == "loss" else ()
-    return _next(incomplete, [*WRITTEN, *EXTRA, *of_loss])
-
-
-def column_list(context: typer.Context, incomplete: str) -> Offers:
-    """Return the next column of the input."""
-    return _next(incomplete, [name for name, _ in column(context)])
-
-
-def _next(incomplete: str, values: Iterable[str]) -> Offers:
-    """Return the next values of a list with commas."""
-    before, comma, _ = incomplete.rpartition(",")
-    present = before.split(",")
-    return [(f"{before}{comma}{value}", "") for value in values if value not in present]
+emitted = next_of(lambda _: [*WRITTEN, *EXTRA])
+column_list = next_of(lambda context: [name for name, _ in column(context)])

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, ErrorPart, RlpostError, closest
-from rlpost.recipe.base import choices_in
 from rlpost.recipe.flags import PREFIX, SET, field_of, variable_of
 from rlpost.recipe.recipe import TABLES, Recipe
 
@@ -19,10 +18,8 @@ if TYPE_CHECKING:
     import typer
 
 
-_TYPED = re.compile(
-    r"--(no-)?([a-z][a-z-]*)(?: (\w+=[^\s:;,]+|-?\d[^\s:;,]*|[^\s:;-]+(?=:)|[a-z_]+\b))?"
-)
-"""A flag and its value in a sentence."""
+_TYPED = re.compile(r"--(no-)?([a-z][a-z-]*)( (?=\w+=|[^\s:;-]+:))?")
+"""A flag in a sentence, with the gap before its value."""
 _VARIABLE = "ENVIRONMENT"  # click's name for the source of such a value
 
 
@@ -93,24 +90,19 @@ def assigning(flag: str) -> str:
 
 
 def with_set(text: str, flags: Collection[str]) -> str:
-    """Return a text with `--set FIELD=VALUE` in place of flags of fields that are none of these.
+    """Return a text with `--set FIELD` in place of flags of fields that are none of these.
 
-    >>> with_set("--gamma 2: must be at most 1; --estimator gae reads it", ["--estimator"])
-    '--set gamma=2: must be at most 1; --estimator gae reads it'
+    >>> with_set("--gamma 2: needs --kl-coef; --estimator gae reads it", ["--estimator"])
+    '--set gamma=2: needs --set kl_coef; --estimator gae reads it'
     >>> with_set("--numerics single=raw without --no-whiten-rewards", [])
     '--set numerics.single=raw without --set whiten_rewards=false'
-    >>> with_set("--nonfinite mask leaves it out; --gamma is read", [])
-    '--set nonfinite=mask leaves it out; --set gamma is read'
     """
 
     def assigned(typed: re.Match[str]) -> str:
-        off, field, value = typed[1], field_of(f"--{typed[2]}"), typed[3]
+        off, field, gap = typed[1], field_of(f"--{typed[2]}"), typed[3]
         if f"--{off or ''}{typed[2]}" in flags or field not in Recipe.model_fields:
             return typed[0]
-        is_word = value is not None and value.isalpha() and typed.string[typed.end() :][:1] != ":"
-        choices = choices_in(Recipe.model_fields[field].annotation)
-        if off or value is None or (is_word and value not in choices):
-            return f"{SET} {field}{'=false' * bool(off)}{f' {value}' if value else ''}"
-        return f"{SET} {field}{'.' if field in TABLES else '='}{value}"
+        joint = "." if field in TABLES else "="
+        return f"{SET} {field}{'=false' * bool(off)}{joint * bool(gap)}"
 
     return _TYPED.sub(assigned, text)

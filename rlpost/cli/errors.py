@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 ERROR = "error: "
+_COMMANDS = ("rlpost ", "git ", "ulimit ")
+_VALUE = r" (?:[A-Z][A-Z:|]*|[\w.]+=[^\s,;]+|\d+)(?=[\s,;]|$)"
+_OPTIONS = re.compile(rf"(?: ?--[a-z][a-z-]*(?:{_VALUE})?(?=[\s,;]|$))+")
+"""Options with their values, at the start of a tip."""
 
 
 def print_error(error: RlpostError) -> None:
@@ -62,8 +66,25 @@ def _print_part(part: ErrorPart, out: Console) -> None:
     out.print(hanging(sentence, len(ERROR)))
     for line in part.advice:
         label, colon, text = printable_line(line).partition(": ")
+        if not colon or label.startswith("did you mean"):
+            label, colon, text = "", "", line
+        text = hint(text) if label == "tip" else text
         advice = Text.assemble("  ", (label, "cyan"), colon, text)
         out.print(hanging(advice, len(label) + len(colon)))
+
+
+def hint(tip: str) -> str:
+    """Return a tip with its prose behind `#`: what stands before it is typed as it is.
+
+    >>> hint("--overwrite replaces it"), hint("--map reward=COLUMN"), hint("leave it out")
+    ('--overwrite  # replaces it', '--map reward=COLUMN', '# leave it out')
+    """
+    if "#" in tip or tip.startswith(_COMMANDS):
+        return tip
+    options = _OPTIONS.match(tip)
+    typed = options[0].strip() if options else ""
+    prose = tip.removeprefix(typed).lstrip(" ,;")
+    return "  ".join(filter(None, (typed, f"# {prose}" * bool(prose))))
 
 
 def expected(error: BaseException) -> RlpostError | None:
@@ -112,7 +133,7 @@ def _name(parameter: Any) -> str:
 
 
 def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
-    """Return the part for an unknown option: a choice of that name, close ones, other commands."""
+    """Return the part for an unknown option: what has it, or close ones."""
     text = f"no option {flag}"
     if flag == ALL:
         return ErrorPart(text, tip=f"{context.command_path} --help  # lists all options")
@@ -124,10 +145,7 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
         return ErrorPart(
             text, tip=f"{series(owners, 'and')} {'has' if len(owners) == 1 else 'have'} it"
         )
-    choices = [_name(x).split()[0] for x in context.command.params
-               if _flags(x) and flag.removeprefix("--") in value_of(x).split("|")]  # fmt: skip
-    choices = [f"{option} {flag.removeprefix('--')}" for option in choices]
-    if candidates := (*choices,) or closest(flag, known):
+    if candidates := closest(flag, known):
         return ErrorPart(text, candidates)
     return ErrorPart(text, tip=f"{context.command_path} --help  # lists the options")
 

@@ -40,6 +40,7 @@ from rlpost.recipe import functions as recipe_functions
 from rlpost.recipe.base import InHelp, choices_in, wrong_value
 from rlpost.recipe.flags import OF_RUNS, field_of, flag_of, variable_of
 from rlpost.recipe.loss import LossOptions, word
+from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -51,19 +52,17 @@ if TYPE_CHECKING:
 
 COMPLETERS: dict[str, Completer] = {
     "estimator": completion.of_kind("estimators"),
-    "numerics": completion.numerics,
+    "numerics": completion.fields(Numerics),
     "options": completion.options,
     "reward_components": completion.column_list,
     "columns": completion.roles,
     "columns_map": completion.roles,
     "emit": completion.emitted,
     "loss": completion.of_kind("losses"),
-    "aggregation": completion.aggregations,
-    "kl_loss_aggregation": completion.aggregations,
-    "sweep": completion.sweeps,
+    "sweep": completion.fields(LossOptions),
     "preset": completion.of_kind("presets"),
     "correction": completion.corrections,
-    "set": completion.fields,
+    "set": completion.fields(Recipe, Numerics),
     "column": completion.column,
     "source": completion.of_kind("dumps"),
     "to": completion.of_kind("targets"),

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-
-class Work(NamedTuple):
-    """What a run of several passes has to do."""
-
-    passes: Sequence[float]
-    """The work of each pass, in any unit."""
-    tokens: int
-    """Of the input; 0: unknown."""
+    from collections.abc import Callable
 
 
 class Reporter(Protocol):
     """Receives the progress of a run."""
 
-    def begin(self, work: Callable[[], Work]) -> None:
-        """Report that a run of several passes begins; without it, passes are on their own."""
+    def begin(self, passes: int) -> None:
+        """Report that a run of so many passes begins; without it, passes are on their own."""
 
     def start(self, purpose: str, rows: int | None) -> None:
         """Report that a pass over this many rows begins; None: the number is unknown."""
@@ -48,7 +39,7 @@ class SilentReporter:
         if self._print_note is not None:
             self._print_note(text)
 
-    def begin(self, work: Callable[[], Work]) -> None:
+    def begin(self, passes: int) -> None:
         """Do nothing."""
 
     def start(self, purpose: str, rows: int | None) -> None:

@@ -173,7 +173,7 @@ def layout_rows(
         name = type(error).__name__
         raise DataError(
             f"{place}: is not as {layout.name} writes it ({name}: {error})",
-            tip="--from jsonl reads it by its fields",
+            tip="--from jsonl  # reads it by its fields",
         ) from error
 
 

@@ -66,7 +66,7 @@ class Where:
     def no_match(self, paths: Iterable[object]) -> DataError:
         """Return the error for a condition that no row of these inputs fulfils."""
         topic = "steps" if self.flag == "--steps" else "columns"
-        tip = f"rlpost inspect IN --about {topic} prints what the input has"
+        tip = f"rlpost inspect IN --about {topic}  # prints what the input has"
         return DataError(f"{', '.join(map(str, paths))}: {self.line()}", tip=tip)
 
     def unknown(self, name: str, known: Iterable[str], of: str) -> UsageError:

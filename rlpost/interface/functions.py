@@ -370,9 +370,9 @@ def compare(
         `difference:LEFT:RIGHT` is absolute, with `equal`, `same_sign` and `opposite_sign`, of
         tokens that both sides keep; with `response_` before the name of the mean advantages of
         responses. `sides`: their names. `pairs`: `pearson` of responses and tokens (None if a side
-        has none), `spearman` of responses, and the responses that differ the most after each side
-        is divided by its root mean square over the responses that both keep, so that a different
-        scale is not a difference. `recipe_differences`: the `field`s that have another value on one
+        has none), `spearman` of responses, `scale`, the ratio of the root mean squares
+        over the responses that both keep, and the responses that differ the most `beyond_scale`:
+        left - scale · right. `recipe_differences`: the `field`s that have another value on one
         of the sides and can change the compared numbers, with the `values` of the sides; None if
         the recipe of a side is unknown. `matched_by`: the keys of the rows.
 

@@ -78,7 +78,7 @@ class Passes(ABC):
             names: the columns that the last pass computes.
             part: the input may be a part of a run's, of which masks drop all responses.
         """
-        self.reporter.begin(partial(self.plan.work, names))
+        self.reporter.begin(len(self.plan.passes(names)))
         collector = Collector()
         for rows, mapped in self.first_pass():
             collector.add(rows, mapped)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rlpost.display.text import counted, percent, value_list
 from rlpost.estimators.groups import raw
-from rlpost.findings import Check, Level, Registry
+from rlpost.findings import Check, Level, Place, Registry
 from rlpost.pipeline import recorded
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, other_sizes, token_id_columns
 from rlpost.pipeline.data import FAILURE, TRUNCATED
@@ -29,9 +32,12 @@ from rlpost.pipeline.turns import BY_ID, ROLLOUT, TURN, one_id, turns_of
 from rlpost.recipe.roles import LOG_PROBS, ROLES, kind_of
 
 if TYPE_CHECKING:
+    from rlpost.kernels.moments import Mask
+    from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import Totals
+    from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
 REWARDS = "response_level_rewards"
@@ -149,6 +155,30 @@ def finding(check: str, text: str, level: str = "warning") -> Json:
 def texts_of(summary: Json, *levels: str) -> list[str]:
     """Return the texts of the findings of these levels."""
     return [row["text"] for row in summary["findings"] if row["level"] in levels]
+
+
+_SHOWN = 5  # rows of a finding
+_ROWS: dict[str, Callable[[Responses, Recipe], Mask]] = {
+    "nonfinite": lambda table, _: ~table["valid"] & (table["left_out"] == 0),
+    "no_policy_tokens": lambda table, _: (table["tokens"] == 0) & table["kept"],
+    "over_limit": lambda table, recipe: table["tokens"] > (recipe.drop_longer or math.inf),
+    "failures": lambda table, _: table["failed" if "failed" in table else "superseded"],
+}
+"""By check, the rows that show it, as far as the table of responses says it."""
+
+
+def add_rows(findings: list[Json], plan: Plan, responses: Responses) -> None:
+    """Add the first rows that show each finding, as FILE:ROW."""
+    source = plan.source
+    for row in findings:
+        if row["check"] in _ROWS:
+            flags = _ROWS[row["check"]](responses, plan.resolved.recipe)
+            first = np.flatnonzero(flags)[:_SHOWN].tolist()
+            files = [bisect_right(source.first_rows, number) - 1 for number in first]
+            row["rows"] = [
+                str(Place(str(source.files[file].path), number - source.first_rows[file]))
+                for file, number in zip(files, first, strict=True)
+            ]
 
 
 NO_SIGNAL = "all advantages are zero: training on this file would learn nothing"

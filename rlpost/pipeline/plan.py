@@ -7,7 +7,6 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from rlpost.display.reporter import Work
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.finish_reasons import is_readable
 from rlpost.io.tokenizer import load_tokenizer
@@ -130,17 +129,6 @@ class Plan:
         if names is not None and not self.needs_tokens(write, names):
             write = replace(write, columns=())
         return [*passes, write]
-
-    def work(self, names: Sequence[str]) -> Work:
-        """Return the work of the passes that write columns of these names, in bytes.
-
-        Numbers are read, computed and written: a new column counts as its bytes before encoding.
-        """
-        source, tokens = self.source, self.source.values_of(self.sized_by) if self.sized_by else 0
-        read = [source.bytes_of(step.columns) for step in self.passes(names)]
-        lists = [name for name in names if name not in ROW_COLUMNS]
-        read[-1] += 4 * (source.rows + tokens * len(lists))
-        return Work([max(size, 1) for size in read], tokens)
 
     def needs_tokens(self, last: Pass, names: Sequence[str]) -> bool:
         """Return whether the last pass needs the tokens, or nothing but the table of responses.

@@ -26,7 +26,7 @@ from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of_rows
 from rlpost.pipeline.device import AUTO, CPU, Device, single_threaded
 from rlpost.pipeline.engine import Engine
-from rlpost.pipeline.findings import texts_of
+from rlpost.pipeline.findings import add_rows, texts_of
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
 from rlpost.pipeline.output.files import check_writable
 from rlpost.pipeline.output.metadata import FileMetadata
@@ -134,6 +134,7 @@ def write(
         done = last(engine, responses, outputs, names, totals_of)
         part = summary_part(table, done.totals)
         summary = summary_of(plan, part) | run_summary(plan, files, engine.device.name)
+        add_rows(summary["findings"], plan, responses)
         check_findings(summary, options.fail_on)
         publish(engine, done)
     if options.state is not None:

@@ -362,7 +362,10 @@ def _kl_name(value: Any) -> Any:
 
 KlEstimator = Annotated[
     Literal["k1", "abs", "k2", "k3", "k4"],
-    BeforeValidator(_kl_name, json_schema_input_type=Literal["k1", "abs", "k2", "k3", "k4"]),
+    BeforeValidator(
+        _kl_name,
+        json_schema_input_type=Literal["k1", "abs", "k2", "k3", "k4", "kl", "mse", "low_var_kl"],
+    ),
 ]
 
 

@@ -518,7 +518,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
                 raise ValueError(f"--emit: {name!r} is named twice")
             if name in LOSS_EXTRA:
                 python = f"rlpost.loss(..., emit=[{name!r}])"
-                tip = f"rlpost loss IN OUT --emit {name} writes it, and so does {python}"
+                tip = f"rlpost loss IN OUT --emit {name}  # writes it, and so does {python}"
                 raise OptionValueError(ErrorPart(f"--emit: `{name}` is of a policy loss", tip=tip))
             if name not in columns:
                 choices = f"there are {', '.join(sorted(columns))}"

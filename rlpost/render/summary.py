@@ -44,7 +44,15 @@ from rlpost.pipeline.measures import (
 )
 from rlpost.pipeline.words import mask_flags
 from rlpost.recipe.recipe import Recipe
-from rlpost.render.picture import of_drift, of_flow, of_lengths, of_profiles, of_signs, of_steps
+from rlpost.render.picture import (
+    of_drift,
+    of_flow,
+    of_lengths,
+    of_profiles,
+    of_signs,
+    of_steps,
+    of_worst,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -137,6 +145,7 @@ def _picture(summary: Json) -> Iterator[PictureLine]:
     yield from _flow(summary)
     yield from of_drift(facts)
     yield from of_steps(facts)
+    yield from of_worst(summary["findings"])
     yield words("recipe", _recipe(summary))
     if critic := _critic(summary):
         yield words("critic", critic)

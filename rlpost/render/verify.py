@@ -12,6 +12,10 @@ from rlpost.display.text import counted
 
 Json = dict[str, Any]
 OTHER_SEMANTICS = "other semantics"
+_NOT_READ = (
+    "Columns that the recipe neither reads nor writes are copies of the input's bytes, and are not "
+    "decoded."
+)
 
 
 def page(result: Json) -> Page:
@@ -53,7 +57,8 @@ def page(result: Json) -> Page:
     else:
         what = f"{count} as they were written"
     title = f"rlpost verify · {files[0]['file'] if single else count}"
-    return Page(title, (), parts, notices, Notice("error" if wrong else "ok", what))
+    lines = [_NOT_READ]
+    return Page(title, lines, parts, notices, Notice("error" if wrong else "ok", what))
 
 
 def _equal(file: Json) -> str:

@@ -143,11 +143,11 @@ BAD_TABLES = {
         ["no column for reward", "no column for values", "no column for difficulty",
          "columns here: prompt_id"]),
     "several unknown columns": (rollout(), "--map reward=rewrd --map mask=m --reward-components a",
-        ["--map reward=rewrd: no column 'rewrd'\n  tip: did you mean reward?\n",
+        ["--map reward=rewrd: no column 'rewrd'\n  did you mean reward?\n",
          "--map mask=m: no column 'm'\n", "--reward-components a: no column 'a'\n",
          "columns here: "]),
     "unknown rollout": (rollout(), "--map rollout=promt_id",
-        ["--map rollout=promt_id: no column 'promt_id'\n  tip: did you mean prompt_id?"]),
+        ["--map rollout=promt_id: no column 'promt_id'\n  did you mean prompt_id?"]),
     "two of one name": (with_column("x", [1.0] * 12).rename_columns([*NAMES, "reward"]), "",
         ["reward"]),
 }  # fmt: skip

@@ -51,6 +51,17 @@ def test_the_summary_is_plain_text_on_stderr_or_json_in_a_file_or_on_stdout(tmp_
     assert set(strict_json((long / "s.json").read_text())) == set(summary)
 
 
+def test_a_reward_of_rollouts_without_rollouts_is_warned_of_or_an_error(source, tmp_path):
+    words = ("--rollout-reward", "last")
+    ran = run("advantages", source, tmp_path / "out.parquet", *words)
+    assert ran.code == 0
+    assert ran.err.splitlines()[-1].startswith("warning: --rollout-reward last has no effect")
+    for command in (("inspect", source), ("inspect", source, "--row", "1")):
+        ran = run(*command, *words)
+        assert ran.code == 2
+        assert ran.err.startswith("error: --rollout-reward last has no effect")
+
+
 def on_a_terminal(*words: object, env: dict[str, str]) -> str:
     """What a terminal is sent by a process that succeeds."""
     main_end, program_end = pty.openpty()

@@ -264,14 +264,14 @@ ERRORS = {
     (GAE_FILE, "--preset", "trl", "--set", "reward_components=a,b"): (
         3, "gae.parquet: --set reward_components=a: no column 'a'",
     ),
-    (GAE_FILE, "--set", "gama=1"): (2, "--set gama: no such field tip: did you mean gamma"),
+    (GAE_FILE, "--set", "gama=1"): (2, "--set gama: no such field did you mean gamma"),
     (GAE_FILE, "--set", "numerics.sinlge=raw"): (2, "--set numerics.sinlge: no .* mean single"),
     (GAE_FILE, "--set", "numerics.single=rw"): (2, "numerics.single=rw: must be .* mean raw"),
     (GAE_FILE, "--set", "numerics=raw"): (2, "--set numerics=raw: write it numerics.NAME=VALUE"),
     (GAE_FILE, "--set", "gamma"): (2, "--set gamma: write it FIELD=VALUE"),
     (GAE_FILE, "--set", "kl_target=1"): (2, "--set kl_target needs --set kl_coef above 0"),
     (GAE_FILE, "--estimator", "gdpo", "--preset", "verl"): (2, "gdpo needs --set rew.*_comp"),
-    (GAE_FILE, "--gamma", "1"): (2, "no option --gamma tip: --set gamma=VALUE sets it"),
+    (GAE_FILE, "--gamma", "1"): (2, "no option --gamma tip: --set gamma=VALUE # sets it"),
     ("grpo.parquet", "--preset", "trl", *WEIGHTS): (3, "computes none of the recorded columns"),
 }  # fmt: skip
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from contextlib import chdir
-from importlib.metadata import entry_points
 from pathlib import Path
 from unittest import mock
 
@@ -92,17 +91,15 @@ OFFERS = {
     "advantages in": [],
     "advantages --config in": [],
     "advantages --preset _": [*PRESETS, "default"],
-    "advantages --preset verl --estimator tir": ["tir_optimal_token_baseline"],
     "advantages --numerics whiten_f": ["whiten_floor=add", "whiten_floor=clamp"],
     "advantages --numerics whiten_floor=c": ["clamp"],
-    "advantages --estimator gigpo --option st": ["step_gamma=", "step_weight=", "states="],
-    "advantages --option order=g": ["group"],
+    "advantages --option step_g": ["step_gamma="],
     "replay in.parquet --set numerics.whiten_fl": [
         "numerics.whiten_floor=add",
         "numerics.whiten_floor=clamp",
     ],
     "replay in.parquet --set norm_std=g": ["group"],
-    "replay in.parquet --set emit_o": ["emit_only=true", "emit_only=false"],
+    "replay in.parquet --set emit_o": ["emit_only="],
     "advantages --is-weight se": ["segment", "sequence"],
     "advantages --emit returns,group_s": ["returns,group_std", "returns,group_size"],
     "advantages in.parquet --map _": [f"{role}=" for role in ROLES],
@@ -120,11 +117,8 @@ OFFERS = {
     "config diff verl tr": ["trl"],
     "list losses ppo kl_": ["kl_cov"],
     "loss in.parquet --loss gs": ["gspo"],
-    "loss in.parquet --sweep loss=cis": ["cispo"],
     "loss in.parquet --sweep pg_c": ["pg_clip="],
-    "advantages in.parquet --estimator _": [
-        *ESTIMATORS, *(point.name for point in entry_points(group="rlpost.estimators")),
-    ],
+    "advantages in.parquet --estimator _": [*ESTIMATORS],
 }  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def here(folder, monkeypatch):
 
 # Command line, beginning with `advantages in.parquet o` unless a command is named; texts.
 TWO = """
---estimater grpo | --estimater | tip: did you mean --estimator
+--estimater grpo | --estimater | did you mean --estimator
 --gama 1 | --gamma
 --no-such-flag | --no-such-flag
 --reward-clip abc | --reward-clip abc: must be C above 0
@@ -81,11 +81,11 @@ TWO = """
 --chunk-tokens 0 | --chunk-tokens 0: must be greater than 0
 --norm-std grup | --norm-std grup | batch | did you mean group
 --kl-coef -1 | --kl-coef -1: must be greater than or equal to 0
---estimator grop | no estimator 'grop' tip: did you mean grpo?
---estimator nosuchthing | no estimator 'nosuchthing' tip: there are gae,
---preset verll | --preset: no preset 'verll' tip: did you mean verl?
---step-gamma 1 | no option --step-gamma tip: --option step_gamma=VALUE sets it: gigpo,
---pg-clip 1 | no option --pg-clip tip: `rlpost loss` has it
+--estimator grop | no estimator 'grop' did you mean grpo?
+--estimator nosuchthing | no estimator 'nosuchthing' tip: # there are gae,
+--preset verll | --preset: no preset 'verll' did you mean verl?
+--step-gamma 1 | no option --step-gamma tip: --option step_gamma=VALUE # sets it: gigpo,
+--pg-clip 1 | no option --pg-clip tip: # `rlpost loss` has it
 --config gama.toml | gama.toml: no option 'gama' | did you mean gamma?
 --config broken.toml | broken.toml: not valid TOML
 --config device.toml | device.toml: no option 'device': it is no part | or RLPOST_DEVICE
@@ -95,13 +95,13 @@ TWO = """
 --map reward | --map reward: write it NAME=VALUE
 --map rewrd=reward | no role 'rewrd' | did you mean reward?
 --numerics single | --numerics single: write it NAME=VALUE
---numerics sinlge=raw | --numerics sinlge: no such field tip: did you mean single?
+--numerics sinlge=raw | --numerics sinlge: no such field did you mean single?
 --numerics norm_eps=-1 | --numerics norm_eps=-1: | 0
 --emit advantage | no column 'advantage' | did you mean advantages
 --emit kl,kl | kl
 --emit sample_weight | needs --difficulty-weight, --length-weight or --age-decay
 --device tpu | --device tpu: auto, cpu, cuda, cuda:N or another
---plan --device gpu | --device gpu: | tip: torch calls cards of
+--plan --device gpu | --device gpu: | tip: # torch calls cards of
 --is-cap 2 | --is-cap without --is-weight
 --is-weight tokn | --is-weight tokn: must be 'token', | did you mean token
 --is-weight token --is-cap 2:1 | --is-cap 2:1: must be CAP above 0, or FLOOR:CAP
@@ -125,16 +125,15 @@ advantages in.parquet | OUT
 advantages in.parquet bad.parquet | bad.parquet: exists already | --overwrite
 advantages noref.parquet o --emit kl | --emit kl needs old_log_probs and ref_log
 advantages returns.parquet o | returns.parquet: has a column 'returns' already | --replace
-inspect in.parquet --format jsn | --format jsn: 'jsn' is not one of | tip: did you mean json
+inspect in.parquet --format jsn | --format jsn: 'jsn' is not one of | did you mean json
 report in.parquet | in.parquet | OUT | tip: | rlpost report in.parquet report.html
 verify | FILE... | rlpost verify FILE...
 verify in.parquet --gamma 1 | --gamma | rlpost advantages
 verify in.parquet --help-all | --help-all | rlpost verify --help
 verify in.parquet --no-such-thing | tip: | rlpost verify --help
-inspect in.parquet --json | no option --json tip: did you mean --format json?
 inspect in.parquet --row 3 --about groups | --about: has no effect on single responses
 help pipeline advantages | 'pipeline advantages' | did you mean
-inspct in.parquet | error: no command 'inspct' tip: did you mean inspect?
+inspct in.parquet | error: no command 'inspct' did you mean inspect?
 zzz | error: no command 'zzz' tip: rlpost --help # lists the commands
 config dif verl trl | dif | did you mean diff
 config shwo | shwo | did you mean show
@@ -147,7 +146,7 @@ convert in.parquet o --from verll | --from verll | did you mean verl
 export in.parquet | OUT | --to | jsonl
 loss in.parquet --loss pp | error: --loss: no policy loss 'pp'
 loss in.parquet --config tis.toml --loss tis | tis.toml, [loss]: loss_options.weight=3:1: must be
-loss in.parquet --config preset.toml | preset.toml: no preset 'verll' tip: did you mean verl
+loss in.parquet --config preset.toml | preset.toml: no preset 'verll' did you mean verl
 loss in.parquet --config preset3.toml | preset3.toml: preset is 3: a name is needed, see `rlpost
 loss in.parquet --config estimator.toml | estimator.toml: estimator is [1]: must be a valid string
 loss in.parquet --config eps.toml --numerics single=raw | eps.toml: numerics.norm_eps is -1:
@@ -165,7 +164,7 @@ THREE = """
 --difficulty-weight | no column for difficulty (--difficulty-weight)
 --drop-truncated | no column for truncated (--drop-truncated)
 --drop-single --estimator raw --map group=none | no column for group (--drop-single)
---map reward=rewrd | --map reward=rewrd: no column 'rewrd' tip: did you mean reward?
+--map reward=rewrd | --map reward=rewrd: no column 'rewrd' did you mean reward?
 advantages noreward.parquet o | noreward.parquet | reward | scores | candidates: reward_format, \
 reward_correct tip: --map reward=COLUMN
 advantages nogroup.parquet o | nogroup.parquet | group | estimator grpo | candidates: prompt tip: \
@@ -174,8 +173,8 @@ advantages bad.parquet o | bad.parquet | row 5 | `reward` | nan | tip: | rlpost 
 """
 GONE = "no.parquet: no such file or directory"
 FOUR = f"""
-advantages im.parquet o | im.parquet | tip: did you mean in.parquet
-convert im.parquet o | im.parquet | tip: did you mean in.parquet
+advantages im.parquet o | im.parquet | did you mean in.parquet
+convert im.parquet o | im.parquet | did you mean in.parquet
 --config none.toml | none.toml: cannot read the recipe
 advantages no.parquet o | {GONE}
 inspect no.parquet | {GONE}
@@ -188,6 +187,12 @@ convert no.parquet o | {GONE}
 export no.parquet o.jsonl --to jsonl | {GONE}
 verify no.parquet | {GONE}
 """
+
+
+ADVICE = re.compile(
+    r"  (candidates: .+|did you mean .+\?|tip: (#|(rlpost|git|--[a-z-]+)( [^ #]+)*(  #|$)).*)"
+)
+"""Below an error: names, or what is typed as it stands, with its prose behind `#`."""
 
 
 def cases():
@@ -205,7 +210,7 @@ def test_an_error_is_a_sentence_and_what_to_do(words, code, texts, here):
     assert (ran.code, ran.out) == (code, ""), ran.err
     first, *below = ran.err.splitlines()
     assert first.startswith("error: ")
-    assert all(re.match(r"  (candidates|tip): \S", line) for line in below), ran.err
+    assert all(ADVICE.fullmatch(line) for line in below), ran.err
     said = " ".join(ran.err.split())
     assert [text for text in texts if text not in said] == [], said
     library = r"(?i)input should|value error|invalid value|usage:|try '|[│╭]|command line|\x1b"
@@ -262,7 +267,7 @@ def test_flags_and_fields_are_each_others_inverse():
         ("RLPOST_DEVICE=gpu", "RLPOST_DEVICE=gpu: auto, cpu, cuda, cuda:N or"),
         ("RLPOST_MAP=abc", "RLPOST_MAP=abc: write it NAME=VALUE"),
         ("RLPOST_NUMERICS=sngle=1", "RLPOST_NUMERICS=sngle: no such field"),
-        ("RLPOST_PRESET=verll", "RLPOST_PRESET: no preset 'verll' tip: did you mean verl"),
+        ("RLPOST_PRESET=verll", "RLPOST_PRESET: no preset 'verll' did you mean verl"),
         ("RLPOST_ESTIMATOR=grop", "RLPOST_ESTIMATOR: no estimator 'grop'"),
         ("RLPOST_CONFIG=nosuch.toml", "RLPOST_CONFIG: nosuch.toml: cannot read"),
         ("RLPOST_PG_CLIP=-1", "RLPOST_PG_CLIP=-1: "),

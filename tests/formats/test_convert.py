@@ -113,7 +113,7 @@ def test_an_unwritable_output_is_exit_code_4(dump, tmp_path):
     ("words", "message"),
     [
         (["--layout", "padded"], "--layout: does not apply to nemo-rl"),
-        (["--map", "reword=x"], "no role 'reword'\n  tip: did you mean reward?"),
+        (["--map", "reword=x"], "no role 'reword'\n  did you mean reward?"),
         (["--map", "reward"], "write it NAME=VALUE"),
         (["--from", "verll"], "did you mean verl?"),
     ],

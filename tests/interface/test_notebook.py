@@ -66,7 +66,7 @@ def test_progress_of_a_script_is_drawn_on_a_terminal(monkeypatch, capsys):
     rlpost.inspect(FRAME)
     assert capsys.readouterr().err == ""
     rlpost.inspect(FRAME, progress=True)
-    assert "100 %" in capsys.readouterr().err
+    assert "100%" in capsys.readouterr().err
 
 
 # Help

@@ -116,7 +116,7 @@ def test_an_output_is_replaced_only_with_overwrite(s3, tmp_path):
     url = s3.put("out.parquet", b"kept")
     ran = run("advantages", source, url, "-q")
     assert (ran.code, ran.err) == (
-        2, "error: s3://lab/out.parquet: exists already\n  tip: --overwrite replaces it\n",
+        2, "error: s3://lab/out.parquet: exists already\n  tip: --overwrite  # replaces it\n",
     )  # fmt: skip
     ran = run("advantages", url, url, "-q", "--overwrite")
     assert ran.code == 3  # it is no Parquet file

@@ -106,5 +106,9 @@ def test_findings_that_fail_a_run_are_on_its_page_and_nothing_is_written(tmp_pat
         rlpost.advantages(SAMPLE, tmp_path / "o.parquet", recipe, rlpost.Options(fail_on="warning"))
     page = summary_page(caught.value.summary)
     assert page.verdict is None
+    (worst,) = (line for line in lines_of(page, 500) if line.startswith("worst "))
+    lengths = pq.read_table(SAMPLE)["response_mask"].to_pylist()
+    first = next(row for row, mask in enumerate(lengths) if sum(mask) > 20)
+    assert f"over_limit: {SAMPLE}:{first}, " in worst
     assert [one.severity for one in page.notices] == ["warning", "warning"]
     assert not (tmp_path / "o.parquet").exists()

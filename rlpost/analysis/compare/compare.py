@@ -176,6 +176,7 @@ def _compared(
         for i, j in combinations(range(len(sides)), 2)
     ]
     unequal = sum(part.unequal for part in parts)
+    trained = [np.isfinite(column) & (column != 0) for column in means]
     findings = [*_findings(matched, inputs, unequal), *(x for side in sides for x in side.findings)]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -184,7 +185,7 @@ def _compared(
         "responses": len(rows),
         "rollouts": keys.distinct(rows, "rollout"),
         "groups": keys.distinct(rows, "group"),
-        "groups_with_signal": None,
+        "groups_with_signal": keys.distinct(rows[np.any(trained, axis=0)], "group"),
         "roles": {
             role: {"column": column, "found_by": roles.how[role]}
             for role, column in roles.columns.items()
@@ -259,7 +260,8 @@ def _most_different(
             "reward": finite(keys.reward[rows[i]]),
             "left": float(left[i]),
             "right": float(right[i]),
-            "difference": float(differences[i]),
+            "difference": float(left[i] - right[i]),
+            "beyond_scale": float(differences[i]),
         }
         for i in order.tolist()
     ]

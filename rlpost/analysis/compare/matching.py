@@ -62,7 +62,7 @@ class RowKeys:
             return None
         keys = [self.keys[name] for name in ("batch", "group", role) if name in self.keys]
         joint = joint_codes(*(KeyColumn.of(column.take(rows).chunks).codes for column in keys))
-        return int(joint.max(initial=-1)) + 1
+        return len(np.unique(joint))
 
     def label(self, key: str, row: int) -> Any:
         """Return a key of a row; None if the input has no such column."""

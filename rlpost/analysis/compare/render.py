@@ -204,4 +204,5 @@ def _most_different(pair: Json) -> Iterator[TextTable]:
     left, right = pair["left"], pair["right"]
     scaled = f"{number(pair['scale'])} × " * bool(_scale(pair))
     title = f"Largest differences, {left} - {scaled}{right}"
-    yield from largest_table(pair["most_different"], {"left": left, "right": right}, title)
+    rows, sides = pair["most_different"], {"left": left, "right": right}
+    yield from largest_table(rows, sides, title, "beyond_scale")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost._version import __version__
+from rlpost.analysis.counted import unit_of
 from rlpost.analysis.inspect.alignment import mask_facts
 from rlpost.analysis.inspect.causes import causes_of
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
@@ -326,12 +327,7 @@ def _columns(
 
 def _unit(source: Source, columns: ColumnMap, chosen: Unit | None, reward: RolloutReward) -> Unit:
     """Return what statistics of responses count; raises the errors of `inspect`."""
-    unit = columns.unit(chosen)
-    if unit == "row" and reward != "equal":
-        raise UsageError(
-            f"--rollout-reward {reward} has no effect if each row counts",
-            tip="--map rollout=COLUMN",
-        )
+    unit = unit_of(columns, chosen, reward)
     needed = ("rollout", "group") if chosen == "rollout" else ()
     if lacking := {role: "--unit rollout" for role in needed if role not in columns}:
         raise absent(source, columns, lacking, lacks_of(source))

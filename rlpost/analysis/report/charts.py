@@ -6,7 +6,7 @@ is shortened.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from rlpost.errors import NotEnoughMemoryError
 from rlpost.io.memory_limit import free_addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rlpost.analysis.inspect.model import Histogram, Label
 
@@ -31,7 +31,6 @@ _TICKS = 4
 _COUNTS = "format(datum.value, '~s')"  # 600k, and a plain 0
 _SHARES = "format(100 * datum.value, '.1~f') + ' %'"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-_ZERO_WIDTH = 0.5  # of a bin
 _SOFT, _LINE, _ACCENT = "var(--soft)", "var(--line)", "var(--accent)"
 CONFIG: Json = {
     "background": "transparent",
@@ -76,7 +75,7 @@ def label_of(label: object) -> str:
     return text if len(text) <= _MOST_LABEL else text[: _MOST_LABEL - 1] + "…"
 
 
-def histogram(title: str, bins: Histogram, unit: str, axis: str, note: str = "") -> Chart:
+def histogram(title: str, bins: Histogram, unit: str, axis: str, *, zeros: int = 0) -> Chart:
     """Return a chart with a bar for each bin.
 
     Args:
@@ -84,95 +83,44 @@ def histogram(title: str, bins: Histogram, unit: str, axis: str, note: str = "")
         bins: edges [k + 1] and counts [k].
         unit: of the counts, in the plural.
         axis: title of the horizontal axis.
-        note: a line below the title.
+        zeros: numbers that are exactly 0, which are in no bin, but in a note.
     """
-    return Chart(title, _whole(**_histogram_bars(_spans(bins, unit), axis)), note)
-
-
-def _spans(bins: Histogram, unit: str) -> list[Json]:
-    """Return a row of data for each bin."""
-    return [
-        {
-            "low": low,
-            "high": high,
-            "n": n,
-            "label": f"{number(low)} to {number(high)}: {n:,} {unit}",
-        }
-        for (low, high), n in zip(pairwise(bins.edges), bins.counts, strict=True)
+    values = [
+        {"low": x, "high": y, "n": n, "label": f"{number(x)} to {number(y)}: {n:,} {unit}"}
+        for (x, y), n in zip(pairwise(bins.edges), bins.counts, strict=True)
     ]
-
-
-def _histogram_bars(values: list[Json], axis: str) -> Json:
     x = _field("low", "quantitative", axis, bin="binned", axis={"tickCount": _TICKS + 2})
-    y = _field("n", "quantitative", axis={"labelExpr": _COUNTS, "tickMinStep": 1})
-    return _bars(values, x=x, x2={"field": "high"}, y=y)
-
-
-def histogram_beside_zeros(
-    title: str, bins: Histogram, zeros: int, unit: str, axis: str, note: str = ""
-) -> Chart:
-    """Return a histogram in which exact zeros are a grey bar at 0, and in no bin.
-
-    Args:
-        title: of the chart.
-        bins: edges [k + 1] and counts [k] of all numbers, zeros too.
-        zeros: numbers that are exactly 0.
-        unit: of the counts, in the plural.
-        axis: title of the horizontal axis.
-        note: a line below the title.
-    """
-    place = next((i for i in _bins_at_zero(bins) if bins.counts[i] >= zeros > 0), None)
-    if place is None:
-        return histogram(title, bins, unit, axis, note)
-    counts = [*bins.counts]
-    counts[place] -= zeros
-    width = _ZERO_WIDTH * (bins.edges[place + 1] - bins.edges[place])
-    share = percent(zeros / sum(bins.counts))
-    label = f"exactly 0: {zeros:,} {unit}, {share}"
-    zero = {"low": -width / 2, "high": width / 2, "n": zeros, "label": label, "text": f"0: {share}"}
-    bar = _histogram_bars([zero], axis) | {"mark": {"type": "bar", "color": _SOFT}}
-    text = {
-        "data": bar["data"],
-        "mark": {"type": "text", "dy": -7, "color": _SOFT, "fontSize": 11},
-        "encoding": {
-            "x": {"datum": 0, "type": "quantitative"},
-            "y": {"field": "n", "type": "quantitative"},
-            "text": {"field": "text", "type": "nominal"},
-        },
-    }
-    others = _histogram_bars(_spans(replace(bins, counts=counts), unit), axis)
-    return Chart(title, _whole(layer=[others, bar, text]), note)
-
-
-def _bins_at_zero(bins: Histogram) -> Iterator[int]:
-    """Yield the bin that has 0, then those beside it, whose edge may be 0 but for rounding."""
-    inside = [low <= 0 <= high for low, high in pairwise(bins.edges)]
-    if True in inside:
-        first = inside.index(True)
-        yield from (i for i in (first, first + 1, first - 1) if 0 <= i < len(inside))
+    share = percent(zeros / (zeros + sum(bins.counts))) if zeros else ""
+    note = f"without those of exactly 0: {zeros:,} {unit}, {share}" * bool(zeros)
+    return _bars(title, values, note, _COUNTS, x=x, x2={"field": "high"})
 
 
 def bars(
-    title: str, labels: Sequence[str], heights: Sequence[float], unit: str, axis: str,
-    note: str = "",
-) -> Chart:  # fmt: skip
+    title: str, labels: Sequence[str], heights: Sequence[float], unit: str, axis: str
+) -> Chart:
     """Return a chart with a bar for each label, in this order; whole heights are counts."""
-    texts = [f"{h:,}" if isinstance(h, int) else number(h) for h in heights]
-    short = [label_of(label) for label in labels]
+    whole = all(isinstance(height, int) for height in heights)
+    texts = [f"{n:,}" if whole else number(n) for n in heights]
     values = [
         {"x": x, "n": n, "label": f"{x}: {text} {unit}"}
-        for x, n, text in zip(short, heights, texts, strict=True)
+        for x, n, text in zip(map(label_of, labels), heights, texts, strict=True)
     ]
-    whole = all(isinstance(height, int) for height in heights)
-    scale = {"labelExpr": _COUNTS, "tickMinStep": 1} if whole else {"format": ".3~g"}
     x = _field("x", "ordinal", axis, sort=None, axis={"labelAngle": 0})
-    y = _field("n", "quantitative", axis=scale)
-    return Chart(title, _whole(**_bars(values, x=x, y=y)), note)
+    return _bars(title, values, "", _COUNTS if whole else None, x=x)
 
 
-def _bars(values: list[Json], **channels: Json) -> Json:
-    mark = {"type": "bar", "color": _ACCENT, "binSpacing": 1}
-    return {"data": {"values": values}, "mark": mark, "encoding": channels | _TEXT}
+def _bars(title: str, values: list[Json], note: str, labels: str | None, **channels: Json) -> Chart:
+    """Return bars as high as `n`; `labels` is the expression of counts on the axis."""
+    scale = {"format": ".3~g"} if labels is None else {"labelExpr": labels, "tickMinStep": 1}
+    return Chart(
+        title,
+        _whole(
+            data={"values": values},
+            mark={"type": "bar", "color": _ACCENT, "binSpacing": 1},
+            encoding=channels | {"y": _field("n", "quantitative", axis=scale)} | _TEXT,
+        ),
+        note,
+    )
 
 
 def _field(name: str, kind: str, title: str | None = None, **options: Any) -> Json:
@@ -271,7 +219,7 @@ def check_engine() -> None:
         raise NotEnoughMemoryError(
             "the charts of a report are drawn by an engine that reserves 1 TB of address space, "
             "which `ulimit -v` does not permit",
-            tip="ulimit -v unlimited; rlpost inspect has the same numbers without it",
+            tip="ulimit -v unlimited  # rlpost inspect has the same numbers without it",
         )
 
 

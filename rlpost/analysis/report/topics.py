@@ -11,7 +11,6 @@ from rlpost.analysis.inspect.render import page
 from rlpost.analysis.report.charts import (
     bars,
     histogram,
-    histogram_beside_zeros,
     line,
 )
 from rlpost.analysis.report.page import Section
@@ -79,7 +78,7 @@ def _advantages(facts: Facts) -> Iterator[Chart]:
     if facts.advantages is None or not (bins := facts.advantages["histogram"]).counts:
         return
     zeros, of = facts.whole("advantage")["count"] - sum(bins.counts), facts.facts["advantage"]["of"]
-    yield histogram_beside_zeros("Advantages", bins, zeros, of, "advantage")
+    yield histogram("Advantages", bins, of, "advantage", zeros=zeros)
 
 
 def _groups(facts: Facts) -> Iterator[Chart]:

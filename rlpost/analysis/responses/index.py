@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.analysis.counted import counted_table
+from rlpost.analysis.counted import counted_table, unit_of
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import log_probs_of, named, text_columns, text_of
 from rlpost.analysis.segments import segment_sums
@@ -375,7 +375,8 @@ class IndexBuilder:
         for what in ("kl", "advantage"):
             if kinds.get(self.names.get(what, "")) in ("text", "other"):
                 del self.names[what]
-        self._counting = counting | {"unit": columns.unit(counting.get("unit"))}
+        reward = counting.get("rollout_reward", "equal")
+        self._counting = counting | {"unit": unit_of(columns, counting.get("unit"), reward)}
         roles = ("group", "batch", "domain", "rollout", *PLACE[1:])
         self.keys = {role: columns.column(role) for role in roles if role in columns}
         prompt = self.names.get("prompt", "")

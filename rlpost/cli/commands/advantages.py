@@ -74,6 +74,8 @@ def advantages(
         _show(error.summary | names, summary_json, quiet=quiet, verbose=verbose)
         raise
     _show(summary | names, summary_json, quiet=quiet, verbose=verbose)
+    if not quiet:
+        settings.check_rollouts(summary)
 
 
 def _show_plan(

@@ -16,8 +16,6 @@ from rlpost.cli.help_screen import NAMES, SETTINGS, Group, argument, command
 from rlpost.cli.options import option, options_of
 from rlpost.display.text import counted, number, percent
 from rlpost.errors import UsageError
-from rlpost.recipe.base import KL_SYNONYMS
-from rlpost.recipe.loss import NAMES as LOSSES
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import (
     DEFAULT,
@@ -25,13 +23,10 @@ from rlpost.recipe.presets import (
     corrections,
     differences,
     loss_differences,
-    loss_variants,
     merged,
     toml_lines,
-    variants,
 )
-from rlpost.recipe.recipe import EXTRA, TABLES, WRITTEN, Recipe
-from rlpost.recipe.roles import ROLES
+from rlpost.recipe.recipe import TABLES, Recipe
 from rlpost.recipe.semantics import SEMANTICS
 from rlpost.redaction import without_secrets
 
@@ -316,7 +311,6 @@ def json_schema() -> Json:
             "description": "The policy loss, for rlpost loss.",
         },
     }
-    _add_names(fields, loss["properties"])
     for table in (fields, *(part.get("properties", {}) for part in definitions.values())):
         for field in table.values():
             if "description" in field:
@@ -333,24 +327,3 @@ def json_schema() -> Json:
         "properties": fields,
         "$defs": definitions,
     }
-
-
-def _add_names(fields: Json, loss: Json) -> None:
-    """Add the names that editors can offer to fields whose type is only `string`."""
-    from rlpost.estimators import ESTIMATORS  # noqa: PLC0415 - slow to import
-
-    of_presets = [name for preset in PRESETS for name in variants(preset)]
-    own_losses = [name for preset in PRESETS for name in loss_variants(preset)]
-    fields["estimator"] |= _open([*ESTIMATORS, *of_presets])
-    loss["loss"] |= _open([*LOSSES, *own_losses])
-    fields["columns"] |= {"propertyNames": _open(list(ROLES))}
-    for kinds in (fields["kl_estimator"]["anyOf"][0], loss["kl_loss_estimator"]):
-        kinds["enum"] = [*kinds["enum"], *KL_SYNONYMS]
-    for kind in fields["emit"]["anyOf"]:
-        if kind.get("type") == "array":
-            kind["items"] = {"enum": [*WRITTEN, *EXTRA]}
-
-
-def _open(names: list[str]) -> Json:
-    """Return the schema of these names, or of another string: those of users' estimators."""
-    return {"anyOf": [{"enum": list(dict.fromkeys(names))}, {"type": "string"}]}

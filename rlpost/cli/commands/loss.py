@@ -85,6 +85,8 @@ def loss(
     from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
 
     summary = result | settings.requested
+    if not quiet:
+        settings.check_rollouts(summary)
     summary["findings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how == "table"):

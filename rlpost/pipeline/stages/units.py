@@ -161,7 +161,7 @@ class RowsDiffer(NamedTuple):
             return DataError(
                 f"{names[0]}: {null} null in the last turn of a rollout by `{rollout}`; a finite "
                 "number is needed there",
-                tip="--nonfinite mask leaves such rollouts out",
+                tip="--nonfinite mask  # leaves such rollouts out",
             )
         of = {"step": "batch", "turn": "turn"}
         known = {"reward": "a reward of", "process": "process rewards that sum to"}

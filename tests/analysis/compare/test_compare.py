@@ -151,6 +151,15 @@ def test_a_scale_alone_makes_no_row_differ(tmp_path):
         pq.write_table(made, tmp_path / f"{name}.parquet")
     (facts,) = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")["pairs"]
     assert (facts["most_different"], facts["scale"]) == ([], 0.5)
+    rows = pl.read_parquet(ARITHMETIC)
+    recipes = {"a": rlpost.Recipe(), "b": rlpost.Recipe(estimator="rloo")}
+    other = rlpost.compare(ARITHMETIC, recipes)
+    unequal = rows.group_by("step", "prompt_id").agg(pl.col("reward").n_unique() > 1)["reward"]
+    assert (other["groups"], other["groups_with_signal"]) == (len(unequal), unequal.sum())
+    (pair,) = other["pairs"]
+    for row in pair["most_different"]:
+        assert row["difference"] == row["left"] - row["right"]
+        assert row["beyond_scale"] == row["left"] - pair["scale"] * row["right"]
     assert facts["pearson"]["responses"] == pytest.approx(1)
 
 

@@ -365,12 +365,12 @@ def test_options_that_a_loss_ignores_give_a_warning(tmp_path, words, text):
     [
         (
             '[loss]\nloss = "gpso"\n',
-            "recipe.toml, [loss]: no policy loss 'gpso'\n  tip: did you mean gspo",
+            "recipe.toml, [loss]: no policy loss 'gpso'\n  did you mean gspo",
         ),
         ("[loss]\npg_clip = -1\n", "recipe.toml, [loss]: pg_clip is -1"),
         (
             "[loss]\npg_clp = 1\n",
-            "recipe.toml, [loss]: no option 'pg_clp'\n  tip: did you mean pg_clip",
+            "recipe.toml, [loss]: no option 'pg_clp'\n  did you mean pg_clip",
         ),
         (
             "pg_clip = 0.3\n",

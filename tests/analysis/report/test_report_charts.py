@@ -26,11 +26,8 @@ def test_a_line_has_a_point_per_step_or_means_of_neighbours():
     assert "mean of 9" in many.note
 
 
-def test_exact_zeros_are_a_bar_of_their_own_at_zero():
-    bins = Histogram([-1.0, 0.0, 1.0, 2.0], [2, 9, 1])
-    chart = charts.histogram_beside_zeros("t", bins, 6, "tokens", "A")
+def test_bars_count_each_bin_and_a_note_the_zeros():
+    chart = charts.histogram("t", Histogram([-1.0, 0.0, 1.0], [2, 9]), "tokens", "A", zeros=6)
     marks = re.findall(r'aria-label="([^"]*)"[^>]*aria-roledescription="bar"', drawn(chart.spec))
-    assert [int(re.search(r": ([\d,]+) tokens", label)[1]) for label in marks] == [2, 3, 1, 6]
-    assert "50.0 %" in marks[-1]
-    without = charts.histogram_beside_zeros("t", bins, 0, "tokens", "A")
-    assert without.spec == charts.histogram("t", bins, "tokens", "A").spec
+    assert [int(re.search(r": ([\d,]+) tokens", label)[1]) for label in marks] == [2, 9]
+    assert chart.note == "without those of exactly 0: 6 tokens, 35.3 %"
