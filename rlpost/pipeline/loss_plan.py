@@ -169,7 +169,7 @@ def _reading(
     if resolved.recipe.nonfinite == "mask":
         stages.append(finite_stage(reads))
     if resolved.attempts:
-        stages.append(Stage("attempts", reduce=treat_attempts))
+        stages.append(Stage("attempts", reduce=partial(treat_attempts, recipe=resolved.recipe)))
     if FINAL_MASK in columns:
         role, makes = frozenset({FINAL_MASK}), frozenset({"accepted"})
         stages.append(Stage("final mask", role, apply=use_final_mask, makes=makes))
