@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlpost.estimators.groups import grpo_passk, rae
+from rlpost.estimators.groups import grpo_passk
 from rlpost.estimators.returns import agentic_reinforce, token_weights
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
@@ -59,9 +59,3 @@ def test_grpo_passk_is_the_lead_of_the_best():
     assert grpo_passk(rewards, offsets, norm_eps=1.0).advantages[3].item() == pytest.approx(
         2 / (three + 1)
     )
-
-
-def test_rae_has_a_default_decay_of_0_9_and_accepts_missing_domains():
-    got = rae(double([1.0, 1.0]), whole([2, 2]), whole([0, 0])).advantages
-    assert got.tolist() == pytest.approx([1.0, 0.9])
-    assert rae(double([]), whole([]), whole([])).advantages.tolist() == []

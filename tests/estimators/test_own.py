@@ -12,7 +12,7 @@ from runs import run
 
 import rlpost
 from rlpost.errors import DataError, UsageError
-from rlpost.estimators import ESTIMATORS, base, estimator_named
+from rlpost.estimators import base, estimator_named
 
 HEAD = """
 from typing import Literal
@@ -340,14 +340,6 @@ def test_options_are_in_the_output_and_the_recipe_file(of, files, tmp_path):
     assert first_advantages(tmp_path / "other") == [3, 2, 7, 14]
 
 
-def test_a_wrong_option_in_a_recipe_file_names_the_file(of, files, tmp_path):
-    config = tmp_path / "recipe.toml"
-    config.write_text(f'estimator = "{of(SCALED)}"\n[options]\nbeta = "x"\n')
-    done = run("advantages", files, tmp_path / "out", "--config", config)
-    assert done.code == 2
-    assert f"{config}: options.beta=x" in done.err
-
-
 def test_a_file_of_an_installed_estimator_is_verified_with_its_options(files, tmp_path):
     point = EntryPoint("theirs", "test_own:theirs", "rlpost.estimators")
     with mock.patch("rlpost.recipe.functions.entry_points", return_value=[point]):
@@ -403,19 +395,6 @@ def test_an_estimator_that_compares_rows_itself_rejects_rollouts(of):
         columns |= dict.fromkeys(("rollout", "state_id", "domain", "group"), "kind")
         with pytest.raises(UsageError, match=r"--unit rollout: estimator .* compares rows itself"):
             enriched(name, unit="rollout", columns=columns)
-
-
-def test_the_list_shows_columns_and_options(of):
-    done = run("list", "estimators", of(SCALED), "--format", "json")
-    (facts,) = json.loads(done.out)
-    assert facts["needs"] == "reward, turns"
-    option = {"option": "beta", "type": "float", "default": 0.5, "meaning": ""}
-    assert facts["options"] == [option]
-
-
-def test_a_mean_of_the_others_needs_groups():
-    others = base.Estimator("mine", ESTIMATORS["raw"].function, "r", "", norm_std="others")
-    assert others.roles == ("reward", "group")
 
 
 def test_a_custom_function_becomes_an_estimator():

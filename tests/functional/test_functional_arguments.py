@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 OFFSETS, MASK = torch.tensor([0, 4, 4, 9]), torch.tensor([1, 0, 1, 1, 1, 1, 0, 0, 1])
 
 
-def test_a_loss_that_needs_reference_log_probs_reports_their_absence():
-    tensors = columns_of("torch")
-    args = tensors["log_probs"], tensors["old"], tensors["values"], OFFSETS, MASK
-    with pytest.raises(UsageError, match=r"ref_kl.* needs ref_log_probs="):
-        F.policy_loss(*args, loss="ref_kl")
-    assert F.policy_loss(*args, loss="ref_kl", ref_log_probs=tensors["ref"]).loss != 0
-    with pytest.raises(UsageError, match=r"units="):
-        F.policy_loss(*args, loss="real", aggregation="token-mean")
-
-
 def test_masked_nan_does_not_reach_gradients():
     new = torch.tensor([-1.0, math.nan, -2.0], requires_grad=True)
     old, gains = torch.tensor([-1.0, math.nan, -2.5]), torch.tensor([1.0, math.nan, -1.0])

@@ -10,16 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlpost.kernels.arrays import (
-    all_true,
     is_all_true,
-    like,
     namespace,
     numpy_arrays,
-    on_host,
     torch_arrays,
 )
-from rlpost.kernels.scans import reverse_scan
-from rlpost.kernels.segments import offsets_of
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 BOTH = pytest.mark.parametrize("kind", ["numpy", "torch"])
@@ -133,35 +128,6 @@ def test_the_canonical_order_sorts_by_code_then_by_values(kind, rows):
     order = called(kind, "canonical_order", codes, values)
     assert sorted(order.tolist()) == [*range(len(rows))]
     assert [rows[i] for i in order] == sorted((code, value + 0.0) for code, value in rows)
-
-
-@BOTH
-@few
-@given(st.lists(st.integers(0, 9)))
-def test_codes_are_counted(kind, codes):
-    for dtype in (np.int64, np.int32, np.uint8):
-        found = called(kind, "count_codes", np.array(codes, dtype), 12)
-        assert found.tolist() == [codes.count(code) for code in range(12)]
-
-
-@few
-@given(st.lists(st.integers(0, 60), max_size=6), st.sampled_from([0.0, 0.5, 0.97, 1.0]))
-def test_a_scan_has_the_same_bits_in_both_libraries(sizes, decay):
-    offsets = offsets_of(np.array(sizes, np.int64))
-    values = np.random.default_rng(0).standard_normal(offsets[-1])
-    found = reverse_scan(array_of("torch", values), array_of("torch", offsets), decay)
-    np.testing.assert_array_equal(numbers_of(found), reverse_scan(values, offsets, decay))
-
-
-@BOTH
-def test_structure_goes_to_the_library_of_an_array_and_back(kind):
-    other, host = array_of(kind, [1.0]), np.array([3, 1, 2])
-    sent = like(host, other)
-    assert (kind_of(sent), numbers_of(sent).tolist()) == (kind, [3, 1, 2])
-    assert isinstance(on_host(sent), np.ndarray)
-    assert on_host(sent).tolist() == [3, 1, 2]
-    mask = all_true(3, other)
-    assert (kind_of(mask), is_all_true(mask), on_host(mask).tolist()) == (kind, True, [True] * 3)
 
 
 def whole(xs):

@@ -7,9 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from exact_sums import fractions_of
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
-from kernel_values import DOUBLE, double, unchanged
+from kernel_values import double, unchanged
 
 from rlpost.kernels import moments, segments
 
@@ -110,14 +110,6 @@ def test_equal_values_of_a_group_have_exactly_that_mean_and_standard_deviation_0
     got = moments.group_moments(values, offsets)
     assert (got.mean.item(), got.std.item()) == (x, 0.0)
     assert moments.is_constant(values, offsets).tolist() == [True]
-
-
-@example(375276350.25042176, 14)
-@given(st.floats(-1e9, 1e9), st.integers(1, 60))
-def test_equal_values_of_a_key_have_exactly_that_mean_and_standard_deviation_0(x, size):
-    keys = np.zeros(size, dtype=np.int64)
-    got = moments.keyed_moments(np.full((size,), x, dtype=DOUBLE), keys, 1)
-    assert (got.mean.item(), got.std.item()) == (x, 0.0)
 
 
 @given(st.lists(st.tuples(few | st.just([]), st.integers(0, 2)), min_size=1, max_size=6), st.data())

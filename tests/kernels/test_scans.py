@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_values import DOUBLE, NONE, double, unchanged
-from torch.autograd import forward_ad
 
 from rlpost.kernels import scans, segments
 
@@ -74,16 +73,6 @@ def test_a_scan_with_gradients_has_the_same_values():
     for first, last in ((0, 3), (3, 40), (40, 16 * 1024 + 5)):  # dyₛ/dxₜ = decay^(t-s)
         want[first:last] = 0.5 ** np.arange(last - first, dtype=DOUBLE)
     np.testing.assert_allclose(traced.grad.numpy(), want, rtol=1e-14, atol=1e-300)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own
-def test_the_derivative_of_a_scan_is_the_scan_of_the_derivative():
-    values, offsets = torch.linspace(-1, 1, 40, dtype=torch.float64), torch.tensor([0, 3, 40])
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(values, values**2)
-        made = forward_ad.unpack_dual(scans.reverse_scan(dual, offsets, 0.5))
-    torch.testing.assert_close(made.primal, scans.reverse_scan(values, offsets, 0.5))
-    torch.testing.assert_close(made.tangent, scans.reverse_scan(values**2, offsets, 0.5))
 
 
 def test_spread_or_scalar_does_not_repeat_equal_values():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_values import DOUBLE, flags
+from kernel_values import DOUBLE
 
 from rlpost.kernels import segments
 
@@ -48,13 +48,3 @@ def test_the_last_position_range_has_no_end():
 
 
 # Runs
-
-
-def test_policy_segments_begin_at_responses_and_after_observations():
-    mask, offsets = flags([1, 0, 0, 1, 1, 1, 0]), np.array([0, 0, 4, 5, 5, 7])
-    assert np.flatnonzero(segments.policy_starts(mask, offsets)).tolist() == [0, 3, 4, 5]
-    cut = segments.starts_after_observations(mask, offsets)
-    assert np.flatnonzero(cut).tolist() == [0, 2, 3, 4, 5]
-    bounds = segments.cut_segments(mask, offsets)
-    assert bounds.tolist() == [0, 2, 3, 4, 5, 7]
-    assert segments.segment_owners(bounds, offsets).tolist() == [1, 1, 1, 2, 4]

@@ -1,7 +1,6 @@
 """The selection of the highest tokens of batches: hashes, ties, parts in any order."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +11,6 @@ from rlpost.kernels.selection import (
     distinct_keys,
     mixed,
     response_hashes,
-    selected_counts,
-    token_keys,
 )
 
 
@@ -30,14 +27,6 @@ def test_the_hash_is_splitmix64():
         4593380528125082431,
         16408922859458223821,
     ]
-
-
-def test_keys_of_tokens_differ_by_seed_response_and_position():
-    offsets = np.array([0, 3, 3, 7])
-    responses = np.array([5, 6, 7])
-    keys = [token_keys(responses, offsets, seed) for seed in range(50)]
-    assert len({key for one in keys for key in one.tolist()}) == 50 * 7
-    assert np.array_equal(keys[3], token_keys(responses, offsets, 3))
 
 
 def test_hashes_of_responses_read_policy_tokens_in_order():
@@ -93,11 +82,3 @@ def test_parts_in_any_order_have_the_floors_of_a_plain_sort(rows, counts, seed):
             assert (float(floors.rank[code]), int(floors.key[code])) == order[-1]
         else:
             assert floors.rank[code] == np.inf
-
-
-@pytest.mark.parametrize(
-    ("tokens", "share", "count"),
-    [(0, 0.5, 0), (1, 2e-4, 1), (5000, 2e-4, 1), (14999, 2e-4, 2), (10, 1.0, 10), (7, 0.5, 3)],
-)
-def test_a_share_of_the_tokens_is_selected_and_at_least_one(tokens, share, count):
-    assert selected_counts(np.array([tokens]), share).tolist() == [count]

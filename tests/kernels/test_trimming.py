@@ -3,7 +3,6 @@
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,19 +43,6 @@ def test_the_largest_leave_until_the_mean_is_below_the_bound(values, bound, seed
         assert found[own].tolist() == slow(values[own], bound)
 
 
-@pytest.mark.parametrize(
-    ("values", "kept"),
-    [
-        ([0.01, 0.02, 0.5], [True, True, False]),
-        ([0.02, 0.02], [True, True]),  # nothing is below the bound: the smallest ones stay
-        ([0.02, 0.03], [True, False]),
-        ([0.0, 0.04, 0.04], [True, False, False]),  # a mean equal to the bound is not below it
-    ],
-)
-def test_by_hand(values, kept):
-    assert slow(values, float(np.float32(0.02))) == kept
-
-
 @given(LISTS, st.sampled_from([0.01, 0.2, 0.5, 0.9, 1.0]), st.integers(0, 2**31))
 def test_the_values_at_or_above_a_quantile_stay(values, share, seed):
     """The quantile is between two values, as numpy's; equal values stay together."""
@@ -68,10 +54,3 @@ def test_the_values_at_or_above_a_quantile_stay(values, share, seed):
     ranks = Fraction(len(own) - 1) * (1 - Fraction(str(share)))
     least = [x for rank, x in enumerate(own) if rank >= ranks]
     assert found[competes].tolist() == [x >= least[0] for x in single]
-
-
-def test_a_share_is_the_decimal_that_is_written():
-    """(1 - 0.2)·10 is 8 and no more, so that the value of rank 8 stays."""
-    values = np.arange(11.0)
-    kept = trimming.kept_of(values, np.ones(11, np.bool_), trimming.TopShare(0.2))
-    assert values[kept].tolist() == [8.0, 9.0, 10.0]

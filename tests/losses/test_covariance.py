@@ -8,7 +8,6 @@ import pytest
 import torch
 from test_losses import computed, rows_of, slow
 
-from rlpost.errors import UsageError
 from rlpost.losses import SELECTED, Tokens
 
 
@@ -60,16 +59,6 @@ def test_the_order_of_responses_changes_no_selection(options, ties):
     assert int(before.sum()) == max(1, math.floor(options.get("share", 2e-4) * tokens.mask.sum()))
 
 
-def test_equal_responses_do_not_add_to_the_selection():
-    """Sixteen equal short answers tie at the highest covariance; one token is selected."""
-    one = batch_of(count=6, seed=4)
-    again, _ = reordered(one, torch.tensor([2] * 16 + [0, 1, 3, 4, 5]))
-    again = replace(again, advantages=torch.where(again.advantages > 0, 1.0, -1.0))
-    found = chosen(again, loss="kl_cov")
-    assert int(found.sum()) == 1
-    assert int(chosen(again, loss="kl_cov", share=0.1).sum()) == int(again.mask.sum() * 0.1)
-
-
 def test_a_tie_is_broken_by_the_seed_and_kl_cov_without_ties_is_not():
     tied, distinct = batch_of(), batch_of(ties=False)
     tied = [chosen(tied, loss="kl_cov", share=0.3, seed=i) for i in range(20)]
@@ -105,13 +94,6 @@ def with_unread(tokens):
     return replace(tokens, ref=tokens.old, rewards=torch.zeros(len(tokens.offsets) - 1))
 
 
-def test_without_a_candidate_clip_cov_is_ppo():
-    tokens = batch_of()
-    found = computed(tokens, loss="clip_cov", cov="100:200", ratio_clamp=20.0)
-    want = computed(tokens, loss="ppo")
-    assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True))
-
-
 def test_no_policy_token_and_a_single_one_are_allowed():
     none = replace(batch_of(), mask=torch.zeros_like(batch_of().mask))
     for options in CHOICES:
@@ -120,9 +102,3 @@ def test_no_policy_token_and_a_single_one_are_allowed():
                     torch.tensor([0, 1]))  # fmt: skip
     assert chosen(single, loss="kl_cov").tolist() == [True]  # its covariance is 0
     assert chosen(single, loss="clip_cov").tolist() == [False]
-
-
-def test_bounds_that_exclude_each_other_are_an_error():
-    for values, text in (({"cov": "2:1"}, "LOW under HIGH"), ({"share": 0}, "greater than 0")):
-        with pytest.raises(UsageError, match=text):
-            computed(batch_of(), loss="clip_cov", **values)

@@ -343,32 +343,6 @@ def test_chunks_of_whole_responses_give_the_same_bits(case, tokens):
             assert torch.equal(all_of_it[start:stop], piece)
 
 
-@pytest.mark.nightly
-@each_by_response
-def test_bits_do_not_depend_on_the_position_in_a_tensor(case):
-    """Vector instructions take several tokens at once, and may round them otherwise than one."""
-    rng, count = np.random.default_rng(7), 101
-    options = LossOptions.of(nested(CASES[case][0]))
-    names = ("new", "old", "advantages", "ref")
-    columns = {name: torch.from_numpy(rng.normal(-3, 1, count)) for name in names}
-
-    mask, ends = torch.ones(count, dtype=torch.bool), torch.arange(count + 1)
-    batch = connected(Tokens(**columns, mask=mask, offsets=ends), **CASES[case][0])
-
-    def loss(start, stop):
-        tokens = batch.rows(start, stop)
-        names = (*columns, "mask", "offsets")
-        tokens = replace(tokens, **{name: getattr(tokens, name).clone() for name in names})
-        return torch.stack(
-            [loss_named(options.loss)(tokens, options).values, kl_loss(tokens, options)]
-        )
-
-    whole = loss(0, count)
-    for size in (1, 2, 3, 5):
-        pieces = [loss(at, min(at + size, count)) for at in range(0, count, size)]
-        assert torch.equal(torch.cat(pieces, dim=1), whole)
-
-
 @every_case
 @settings(max_examples=4)
 @given(tokens=batches(), junk=st.sampled_from([math.nan, INF, -INF, 1e300]))
@@ -395,16 +369,6 @@ def test_at_a_ratio_of_one_all_gradients_are_the_plain_policy_gradient(tokens):
         torch.testing.assert_close(gradient(plain, loss=loss), -tokens.masked_advantages, **EXACT)
 
 
-@settings(max_examples=15)
-@given(tokens=batches())
-def test_clipping_never_lowers_the_loss_and_wider_bounds_clip_less(tokens):
-    free = computed(tokens, pg_clip="never")
-    narrow, wide = computed(tokens, pg_clip=0.1), computed(tokens, pg_clip=0.3)
-    assert bool((free.values <= wide.values + 1e-15).all())
-    assert bool((wide.values <= narrow.values + 1e-15).all())
-    assert not ((wide.clip != NONE) & (narrow.clip == NONE)).any()
-
-
 @settings(max_examples=10)
 @given(tokens=batches())
 def test_behaviour_infer_divides_by_the_engine(tokens):
@@ -414,17 +378,6 @@ def test_behaviour_infer_divides_by_the_engine(tokens):
         assert all(map(torch.equal, found, other))
     with pytest.raises(AssertionError, match="without log-probs of the rollout engine"):
         computed(replace(tokens, infer=None), behaviour="infer")
-
-
-@settings(max_examples=10)
-@given(tokens=batches())
-def test_importance_weights_multiply_the_loss_and_0_has_zero_gradient(tokens):
-    weights = torch.linspace(0, 2, len(tokens.new), dtype=torch.float64)
-    weights[::3] = 0
-    plain, found = computed(tokens), computed(replace(tokens, weights=weights))
-    torch.testing.assert_close(found.values, plain.values * weights, rtol=0, atol=0)
-    assert torch.equal(found.clip, plain.clip)
-    assert torch.equal(found.gradient == 0, (plain.gradient == 0) | (weights == 0))
 
 
 def test_without_rewards_topr_uses_the_sign_of_the_advantage():

@@ -1,8 +1,6 @@
 """Losses of users' own: a function in a file, or an entry point."""
 
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,7 +11,6 @@ from runs import loads, run
 import rlpost
 from rlpost.errors import RlpostError, UsageError
 from rlpost.functional import policy_loss
-from rlpost.losses import loss_named
 from rlpost.recipe.loss import LossOptions
 
 ROOT = Path(__file__).parents[2]
@@ -159,16 +156,6 @@ def test_losses_of_trinity_as_files(name):
     torch.testing.assert_close(gradient, torch.autograd.grad(want, new)[0])
 
 
-def test_an_entry_point_is_found_by_name(file):
-    point = EntryPoint("theirs", f"{__name__}:plain", "rlpost.losses")
-    with mock.patch("rlpost.recipe.functions.entry_points", return_value=[point]):
-        assert facts(SAMPLE, "--loss", "theirs")["policy_loss"]["all"]["mean"] != 0
-        with pytest.raises(UsageError, match="did you mean theirs"):
-            loss_named("their")
-    listed = loads(run("list", "losses", f"{file}:ppo", "--format", "json").out)
-    assert listed[0]["formula"] == "PPO"
-
-
 WRONG = {
     "return ratio[:3]": "3",
     "return ratio / (1 // 0)": "line 2: ZeroDivisionError",
@@ -211,13 +198,3 @@ def test_fields_are_numbers_where_the_function_has_numbers(tmp_path):
         torch.testing.assert_close(loss, torch.full((2,), want))
     with pytest.raises(UsageError, match=r"^--pg-clip 0.1:0.2: must be a valid number"):
         policy_loss(new, new, new, offsets, loss=f"{path}:own", pg_clip="0.1:0.2")
-
-
-def test_an_option_of_advantages_sets_none_of_the_loss(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("def own(ratio, *, gamma=1.0):\n    return -ratio * gamma\n", encoding="utf-8")
-    words = ("loss", SAMPLE, "--loss", f"{path}:own", "--gamma", "0.9", "--format", "json")
-    assert "--loss-option gamma" in str(loads(run(*words).out)["findings"])
-    assert "--loss-option" not in str(
-        loads(run(*words, "--loss-option", "gamma=1").out)["findings"]
-    )

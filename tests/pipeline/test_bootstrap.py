@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from summaries import warnings_of, whole
+from summaries import warnings_of
 
 from rlpost import Recipe, enrich
 from rlpost.errors import DataError, UsageError
@@ -49,19 +49,6 @@ def test_the_value_enters_at_the_last_token_of_the_scan(observations):
     ended, _ = advantages(table(), **options)
     assert found[0].tolist() == ENDS[observations]
     assert found[1].tolist() == ended[1].tolist() == ended[0].tolist()
-
-
-def test_segments_are_discounted_as_without_a_value():
-    found, _ = advantages(table(), estimator="agentic_reinforce", bootstrap="last")
-    assert found.tolist() == [[3.5, 0, 7, 0], [1.5, 0, 3, 0]]
-
-
-def test_gae_by_hand():
-    """δ of the last token is 3 + 4 - 4; of the first 0 + 2 - 1, with λ 1 and γ 0.5."""
-    found, summary = advantages(table(), estimator="gae", lam=1.0, bootstrap="last")
-    assert found.tolist() == [[2.5, 0, 3, 0], [0.5, 0, -1, 0]]
-    assert warnings_of(summary) == []
-    assert whole(summary, "truncated")["total"] == 1
 
 
 def test_an_end_without_a_value_is_reported_with_its_count():

@@ -1,7 +1,5 @@
 """Responses that failed do not vote, and rows that a later attempt replaced can be left out."""
 
-import re
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -56,18 +54,6 @@ def test_other_treatments_count_it(options, last, kept):
     assert kept is None or got["sample_mask"].to_pylist() == kept
     assert ("sample_mask" in got.column_names) == (kept is not None)
     assert advantages == [-0.5, 1.5, 0.5, last]
-
-
-@pytest.mark.parametrize(
-    "reasons", [[None, None, None, "crash"], [0, 0, 0, 1], ["a", None, "", ""]]
-)
-def test_dropped_is_as_if_the_row_were_not_there(reasons):
-    failed = [bool(one) for one in reasons]
-    got, _ = rlpost.enrich(table(reasons))
-    stay = [i for i, flag in enumerate(failed) if not flag]
-    want, _ = rlpost.enrich(table(None, [REWARDS[i] for i in stay]))
-    assert [credit(got)[i] for i in stay] == credit(want)
-    assert all(x == 0 for x, flag in zip(credit(got), failed, strict=True) if flag)
 
 
 def test_a_failed_response_needs_no_reward():
@@ -172,12 +158,6 @@ def test_rows_of_an_older_attempt_count_with_a_warning_or_are_left_out():
     assert got["sample_mask"].to_pylist() == [True, True, False, False, True, True]
     assert whole(summary, "left_out:superseded")["total"] == 2
     assert not any("--attempts" in one for one in warnings_of(summary))
-
-
-def test_the_screen_counts_rows_of_older_attempts(tmp_path):
-    pq.write_table(attempts_table(), tmp_path / "in.parquet")
-    ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet")
-    assert re.search(r"of older attempts \(`run_attempt`\) +-2 ", ran.out + ran.err)
 
 
 @pytest.mark.parametrize("unit", ["row", "rollout"])

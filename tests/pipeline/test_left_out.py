@@ -64,23 +64,6 @@ def test_nothing_but_bad_numbers_is_an_error():
         rlpost.enrich(to_table(rows), rlpost.Recipe(nonfinite="mask"))
 
 
-@pytest.mark.parametrize("estimator", ["raw", "dr_grpo", "gae"])
-def test_a_left_out_response_gets_no_penalty_either(estimator):
-    rows = [replace(r, values=[0.0] * len(r.mask)) for r in responses()]
-    rows[3] = replace(rows[3], reward=math.nan)
-    recipe = rlpost.Recipe(estimator=estimator, overlong_penalty=(3, 2, 1.0), nonfinite="mask")
-    table, _ = rlpost.enrich(to_table(rows), recipe)
-    assert written(table, "response_level_rewards") == [0.0, 0.5, 1.0, 0.0]
-
-
-def test_a_left_out_response_does_not_stretch_the_lengths_that_weights_compare():
-    rows = responses()
-    rows[3] = replace(rows[3], reward=math.nan)
-    recipe = rlpost.Recipe(length_weight=True, nonfinite="mask")
-    table, _ = rlpost.enrich(to_table(rows), recipe)
-    close(written(table, "sample_weight"), [1.5, 1.0, 0.5, 0.0])
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_bad_difficulty_leaves_its_response_out_where_it_is_needed(bad):
     rows = responses()

@@ -37,14 +37,6 @@ def test_clip_counts_and_shares_equal_a_plain_computation(tmp_path):
     assert of_all(got, "token_loss") == pytest.approx(want["loss"].mean(), abs=1e-12)
 
 
-def test_dual_clip_counts_equal_a_plain_computation(tmp_path):
-    path = save(dump(drift=1.0), tmp_path / "in.parquet")
-    got = summary_of(path, "--dual-clip", 1.5)
-    want = ppo(policy_tokens(path)).filter((pl.col("advantages") < 0) & (pl.col("r") > 1.5))
-    for name in ("clipped_dual", "clipped_dual_negative"):
-        assert of_all(got, name, "total") == len(want) > 5
-
-
 def test_ratio_and_divergence_equal_a_plain_computation(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     got, tokens = summary_of(path), ppo(policy_tokens(path))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from processed_files import USUAL
 from runs import rollout, run, save
@@ -15,7 +13,6 @@ from test_left_out import close, flat
 
 import rlpost
 from rlpost.errors import DataError
-from rlpost.pipeline.data import concat_columns
 
 SKIP = {"missing_components": "skip"}
 
@@ -51,17 +48,6 @@ def test_without_skip_the_first_null_is_named(name):
     with pytest.raises(DataError, match=f"row 0: `{name}` is null; a finite number is needed") as e:
         rlpost.enrich(table(**{name: pa.nulls(4)}), rlpost.Recipe(**options))
     assert ("--numerics missing_components=skip" in str(e.value)) == (name == "form")
-
-
-def test_a_file_is_read_like_a_table(tmp_path):
-    recipe = rlpost.Recipe(reward_components=("right", "form"), numerics=SKIP)
-    data = table(form=pa.nulls(4))
-    pq.write_table(data, tmp_path / "in.parquet")
-    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
-    want, _ = rlpost.enrich(data, recipe)
-    got = pq.read_table(tmp_path / "out.parquet")
-    assert got["advantages"].to_pylist() == want["advantages"].to_pylist()
-    assert got.schema.field("form").type == pa.null()
 
 
 def test_no_finish_reason_at_all_is_no_truncation():
@@ -120,35 +106,3 @@ def test_responses_with_numbers_that_are_not_finite_can_be_left_out(process):
     assert [i for i, row in enumerate(out) if not row["sample_mask"]] == [2, 9]
     assert {x for i in (2, 9) for x in (*out[i]["advantages"], *out[i]["returns"])} == {0.0}
     assert all(math.isfinite(x) for row in out for x in row["advantages"])
-
-
-def test_what_is_wrong_among_the_observations_does_not_matter(process):
-    masks, old = rollout()["response_mask"].to_pylist(), rollout()["old_log_probs"].to_pylist()
-    row = next(i for i, mask in enumerate(masks) if 0 in mask)
-    old[row][masks[row].index(0)] = math.nan
-    table = rollout().set_column(3, "old_log_probs", pa.array(old, pa.list_(pa.float32())))
-    assert process(table, "--kl-coef", "1").select(USUAL) == process(
-        rollout(), "--kl-coef", "1"
-    ).select(USUAL)
-
-
-def test_two_row_groups_in_a_chunk_are_both_read(tmp_path):
-    written = []
-    for rows in (6, 12):
-        source = save(rollout(), tmp_path / f"{rows}.parquet", rows=rows)
-        out = tmp_path / f"out-{rows}.parquet"
-        assert run("advantages", source, out, "-q", "--kl-coef", "0.5").code == 0
-        written.append(pq.read_table(out))
-    assert written[0].equals(written[1])
-
-
-def test_numbers_of_several_columns_a_response_are_concatenated():
-    parts = [{"x": np.full((2, 3), 1.0)}, {"x": np.full((1, 3), 2.0)}]
-    assert concat_columns(parts, 3)["x"].tolist() == [[1.0] * 3, [1.0] * 3, [2.0] * 3]
-
-
-def test_masks_that_drop_all_responses_are_an_error():
-    recipe = rlpost.Recipe(estimator="raw", drop_equal_rewards=True)
-    equal = table(reward=[1.0] * 4).drop_columns(["right"])
-    with pytest.raises(DataError, match="no response is left of 4"):
-        rlpost.enrich(equal, recipe)

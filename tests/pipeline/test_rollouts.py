@@ -136,20 +136,6 @@ def test_a_rollout_without_numbers_is_counted_but_not_in_rewards():
 
 
 @pytest.mark.parametrize(
-    ("rule", "rewards"),
-    [("last", [3, 3, 1, 1]), ("sum", [5, 5, 1, 1]), ("mean", [2.5, 2.5, 0.5, 0.5])],
-)
-def test_rules_by_hand(rule, rewards):
-    table = turns([2.0, 3.0, 0.0, 1.0], ["a", "a", "b", "b"])
-    options = {"columns": {"rollout": "traj"}, "rollout_reward": rule}
-    got, _ = rlpost.enrich(table, rlpost.Recipe(estimator="raw", **options))
-    assert written(got, "response_level_rewards") == rewards
-    got, _ = rlpost.enrich(table, rlpost.Recipe(estimator="dr_grpo", **options))
-    half = (rewards[0] - rewards[2]) / 2
-    assert flat(written(got, "advantages")) == [half, half, -half, -half]
-
-
-@pytest.mark.parametrize(
     ("rule", "text"),
     [
         ("equal", "that of each of its rows, which agree"),

@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from summaries import dropped, errors_of, whole
+from summaries import errors_of, whole
 
 import rlpost
 
@@ -49,27 +49,6 @@ def test_the_histogram_has_each_advantage_other_than_0(estimator, scale):
     assert counts[0] > 0 < counts[-1]
     away = np.nextafter(np.abs(values), np.float32(np.inf)) * np.sign(values)
     assert (np.histogram(away, edges)[0] == counts).all()
-
-
-DROPPED = "dropped:"
-MASKED = {"drop_equal_rewards": True, "drop_single": True, "drop_longer": 4}
-
-
-def test_what_masks_newly_drop_adds_up():
-    summary = summary_of(frame(), **MASKED)
-    masks = [x.removeprefix(DROPPED) for x in summary["facts"] if x.startswith(DROPPED)]
-    assert {
-        name: tuple(
-            whole(summary, f"{kind}{name}")["total"] for kind in (DROPPED, f"newly_{DROPPED}")
-        )
-        for name in masks
-    } == {
-        "longer": (2, 2),  # the third response of each group of three
-        "equal_rewards": (5, 4),
-        "single": (1, 1),
-    }
-    assert whole(summary, "left_out:nonfinite") == {"count": 9, "total": 0, "mean": 0}
-    assert (dropped(summary), whole(summary, "kept")["total"]) == (7, 2)
 
 
 CAUSES = {

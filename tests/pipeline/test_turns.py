@@ -20,10 +20,7 @@ from rlpost.errors import DataError
 from rlpost.pipeline.turns import (
     BY_ID,
     BY_TURN,
-    evidence_counts,
-    turn_evidence,
     turn_rows,
-    turns_of,
 )
 
 TURNS = ("look like turns of a rollout", "groups have one rollout")
@@ -73,24 +70,6 @@ def test_rows_of_turns_equal_those_of_the_rule(rows, with_ids, with_turns):
         dense(group), dense(rollout) if with_ids else None, np.array(turn) if with_turns else None
     )
     assert found.tolist() == reference(group, rollout, turn)
-
-
-@given(ROWS, st.booleans(), st.booleans(), st.data())
-def test_counts_of_parts_with_whole_groups_add_up_to_those_of_the_whole(
-    rows, with_ids, with_turns, data
-):
-    group, rollout, turn = (np.array(column) for column in zip(*rows, strict=True))
-    rollout, turn = rollout if with_ids else None, turn if with_turns else None
-    part = np.array(data.draw(st.lists(st.integers(0, 2), min_size=4, max_size=4)))[group]
-    total = evidence_counts(np.zeros(0, np.int8))
-    for number in range(3):
-        own = part == number
-        columns = (None if column is None else column[own] for column in (rollout, turn))
-        total += evidence_counts(turn_evidence(dense(group[own]), *columns))
-    found = turn_rows(dense(group), rollout, turn)
-    count, kind = turns_of(total)
-    assert count == np.count_nonzero(found)
-    assert set(found[found > 0]) <= {kind}
 
 
 GROUPS, ROLLOUTS, STEPS = 6, 4, 3

@@ -52,49 +52,11 @@ def joined(rows):
     return pa.Table.from_pylist([*taken.values()], schema=rows.schema)
 
 
-ROLLOUTS = {
-    "grpo": {},
-    "batch": {"norm_mean": "batch", "norm_std": "batch"},
-    "running": {"norm_mean": "running", "norm_std": "running"},
-    "rloo": {"estimator": "rloo"},
-    "opo": {"estimator": "opo"},
-    "gpg": {"estimator": "gpg"},
-    "overlong": {"estimator": "dr_grpo", "overlong_penalty": (6, 4, 1.0)},
-    "truncation": {"estimator": "raw", "truncation_penalty": -1.0},
-    "turns": {"estimator": "raw", "group_length_penalty": (0.1, 0.2, 0.3)},
-    "truncated": {"drop_truncated": True, "mask_before_norm": True},
-    "limit": {"drop_longer": 4, "mask_before_norm": True},
-    "pass": {"drop_long_errors": 4, "estimator": "raw"},
-    "single": {"drop_single": True},
-}
-
-
-@pytest.mark.parametrize("options", ROLLOUTS.values(), ids=ROLLOUTS)
-def test_a_rollout_in_several_rows_has_the_numbers_of_the_same_in_one_row(options):
-    options = {"emit": ("response_advantage", "sample_mask"), **options}
-    rows = shuffled(table())
-    assert numbers(rows, **options) == numbers(joined(rows), **options)
-
-
 def test_gdpo_normalises_over_rollouts():
     rows = table(x=ROWS["reward"], y=[0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 3.0])
     options = {"estimator": "gdpo", "reward_components": ("x", "y")}
     options["emit"] = ("response_advantage",)
     assert numbers(rows, **options) == numbers(joined(rows), **options)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_last_row_is_that_of_the_greatest_turn_then_branch_in_any_order(seed):
-    rows = shuffled(
-        table(
-            turn=[0, 1, 1, 0, 1, 0, 1, 0, 0],
-            branch=[2, 2, 10, 0, 0, 0, 0, 0, 0],
-            reward=[1.0, 5.0, 7.0, 0.0, 3.0, 0.5, 4.0, 9.0, 0.0],
-        ),
-        seed,
-    )
-    found = numbers(rows, estimator="raw", rollout_reward="last", emit=("response_advantage",))
-    assert found == {"a": 7.0, "b": 3.0, "c": 0.5, "d": 4.0, "e": 0.0}
 
 
 @pytest.mark.parametrize("rule", ["equal", "last", "sum", "mean"])
@@ -151,10 +113,3 @@ def test_an_adaptive_coefficient_reads_the_kl_of_all_tokens_of_a_rollout():
     kl = (7 / 4 + 0) / 2
     found = [step["coefficient"] for step in summary["kl"]["coefficients"]]
     assert found == pytest.approx([0.1, 0.1 * (1 + (kl / 0.8 - 1) * 2 / 10)])
-
-
-@pytest.mark.parametrize(("rule", "paid"), [("sum", 6.0), ("mean", 3.0), ("last", 4.0)])
-def test_process_rewards_of_rows_are_combined_as_rewards(rule, paid):
-    rows = rollout_of_two_rows(reward=[0.0] * 3, token_rewards=[[2.0], [1.0, 1.0, 2.0], [0.0]])
-    options = {"estimator": "raw", "rollout_reward": rule, "emit": ("response_advantage",)}
-    assert numbers(rows, **options) == {"a": paid, "b": 0.0}

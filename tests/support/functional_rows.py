@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from itertools import pairwise
-
 import numpy as np
 import torch
 from hypothesis import settings
@@ -42,23 +39,6 @@ def groups_of(rows):
 
 def flat(lists):
     return torch.tensor([x for row in lists for x in row], dtype=torch.float64)
-
-
-def padded(rows, ragged, fill=math.nan):
-    """[B, T] of ragged tokens, with something on the padding that nobody may look at."""
-    width = max(len(row.mask) for row in rows)
-    out = torch.full((len(rows), width), fill, dtype=ragged.dtype)
-    for place, (start, stop) in enumerate(pairwise(offsets_of(rows).tolist())):
-        out[place, : stop - start] = ragged[start:stop]
-    return out
-
-
-def padded_mask(rows):
-    return padded(rows, mask_of(rows), fill=0)
-
-
-def assert_padded_equals(rows, padded_result, ragged_result):
-    torch.testing.assert_close(padded_result, padded(rows, ragged_result, 0), **CLOSE)
 
 
 def advantages_of(name, rows, dtype=torch.float64):

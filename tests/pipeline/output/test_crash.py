@@ -86,18 +86,6 @@ def check_intact(out, wanted):
             assert data in [files[name] for files in wanted.values()], f"{name} is torn"
 
 
-def check_clean(out, wanted):
-    """All outputs are there and complete, and nothing else."""
-    assert sorted(contents(out)) == sorted(wanted["grpo"])
-    check_intact(out, wanted)
-
-
-def seconds_of(work):
-    begun = time.monotonic()
-    work()
-    return time.monotonic() - begun
-
-
 # Killed
 
 
@@ -109,19 +97,6 @@ def calls(forked_runs, inputs, tmp_path_factory):
     assert ended.code == 0
     assert ended.calls > 20
     return ended.calls
-
-
-@pytest.mark.nightly
-def test_a_run_that_is_killed_at_any_call_that_touches_a_file(
-    forked_runs, inputs, wanted, calls, tmp_path
-):
-    for call in range(1, calls + 1, EVERY):
-        words = command(inputs, tmp_path, ("grpo", "rloo")[call % 2])
-        ended = forked_runs.run(*words, call=call, fault="kill")
-        assert ended.code in (0, -signal.SIGKILL)
-        check_intact(tmp_path, wanted)
-    assert forked_runs.run(*command(inputs, tmp_path)).code == 0
-    assert contents(tmp_path) == wanted["grpo"]
 
 
 def test_any_call_that_touches_a_file_may_fail(forked_runs, inputs, wanted, calls, tmp_path):
@@ -282,24 +257,6 @@ def test_a_read_that_fails_is_an_error_with_the_files_name(monkeypatch, tmp_path
 # Signals
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_at_any_moment_ends_a_run_in_order(
-    forked_runs, inputs, wanted, tmp_path, number, code
-):
-    chance = chances(number)
-    whole = min(seconds_of(lambda: forked_runs.run(*command(inputs, tmp_path))) for _ in range(3))
-    stopped = 0
-    for _ in range(KILLS // 4):
-        words = command(inputs, tmp_path, "rloo")
-        ended = forked_runs.run(*words, signal=number, after=chance.uniform(0.02, whole))
-        assert ended.code in (0, code, -number), ended.err  # -number: not even begun
-        assert "Traceback" not in ended.err or ended.code == -number
-        check_clean(tmp_path, wanted)
-        stopped += ended.code == code
-    assert stopped
-
-
 DEAF = """
 import signal, sys, time
 from pathlib import Path
@@ -375,14 +332,3 @@ def test_delays_in_any_thread_change_no_byte(monkeypatch, inputs, wanted, tmp_pa
     assert run(*words).code == 0
     assert contents(tmp_path) == wanted["grpo"]
     assert pq.read_metadata(tmp_path / "0.parquet").num_rows == 2_000
-
-
-def test_what_a_killed_run_left_of_other_outputs_stays(tmp_path):
-    source = save(rollout(), tmp_path / "in.parquet")
-    mine, other = ".o.parquet.rlpost-1-0123abcd.tmp", ".p.parquet.rlpost-1-0123abcd.tmp"
-    for name in (mine, other, ".o.parquet.rlpost-1-0123abcd.tmp.bak", ".o.parquet.swp"):
-        (tmp_path / name).write_text("x")
-    assert run("advantages", source, tmp_path / "o.parquet", "-q").code == 0
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "in.parquet", "o.parquet", other, ".o.parquet.rlpost-1-0123abcd.tmp.bak", ".o.parquet.swp",
-    }  # fmt: skip

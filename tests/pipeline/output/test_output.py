@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import duckdb
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from processed_files import ALL_ON, USUAL, foreign
 from runs import rollout, strict_json
-from summaries import warnings_of
 
 from rlpost import Recipe, enrich
 
@@ -44,15 +42,6 @@ def test_a_file_says_how_it_was_made(process, tmp_path, words):
     assert summary["responses"] == 12
     assert recipe.kl_coef == (0.1 if words is ALL_ON else 0.0)
     assert enrich(rollout(), recipe)[0].equals(process(rollout(), *words))
-
-
-def test_the_summary_stays_json_where_nothing_can_be_measured(process, tmp_path):
-    table = rollout()
-    none = [[0] * len(mask) for mask in table["response_mask"].to_pylist()]
-    table = table.set_column(2, "response_mask", pa.array(none, pa.list_(pa.uint8())))
-    process(table)
-    metadata = pq.read_metadata(tmp_path / "out.parquet").metadata
-    assert warnings_of(strict_json(metadata[b"rlpost.summary"].decode()))
 
 
 def test_other_tools_read_the_output(process, tmp_path):

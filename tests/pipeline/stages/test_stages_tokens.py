@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from stage_runs import TOKENS, agrees, close_lists, credit, row, run
+from stage_runs import TOKENS, agrees, close_lists, credit, row
 
 import rlpost
 
@@ -35,12 +35,6 @@ def test_k4_of_a_teacher_reads_the_ratio_without_a_reference_policy():
         both = zip(student, table["teacher"].to_pylist(), ratios, strict=True)
         want = [[-r * (s - t) for s, t, r in zip(*row, strict=True)] for row in both]
         close_lists(written["advantages"].to_pylist(), want)
-
-
-def test_whitening_needs_two_tokens():
-    rows = [row(3.0, [1]), row(2.0, [1], batch=1), row(4.0, [1], batch=1)]
-    got, _ = run(rows, estimator="raw", whiten_advantages=True)
-    close_lists(got["advantages"], [[3.0], [-(0.5**0.5)], [0.5**0.5]])
 
 
 def test_the_reward_on_the_last_token_is_lost_where_that_is_an_observation():
