@@ -119,9 +119,3 @@ def test_the_policy_gradient_is_exact_with_returns_and_biased_by_the_mean_reward
 
     assert gradient("return") == pytest.approx(mean)
     assert gradient("reward") == pytest.approx(mean - mean)
-
-
-MASK = np.array([1, 1, 0, 1, 0, 1, 1], bool)
-BOUNDS = whole([0, 5, 7])
-REWARDS = double([0.0, 1.0, 9.0, 2.0, 9.0, 0.0, 4.0])
-VALUES = double([0.5, 0.25, 9.0, 1.0, 9.0, 2.0, 3.0])

@@ -131,10 +131,6 @@ def test_a_loss_of_groups_gets_whole_groups(file, tmp_path):
     assert (ran.code, "group" in ran.err) == (3, True)
 
 
-def plain(ratio, advantages):
-    return -advantages * ratio
-
-
 def trinity(name, new, old, advantages):
     """trinity_rft 0.6.0: policy_loss_fn/sppo_loss_fn.py:41-46, opmd_policy_loss.py:30-32."""
     losses = []

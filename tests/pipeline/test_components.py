@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from runs import run, save
+from runs import save
 from summaries import parts, whole
 
 import rlpost
@@ -167,21 +167,3 @@ def test_a_component_may_have_the_name_of_a_role(names, tmp_path):
         key = f"reward_correlation:{name}"
         assert facts.whole(key)["value"] == pytest.approx(whole(summary, key)["value"])
     assert facts.rewards.column == ", ".join(names)
-
-
-WORDS = ["--reward-components", ",".join(NAMES), "--component-weights", "1,-0.5,2"]
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["--reward-components", "corect,style"], 3, "did you mean correct"),
-        (["--component-weights", "1,2"], 2, "--reward-components"),
-        ([*WORDS, "--map", "reward=style"], 2, "--map reward=style"),
-        ([*WORDS, "--footer"], 2, "--reward-components"),
-        ([*WORDS, "--row", "0"], 2, "--reward-components"),
-    ],
-)
-def test_wrong_options_of_components_are_errors(words, code, said, tmp_path):
-    ran = run("inspect", save(TABLE, tmp_path / "a.parquet"), *words)
-    assert (ran.code, said in ran.err) == (code, True)

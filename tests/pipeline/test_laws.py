@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -300,12 +299,6 @@ def test_every_type_of_key_gives_the_same(key):
     keys = pa.array([i // 4 for i in range(TABLE.num_rows)], pa.int64())
     want, *_ = enriched(TABLE.set_column(0, "prompt_id", keys), rlpost.Recipe())
     same_bits(enriched(TABLE.set_column(0, "prompt_id", keys.cast(key)), rlpost.Recipe())[0], want)
-
-
-def test_a_polars_frame_is_as_good_as_an_arrow_table():
-    got, _ = rlpost.enrich(pl.from_arrow(TABLE))
-    expected = pl.from_arrow(enriched(TABLE, rlpost.Recipe())[0])
-    assert got.select(expected.columns).equals(expected)
 
 
 # Bytes of files

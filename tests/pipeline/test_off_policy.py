@@ -3,17 +3,16 @@
 import math
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import reference_corrections as slow
 from corrected_rows import LEVELS, close, row
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import rollouts, to_table
-from summaries import numbers, warnings_of, whole
+from summaries import numbers, whole
 
 import rlpost
-from rlpost import Options, Recipe, api
+from rlpost import Options, Recipe
 from rlpost.errors import DataError, UsageError
 
 FILTERS = (
@@ -167,14 +166,6 @@ def test_a_filter_that_drops_everything_is_an_error():
         rlpost.enrich(to_table(rows), Recipe(is_filter=("max:k2::0.1",)))
 
 
-def test_equal_log_probs_are_warned_of():
-    same = [row([-1.0, -2.0], [-1.0, -5.0], [1, 0])]
-    _, summary = enriched(same, is_weight="token")
-    assert any("identical in every policy token" in text for text in warnings_of(summary))
-    _, summary = enriched([*same, row([-1.0], [-2.0])], is_weight="token")
-    assert not any("identical" in text for text in warnings_of(summary))
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -205,23 +196,6 @@ def test_what_is_missing_is_named():
         rlpost.enrich(table, Recipe(is_weight="token"))
     with pytest.raises(UsageError, match="--emit is_weight needs --is-weight"):
         rlpost.enrich(table, Recipe(emit=("is_weight",)))
-
-
-def columns_of_passes(tmp_path, **options):
-    path = tmp_path / "in.parquet"
-    pq.write_table(to_table([row([-1.0], [-1.5])]), path)
-    return [step.columns for step in api.plan([path], Recipe(**options)).passes()]
-
-
-def test_log_probs_are_read_only_where_they_are_needed(tmp_path):
-    assert not any("infer_log_probs" in step for step in columns_of_passes(tmp_path))
-    for options, want in (
-        ({"is_weight": "token", "is_filter": ("token:ratio:0.5:2",)}, [False, True]),
-        ({"is_weight": "token:normalised"}, [True, True]),
-        ({"is_filter": ("max:k3::0.3",)}, [True, True]),
-    ):
-        steps = columns_of_passes(tmp_path, **options)
-        assert ["infer_log_probs" in step for step in steps] == want
 
 
 @pytest.mark.parametrize(

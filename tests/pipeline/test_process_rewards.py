@@ -9,9 +9,6 @@ from strategies import ESSENTIALS, to_table
 from summaries import warnings_of, whole
 
 import rlpost
-from rlpost.estimators import ESTIMATORS
-from rlpost.pipeline.resolved import resolve_recipe
-from rlpost.recipe.roles import ColumnMap
 
 GROUPED = ("grpo", "dr_grpo", "rloo", "opo", "raw", "reinforce_pp_baseline", "max_rl", "rae")
 ROWS = [
@@ -107,21 +104,3 @@ def test_estimators_without_rewards_warn_that_they_are_not_used():
     _, summary = enriched(rows, estimator="gdpo", reward_components=("a", "b"))
     assert "process rewards are not used: gdpo reads no reward" in warnings_of(summary)
     assert "process_reward" not in summary
-
-
-def test_every_estimator_says_how_it_adds_them():
-    """A default is decided for each; a new estimator appears here with its own."""
-    ways = {}
-    for name in ESTIMATORS:
-        options = {"estimator": name}
-        if name == "gdpo":
-            options["reward_components"] = ("a", "b")
-        if name == "opd":
-            options["teachers"] = {"ref": 1.0}
-        columns = ColumnMap({"token_rewards": "x"}, {"token_rewards": "map"})
-        ways[name] = resolve_recipe(rlpost.Recipe(**options), columns).process
-    assert {name for name, way in ways.items() if way is None} == {"gdpo", "opd"}
-    assert {name for name, way in ways.items() if way == "token"} == {
-        "gae", "vtrace", "turn_gae", "reinforce", "reinforce_pp", "remax",
-        "optimal_token_baseline", "agentic_reinforce",
-    }  # fmt: skip

@@ -7,11 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from summaries import parts, warnings_of, whole
-from typer.testing import CliRunner
 
 import rlpost
 from rlpost import Options, Recipe
-from rlpost.cli.app import app
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.pipeline.run import bind
@@ -214,22 +212,3 @@ def test_the_column_is_read_in_the_last_pass_alone(tmp_path):
     first, *later = bind(Source(find_inputs([path])), whitening).passes()
     assert [("dumped_advantages" in one.columns) for one in later][-1]
     assert not any("dumped_advantages" in one.columns for one in (first, *later[:-1]))
-
-
-def test_a_device_compares_the_same_numbers():
-    table = rollouts()
-    table = table.append_column("dumped_advantages", flipped(recorded(table), 3, 4))
-    summaries = [summary_of(table, device=device) for device in ("torch:cpu", "cpu")]
-    assert summaries[0]["recorded"] == summaries[1]["recorded"]
-    assert summaries[0]["facts"] == summaries[1]["facts"]
-
-
-def test_the_screen_has_the_line_once(tmp_path):
-    table = rollouts()
-    path, out = tmp_path / "in.parquet", tmp_path / "out.parquet"
-    for values in (recorded(table), flipped(recorded(table), *range(9))):
-        pq.write_table(table.append_column("dumped_advantages", values), path)
-        args = ["advantages", str(path), str(out), "--estimator", "grpo", "--overwrite"]
-        shown = CliRunner().invoke(app, args).output
-        assert shown.count("recorded advantages (`dumped_advantages`): ") == 1
-        assert "recorded:" not in shown

@@ -16,14 +16,6 @@ def test_columns_of_the_same_name_are_replaced_where_asked(process):
     assert out.select(USUAL).equals(process(rollout()).select(USUAL))
 
 
-def test_an_output_can_be_processed_again(process, tmp_path):
-    once = process(rollout())
-    again = tmp_path / "again.parquet"
-    ran = run("advantages", tmp_path / "out.parquet", again, "-q", "--replace")
-    assert ran.code == 0
-    assert pq.read_table(again).equals(once)
-
-
 STATEFUL = {
     "running": "--norm-mean running --norm-std running --estimator raw",
     "kl": "--kl-coef 0.3 --kl-target 0.01:5",

@@ -8,9 +8,6 @@ from hypothesis import strategies as st
 from stage_runs import ROWS, TOKENS, agrees
 from strategies import recipes, rollouts
 
-import rlpost
-from rlpost.errors import UsageError
-
 
 @st.composite
 def some_roles(draw):
@@ -66,23 +63,3 @@ def test_every_other_option_alone(options, estimator):
 
 
 # Options that exclude each other
-
-
-@pytest.mark.parametrize(
-    ("options", "names"),
-    [
-        ({"drop_difficulty": "0.9:0.9"}, "LOW under HIGH"),
-        ({"kl_target": 1.0}, "--kl-coef"),
-        ({"overlong_penalty": (4, 5, 1.0)}, "BUFFER"),
-        ({"emit_only": True, "replace": True}, "--emit-only"),
-        ({"emit": ("advantage",)}, "did you mean advantages"),
-        ({"reward_clip": 0.0}, "reward_clip"),
-        ({"gamma": 1.5}, "gamma"),
-        ({"kl_estimator": "k5"}, "kl_estimator"),
-        ({"advantage_clp": 1.0}, "did you mean advantage_clip"),
-    ],
-    ids=str,
-)
-def test_contradictions_are_named(options, names):
-    with pytest.raises(UsageError, match=names):
-        rlpost.Recipe.of(options)

@@ -284,30 +284,6 @@ def test_roles_and_settings_are_said(tmp_path):
     assert loads(json.dumps(summary))
 
 
-def test_an_adaptive_coefficient_compares_the_mean_kl_of_responses(tmp_path):
-    """KL 0.4 on one token and 0 on three: mean of responses 0.2, of tokens 0.1; the target is 0.15.
-
-    The third response has no policy token, and counts as 0 in the last step.
-    """
-    data = pl.DataFrame(
-        {
-            "prompt_id": ["a", "a", "b", "b", "c", "c"],
-            "step": [0, 0, 1, 1, 2, 2],
-            "reward": [1.0, 0.0] * 3,
-            "response_mask": [[1], [1, 1, 1], [0], [1, 0], [1], [1]],
-            "old_log_probs": [[-1.0], [-1.0] * 3, [-1.0], [-1.0] * 2, [-1.0], [-1.0]],
-            "ref_log_probs": [[-1.4], [-1.0] * 3, [-9.0], [-1.2, 0.0], [-1.0], [-1.0]],
-        }
-    )
-    options = {"kl_coef": 0.1, "kl_target": (0.15, 10.0)}
-    _, summary = processed(tmp_path, data, **options)
-    assert summary["kl"]["target"] == 0.15
-    means = summary["facts"]["kl"]["step"]["mean"]
-    assert means == pytest.approx([0.2, 0.1, 0.0])
-    betas = [batch["coefficient"] for batch in summary["kl"]["coefficients"]]
-    assert betas == pytest.approx([0.1, 0.1 * (1 + 0.2 * 2 / 10), 0.1 * 1.04 * (1 - 0.2 * 2 / 10)])
-
-
 def test_a_column_that_could_serve_a_role_is_named(tmp_path):
     """`reward` and `score` differ: the summary has the one that was read, and the other."""
     save(rollout().append_column("score", [[1.0, 0.0] * 6]), tmp_path / "in.parquet")

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 import rlpost
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io import tokenizer as module
 from rlpost.recipe.recipe import Recipe
 
 WORDS = ["nine", "plus", "three", "equals", "twelve", "“ß”", "\n", "so", "<think>", "</s>"]
@@ -172,12 +171,3 @@ def test_options_without_effect_and_bad_texts_are_errors(trained, columns, optio
     with pytest.raises(kind) as error:
         rlpost.enrich(rows, Recipe.of({"tokenizer": str(trained), **options}))
     assert text in str(error.value)
-
-
-def test_texts_are_encoded_in_batches_of_bounded_size(monkeypatch):
-    monkeypatch.setattr(module, "_CHARACTERS", 5)
-    assert [*module._batches(["abc", "de", "", "f" * 9, "g"])] == [
-        ["abc", "de"],
-        ["", "f" * 9],
-        ["g"],
-    ]

@@ -1,20 +1,7 @@
 """Arrays of the two libraries, for tests of formulas that take both."""
 
 import numpy as np
-import pytest
 import torch
-
-KINDS = [
-    "numpy",
-    "torch",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.cuda,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-        ],
-    ),
-]
 
 
 def array_of(kind, values, dtype=None):

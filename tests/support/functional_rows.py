@@ -41,13 +41,6 @@ def flat(lists):
     return torch.tensor([x for row in lists for x in row], dtype=torch.float64)
 
 
-def advantages_of(name, rows, dtype=torch.float64):
-    if name == "opo":
-        tokens = torch.tensor([row.length for row in rows])
-        return F.opo(rewards_of(rows, dtype), tokens, groups_of(rows))
-    return getattr(F, name)(rewards_of(rows, dtype), groups_of(rows))
-
-
 PLAIN = (
     "prompt_id",
     "reward",

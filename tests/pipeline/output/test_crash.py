@@ -29,7 +29,6 @@ from rlpost.io.parquet.source import Source
 from rlpost.pipeline import run as running
 
 CI = "CI" in os.environ
-KILLS = int(os.environ.get("RLPOST_KILLS", "45"))
 EVERY = 1 if "RLPOST_KILLS" in os.environ else 3
 FILES = 3
 
