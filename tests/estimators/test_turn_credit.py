@@ -1,4 +1,4 @@
-"""Credit of turns against plain loops: MT-GRPO and its bias, turn credit, turn GAE, GAR."""
+"""Credit of turns against plain loops: MT-GRPO, turn credit, turn GAE, GAR."""
 
 from dataclasses import replace
 
@@ -10,21 +10,11 @@ from functional_rows import CLOSE, ONE_BATCH, F, flat, groups_of, mask_of, numbe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlpost.estimators.turns import mt_grpo_rewards
-
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 few = settings(max_examples=20)
 GAMMAS, WEIGHTS = st.sampled_from([1.0, 0.5]), st.sampled_from([1.0, 0.25, 3.0])
 
 NULL = np.nan
-
-
-def double(xs):
-    return np.array(xs, dtype=np.float64)
-
-
-def whole(xs):
-    return np.array(xs, dtype=np.int64)
 
 
 def of_rollouts(rows):
@@ -90,32 +80,3 @@ def test_gar_equals_the_loop(rows, floor, cap):
     found = F.gar(rewards, rates, groups_of(rows), hacks, floor=floor, cap=cap)
     loop = slow.gar(rows, [[row.reward] for row in rows], floor=floor, cap=cap)[0]
     torch.testing.assert_close(found, flat(loop), **CLOSE)
-
-
-# Laws
-
-
-def test_the_policy_gradient_is_exact_with_returns_and_biased_by_the_mean_reward_otherwise():
-    """A policy goes on after turn 0 with probability p; the group has each case as often as it is.
-
-    J = E[r₀] + p·E[r₁], so dJ/dp = E[r₁]. With baselines per reward the gradient of p lacks E[r₁],
-    the mean reward of the turn that going on adds.
-    """
-    stops, goes = 2, 6  # p = 3/4
-    p, mean = goes / (stops + goes), 2.5
-    first = double([1.0, 3.0, *[2.0] * goes])
-    second = double([1.0, 4.0] * (goes // 2))
-    gains = np.concatenate([first, second])
-    rollout = np.concatenate([np.arange(stops + goes), np.arange(stops, stops + goes)])
-    turn = whole([0] * (stops + goes) + [1] * goes)
-    score = double([-1 / (1 - p)] * stops + [1 / p] * goes)  # d log π / dp at turn 0
-
-    def gradient(how):
-        made = mt_grpo_rewards(
-            np.zeros_like(gains), gains, turn, rollout, np.zeros_like(turn), turn,
-            norm_std="none", turn_baseline=how,
-        )  # fmt: skip
-        return float((made[: stops + goes] * score).mean())
-
-    assert gradient("return") == pytest.approx(mean)
-    assert gradient("reward") == pytest.approx(mean - mean)

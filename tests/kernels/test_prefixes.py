@@ -52,22 +52,6 @@ def test_tokens_that_an_earlier_row_trains_are_those_of_the_loops(seed):
     assert found.tolist() == trained(rollouts, order, prompts, ids, masks)
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int64, np.float64])
-def test_hashes_of_prefixes_depend_on_ids_and_places_alone(kind):
-    rng = np.random.default_rng(5)
-    ids = rng.integers(0, 100, 40).astype(kind)
-    before = prefixes_of(np.concatenate([ids[:5], ids[12:20]]), np.array([0, 5, 5, 13]))
-    rest = np.concatenate([ids[5:12], ids[20:]])
-    ends = prefix_ends(rest, np.array([0, 7, 7, 27]), before)
-    offsets = np.array([0, 12, 12, 40])
-    whole = prefix_ends(ids.astype(np.int64), offsets)
-    for part, values in zip(ends, whole, strict=True):
-        assert np.array_equal(part, np.concatenate([values[5:12], values[20:]]))
-    assert before.tokens.tolist() == [5, 0, 8]
-    swapped = prefix_ends(ids[::-1].astype(np.int64), offsets)
-    assert not any(np.isin(part, other).any() for part, other in zip(whole, swapped, strict=True))
-
-
 def test_a_negative_id_has_another_hash_at_each_place():
     first, _ = prefix_ends(np.array([-100, -100]), np.array([0, 2]))
     assert first[1] - first[0] != first[0]

@@ -8,9 +8,7 @@ from rlpost.kernels.selection import (
     Floors,
     HighestOf,
     Ranked,
-    distinct_keys,
     mixed,
-    response_hashes,
 )
 
 
@@ -27,33 +25,6 @@ def test_the_hash_is_splitmix64():
         4593380528125082431,
         16408922859458223821,
     ]
-
-
-def test_hashes_of_responses_read_policy_tokens_in_order():
-    new, mask = np.array([0.5, -1.0, 2.0]), np.array([True, True, False])
-    ends = np.array([0, 3])
-
-    def of(column, mask=mask, ends=ends):
-        return response_hashes([column], mask, ends).tolist()
-
-    assert of(new) == of(new.astype(np.float64)) == of(np.array([0.5, -1.0, 9.0]))
-    assert of(new) != of(np.array([-1.0, 0.5, 2.0]))
-    assert of(new) != of(new, np.ones(3, dtype=np.bool_))
-    assert of(new) != of(new, np.array([True, False, True]))
-    assert of(np.array([0.0, -0.0, 0.0])) == of(np.array([-0.0, 0.0, 0.0]))
-    two = response_hashes([np.tile(new[:2], 2)], np.tile(mask[:2], 2), np.array([0, 2, 4]))
-    assert two[0] == two[1]
-
-
-def test_equal_responses_of_a_batch_have_different_keys():
-    hashes = np.array([4, 4, 9, 4, 4])
-    batch = np.array([0, 0, 0, 1, 0])
-    keys = distinct_keys(hashes, batch)
-    assert len({*keys[[0, 1, 4]].tolist()}) == 3
-    assert keys[3] == keys[0]  # a batch does not change the keys of another
-    ordered = distinct_keys(hashes, batch, np.array([3.0, 1.0, 0.0, 0.0, 2.0]))
-    assert {*ordered.tolist()} == {*keys.tolist()}
-    assert ordered[1] == keys[0]  # the lowest value is number 0
 
 
 tokens = st.lists(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_losses import computed, rows_of, slow
+from test_losses import computed
 
 from rlpost.losses import SELECTED, Tokens
 
@@ -66,32 +66,6 @@ def test_a_tie_is_broken_by_the_seed_and_kl_cov_without_ties_is_not():
     assert len({int(one.sum()) for one in tied}) == 1
     same = [chosen(distinct, loss="kl_cov", share=0.1, seed=i) for i in range(5)]
     assert all(torch.equal(one, same[0]) for one in same)
-
-
-def test_clip_cov_selects_its_candidates_with_equal_frequency():
-    """Of c candidates k are selected: each in k/c of the seeds, within 5 standard deviations."""
-    tokens, seeds = batch_of(ties=False, seed=8), 200
-    policy = tokens.mask.nonzero().flatten()
-    flat = {}
-    for row, t in slow.clip_cov_candidates(rows_of(with_unread(tokens)), floor=0.2, ceiling=1.0):
-        own = tokens.mask[: tokens.offsets[row]].sum() + t
-        flat[int(policy[own])] = 0
-    count = int(0.03 * tokens.mask.sum())
-    assert 3 < count < len(flat) / 2
-    for seed in range(seeds):
-        found = chosen(tokens, loss="clip_cov", share=0.03, seed=seed, cov="0.2:1")
-        places = found.nonzero().flatten().tolist()
-        assert len(places) == count
-        for place in places:
-            flat[place] += 1  # a KeyError: selected, and no candidate
-    share = count / len(flat)
-    deviation = math.sqrt(seeds * share * (1 - share))
-    assert max(abs(n - seeds * share) for n in flat.values()) < 5 * deviation
-
-
-def with_unread(tokens):
-    """The same with columns that the loops read and these losses do not."""
-    return replace(tokens, ref=tokens.old, rewards=torch.zeros(len(tokens.offsets) - 1))
 
 
 def test_no_policy_token_and_a_single_one_are_allowed():

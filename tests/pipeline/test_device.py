@@ -91,10 +91,3 @@ def test_a_chunk_that_does_not_fit_is_an_error_with_what_to_do(tmp_path, monkeyp
     assert f"{SAMPLE}, row 0: this chunk does not fit into the memory of cpu" in str(caught.value)
     assert "--chunk-tokens makes chunks smaller" in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["cpu", "torch:cpu"])
-def test_the_summary_names_the_device_as_the_option_does(name, tmp_path):
-    options = rlpost.Options(device=name)
-    summary = rlpost.advantages(SAMPLE, tmp_path / "out.parquet", options=options)
-    assert summary.device == rlpost.loss(SAMPLE, options=options).device == name

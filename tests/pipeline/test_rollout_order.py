@@ -44,14 +44,6 @@ def test_ranks_are_the_order_of_the_loop(rows, random):
     assert [rows[i] for i in order.order] == slow_order(rows)
 
 
-def test_rows_that_are_equal_have_one_rank_and_stay_as_they_are_stored():
-    rollout = np.array([1, 0, 1, 0])
-    assert rollout_ranks(rollout).tolist() == [1, 0, 1, 0]
-    assert RolloutOrder.of(rollout, rollout_ranks(rollout)).last.tolist() == [3, 2]
-    empty = np.zeros(0, np.int64)
-    assert rollout_ranks(empty, empty, empty, empty).tolist() == []
-
-
 # The main agent ends a rollout: `search` is called by `main`, and its row sorts behind.
 CALLED = {
     "prompt_id": ["p"] * 6,

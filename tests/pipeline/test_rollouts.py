@@ -1,7 +1,6 @@
 """Rollouts of several rows: they count once, with one reward."""
 
 import math
-import re
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Response
 from reference_pipeline import pipeline
-from runs import run
 from strategies import rollouts, to_table
 from summaries import warnings_of, whole
 from test_left_out import close, flat, written
@@ -133,28 +131,6 @@ def test_a_rollout_without_numbers_is_counted_but_not_in_rewards():
     _, summary = rlpost.enrich(table, rlpost.Recipe(**options))
     assert (summary["rollouts"], whole(summary, "reward")["count"]) == (3, 2)
     assert whole(summary, "reward")["mean"] == 0
-
-
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        ("equal", "that of each of its rows, which agree"),
-        ("last", "that of its last row"),
-        ("sum", "the sum over its rows"),
-        ("mean", "the mean over its rows"),
-    ],
-)
-def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
-    pq.write_table(turns([2.0, 2.0, 1.0, 1.0], ["a", "a", "b", "b"]), tmp_path / "in.parquet")
-    words = ("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet")
-    printed = run(*words, "--map", "rollout=traj", "--rollout-reward", rule).err
-    assert "1 group of 2 rollouts by " in printed
-    assert f"reward of a rollout (`traj`): {text}\n" in printed
-    assert "counts rollouts: `traj` identifies them" in printed
-    assert re.search(r"raw reward .* 2 rollouts\n", printed)
-    alone = run(*words, "--overwrite").err
-    assert "1 group of 4 by " in alone
-    assert "reward of a rollout" not in alone
 
 
 def test_process_rewards_of_rows_must_agree_too_or_follow_the_rule():

@@ -143,46 +143,6 @@ def test_many_runs_on_one_output_at_once_are_safe(inputs, wanted, tmp_path):
 # Out of disk, out of memory
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """Mounts file systems of a few KiB."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    mounted = []
-
-    def mount(size):
-        top = tmp_path / f"disk{size}"
-        top.mkdir()
-        ran = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", top],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if ran.returncode:
-            assert not CI, f"root cannot mount: {ran.stderr}"
-            pytest.skip(f"cannot mount: {ran.stderr.strip()}")
-        mounted.append(top)
-        return top
-
-    yield mount
-    for top in mounted:
-        subprocess.run(["umount", top], check=True)
-
-
-@pytest.mark.nightly
-def test_a_full_disk_ends_a_run_with_4_and_leaves_nothing(forked_runs, inputs, wanted, small_disk):
-    whole = sum(len(data) for data in wanted["grpo"].values()) // 1024
-    codes = []
-    for size in (4, 8, whole // 4, whole // 2, whole - 16, whole + 64):
-        top = small_disk(size)
-        ended = forked_runs.run(*command(inputs, top / "out"))
-        codes.append(ended.code)
-        if ended.code:
-            assert "No space left on device" in ended.err
-            assert "Traceback" not in ended.err
-            assert list(top.iterdir()) == []
-    assert codes == [4, 4, 4, 4, 4, 0]
-
-
 # Inputs that change or fail
 
 

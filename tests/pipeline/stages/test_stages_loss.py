@@ -2,7 +2,6 @@
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from loss_runs import TOKENS, dump, of_all, of_measures, save, summary_of, tied
@@ -57,15 +56,3 @@ def test_a_sweep_selects_for_each_setting(tmp_path):
             assert entry == row["facts"][measure]["all"]
         assert single["facts"]["policy_loss"] == row["facts"]["policy_loss"]
     assert of_all(rows[0], "selected", "total") == 0
-
-
-def test_dropped_responses_compete_in_no_batch(tmp_path):
-    table = tied(dump())
-    kept = [i % 3 != 0 for i in range(60)]
-    with_mask = table.append_column("sample_mask", pa.array(kept))
-    want = summary_of(
-        save(table.filter(pa.array(kept)), tmp_path / "a.parquet"), *words_of(SELECTING["kl_cov"])
-    )
-    got = summary_of(save(with_mask, tmp_path / "b.parquet"), *words_of(SELECTING["kl_cov"]))
-    for name in ("clipped", "selected", "policy_loss"):
-        assert got["facts"][name] == want["facts"][name]
