@@ -1,7 +1,8 @@
 """Compare all numbers of two commits: `python -m tests.equality OLD [NEW] [--device NAME]`.
 
 A fixed set of commands runs on both. Exit codes, JSON and columns of Parquet files have to be
-equal, bit for bit; texts and timings may differ. The exit code is 1 where anything differs.
+equal, bit for bit; texts and timings may differ. The exit code is 1 where anything differs. Of a
+commit whose JSON has other names (`cases.BASE`), the exit codes and columns alone are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.equality import cases, inputs, trees
-from tests.equality.digest import ROUNDED, Leaves, differences, digest, fingerprint, general
+from tests.equality.digest import COLUMN, ROUNDED, Leaves, differences, digest, fingerprint, general
 from tests.equality.runner import Ended, Tree, copy_harness, run_all
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ FOLLOWS = re.compile(r"bytes$")
 
 ON_DEVICES = (r"bytes\.to_\w+$", r"\.device$")
 """Paths that differ between devices: bytes that are copied, and seconds that they compute."""
+
+NOT_COLUMNS = (rf"^(?!exit code|\S+\.parquet{COLUMN})",)
+"""Paths that are not compared with a commit whose JSON has other names."""
 
 
 class Outcome(NamedTuple):
@@ -110,8 +114,11 @@ def compared(asked: argparse.Namespace, top: Path) -> int:
     for side, one, outcome in outcomes(chosen, sides, asked.jobs):
         found[side.name, one.name] = outcome
         pair = [found.get((side.name, one.name)) for side in sides]
-        if all(pair):
-            rows.append(row_of(one, *pair, ON_DEVICES if asked.device else ()))
+        if all(pair) and (
+            not sides[0].is_base or any(f".parquet{COLUMN}" in path for path in pair[0].leaves)
+        ):
+            ignored = [*(ON_DEVICES if asked.device else ()), *(NOT_COLUMNS * sides[0].is_base)]
+            rows.append(row_of(one, *pair, ignored))
             show(rows[-1], SHOWN if not asked.verbose else None)
     if asked.out:
         asked.out.write_text(json.dumps(everything(asked, rows), indent=1) + "\n")

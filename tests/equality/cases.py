@@ -115,14 +115,6 @@ def old_words(words: list[str]) -> list[str]:
     return shlex.split(line)
 
 
-# A clamp with what it bounds: 20 with the field of its estimators there, k3:20 here.
-CLAMPS = (r"(options|rlpost\.loss)\.kl_loss_(log_ratio_)?clamp$",)
-# Values of options that BASE has in two.
-MERGED = (
-    r"recipe\.(reward_clip|kl_target|is_\w+)(\[\d\]| length)?$",
-    r"filters\[\d\]\.filter$",
-    r"reward_clip\.bound$",
-)
 # The size of a file that rlpost wrote: its metadata holds texts and timings.
 SIZES = (r"\.input(\.files\[\d+\])?\.bytes$",)
 
@@ -390,7 +382,7 @@ def of_recipes() -> list[Case]:
         for name, (source, options) in MASKS.items()
     ]
     made += [
-        advantages(f"rewards {name}", "steps.parquet", f"{options} --emit {ALWAYS}", ignored=MERGED)
+        advantages(f"rewards {name}", "steps.parquet", f"{options} --emit {ALWAYS}")
         for name, options in REWARDS.items()
     ]
     made += [
@@ -413,8 +405,7 @@ def of_recipes() -> list[Case]:
     line = f"{step} --state state.json -q --summary-json {{0}}.json"
     made += [
         advantages("adaptive KL", "arithmetic.parquet", "--kl-coef 0.1 "
-                   "--kl-target 0.01:1000 --emit advantages,kl,token_level_rewards",
-                   ignored=MERGED),
+                   "--kl-target 0.01:1000 --emit advantages,kl,token_level_rewards"),
         case("running norm kept over calls", line.format("first"), line.format("second")),
         advantages("weights", "arithmetic.parquet", "--difficulty-weight --length-weight"),
         advantages("rollout id without a rule", "rich.parquet", "--map rollout=pair", code=3),
@@ -451,8 +442,7 @@ def of_corrections() -> list[Case]:
         ):  # fmt: skip
             weight = level + ":normalised" * (name == "normalised")
             options = f"--is-weight {weight} {bound} --emit advantages,is_weight"
-            how = {"ignored": MERGED}
-            made.append(advantages(f"weight {level} {name}", "steps.parquet", options, **how))
+            made.append(advantages(f"weight {level} {name}", "steps.parquet", options))
     for level in ("token", "segment", "geometric", "sequence", "max"):
         for measure in ("ratio", "diff", "k1", "k2", "k3", "tv", "error"):
             low, high = {"ratio": ("0.9", "1.1"), "error": ("", "1.2")}.get(measure, ("", "0.05"))
@@ -468,7 +458,6 @@ def of_corrections() -> list[Case]:
             f"filter of {where} tokens", "multiturn.parquet",
             f"--is-filter token:ratio:0.9:1.1{where} --is-filter max:k3::0.05{where} "
             f"--is-weight token --is-cap 2 --emit advantages,is_weight,final_response_mask",
-            ignored=MERGED,
         )
         for where in ("", ":negative", ":diverging")
     ]  # fmt: skip
@@ -511,8 +500,7 @@ def of_inputs() -> list[Case]:
         advantages("numbers that are none, masked", "nonfinite.parquet",
                    f"{GAE} --nonfinite mask --emit advantages,returns,raw_advantages,sample_mask"),
         advantages("failed responses that statistics count", "failing.parquet",
-                   "--attempts all --failures mask",
-                   ignored=(r"(recipe\.failures|failures\.treatment)$",)),
+                   "--attempts all --failures mask"),
         advantages("failed responses that count", "failing.parquet",
                    "--attempts all --failures keep"),
         advantages("failed responses of reward 0", "failing.parquet",
@@ -559,7 +547,7 @@ def of_losses() -> list[Case]:
         for name in names.split():
             line = f"loss @steps.parquet out.parquet --preset {preset} --loss {name} --format json"
             line = f"{line} --kl-loss-coef 0.01"
-            made.append(case(f"loss {name} of {preset}", line, ignored=CLAMPS))
+            made.append(case(f"loss {name} of {preset}", line))
     for how, more in (
         ("token-mean", ""), ("seq-mean-token-sum", ""), ("seq-mean-token-mean", "--agg-rows all"),
         ("seq-mean-token-sum-norm", ""),
@@ -606,12 +594,11 @@ def of_reading() -> list[Case]:
     for name in ("arithmetic", "calculator", "steps", "agentic", "nonfinite"):
         file = f"@{name}.parquet"
         made.append(
-            case(f"report {name}", f"report {file} -o report.html -q --examples 3 --seed 7",
-                 needs="altair")
+            case(f"report {name}", f"report {file} -o report.html -q --examples 3 --seed 7")
         )  # fmt: skip
     made += [
         case("report of an enriched file", f"advantages @arithmetic.parquet in.parquet -q {GAE}",
-             "report in.parquet -o report.html -q", needs="altair"),
+             "report in.parquet -o report.html -q"),
         case("inspect without tokens", "inspect @calculator.parquet --no-tokens --format json"),
         case("inspect footers", "inspect @parts --footer --format json"),
         case("inspect with a map", "inspect @calculator.parquet --fail-on warning --format json "

@@ -14,160 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.equality import old_loss
-from tests.equality.facts import by_measure, comparable
-from tests.equality.old_inspect import in_one_layout
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 Leaves = dict[str, Any]
 
-# Keys of JSON that were renamed on purpose, old to new: dotted names without list indices, as
-# "groups.old_name": "groups.new_name". Each needs a reason beside it.
-RENAMED: dict[str, str] = {
-    "masked.max_len": "masked.longer",  # masks have the names of their options
-    "masked.error_max_len": "masked.long_errors",
-    "masked.zero_variance": "masked.equal_rewards",
-    "masked.single_response": "masked.single",
-    "zero_variance": "no_signal",  # of groups whose rewards are equal
-    "recipe.error_max_len_clip": "recipe.drop_long_errors",
-    "recipe.drop_zero_variance": "recipe.drop_equal_rewards",
-}
-
-# Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
-# reason beside it.
-ADDED = {
-    # of the picture: groups and lengths, and the sizes of advantages and of log-ratios
-    *("profiles.groups", "profiles.length", "profiles"),
-    *(f"facts.{name}" for name in ("ref_gap", "ref_gap_size", "engine_gap_size", "mass_positive")),
-    # of a run on Ray, as of a local one
-    *(f"bytes.{name}" for name in ("decoded", "written", "copied", "to_device", "to_host")),
-    *old_loss.ADDED,
-    *("options.loss_options", "options.pg_clip"),  # both sides are one value
-    *("rlpost.loss.loss_options", "rlpost.loss.pg_clip"),
-    "search.same_numbers",  # of `replay`: recipes, without what separates them
-    *("recipe.drop_longer", "recipe.drop_difficulty"),  # one value for a mask and its bounds
-    "recipe.options",  # those of rlpost's estimators, which were fields
-    "shown",  # sections of a report, which are the pages of `inspect` as HTML
-    *("groups.line", "responses.line"),  # of a report's examples: those of `inspect --prompt`
-    # of `replay`: a stage and the whole input have the same facts
-    *("stages.first_rows", "whole_input.identical", "whole_input.unit"),
-    # of `inspect`: what it leaves out of statistics of responses, as `advantages` does, so that its
-    # numbers of an input with failures, attempts or a sample mask are others
-    *("uncounted", "failures.treatment"),
-    # one type of finding for all commands, with columns, rows and option
-    *("findings", "checks", "report.html.findings"),
-    # the head and the statistics of measures that every command has in JSON
-    *("responses", "rollouts", "groups", "groups_with_signal", "roles", "verdict", "findings"),
-    *("facts", "rlpost_version"),
-    # of `replay`: an example is one number, of a response or of its token that differs the most
-    *("examples.token", "examples.recorded", "examples.computed"),
-    # of `compare`: names alone, correlations, and how rows were matched
-    *("sides", "pairs.pearson", "pairs.spearman", "matched_by", "by_order_within"),
-    # of `advantages`: counts of populations, spreads of groups and errors of values, each by step
-    # and domain, too
-    *("facts", "tokens"),
-    "device",  # the name alone
-}
-
-# Columns that were added on purpose, likewise.
-ADDED_COLUMNS: set[str] = set()
-
-# Keys of JSON that were removed on purpose, likewise; the name of the file may come first.
-REMOVED = {
-    "rlpost.summary.profiles",  # of files: they are for the picture of a run
-    "rlpost.loss_summary",  # of a loss, in the footer: nothing reads it, and no page names it
-    *(  # options of single losses, which `options.loss_options` has
-        f"{place}.{name}"
-        for place in ("options", "rlpost.loss")
-        for name in (
-            *("pg_clip_low", "pg_clip_high", "ratio_cap", "cispo_bounds", "cispo_mask"),
-            *("tis_low", "tis_high", "topr_positive", "topr_negative", "kimi_tau"),
-            *("sapo_tau_pos", "sapo_tau_neg", "prob_mask", "prob_mask_low", "prob_mask_high"),
-            *("square_coef", "kl_mask", "kl_mask_low", "kl_mask_high", "dro_beta", "cov_low"),
-            *("cov_high", "cov_share", "cov_seed", "kl_cov_coef", "real_tau", "fipo_half_life"),
-            *("fipo_clip_low", "fipo_clip_high", "fipo_safety", "oreal_positive", "oreal_sft"),
-            *("oreal_negative", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg"),
-            *("vespo_lambda_neg", "kl_loss_log_ratio_clamps", "kl_loss_clamps"),
-            "kl_loss_clamp_at",
-        )
-    ),
-    *("recipe.is_cap_where", "recipe.version_offset"),  # caps outside bounds; shifted ages
-    "recipe.estimator_for",  # estimators of agents in one file
-    "recipe.trained_once",  # a mask of tokens of several rows
-    *("recipe.micro_batch", "recipe.micro_batch_tokens"),  # batches of masks are those of steps
-    # fields that are options of the estimators that have them, in `recipe.options`, which was empty
-    "recipe.options",
-    *(f"recipe.{name}" for name in (
-        "lambda_policy", "lambda_value", "length_adaptive_alpha", "step_gamma", "episode_weight",
-        "step_weight", "f_norm", "ema_decay", "otb_is_cap", "vtrace_rho_cap", "vtrace_c_cap",
-        "episode_domains",
-    )),
-    *(f"recipe.numerics.{name}" for name in (
-        "segment_reward", "turn_value", "turn_baseline", "gar_floor", "gar_cap", "gdpo_batch",
-        "batch_eps", "otb_position", "otb_lone", "otb_eps", "episodes", "states", "rae_order",
-    )),
-    "earlier_code",  # of `presets`: the presets of earlier code are golden data
-    "rlpost.sidecar",  # by which a join recognised the input of new columns
-    *("recipe.max_len_mask", "recipe.max_response_length"),  # `drop_longer`
-    *("numerics.log_ratio_clamps", "numerics.kl_clamps", "numerics.is_clamp_at"),
-    *("recipe.is_floor", "recipe.is_normalise", "recipe.is_filter_where"),  # of other `is_` fields
-    "numerics.failed",  # `failures` is mask
-    *("recipe.reward_clip_low", "recipe.kl_horizon"),  # of `reward_clip` and `kl_target`
-    *("recipe.difficulty_mask", "recipe.difficulty_low", "recipe.difficulty_high"),
-    *("search.ties", "search.tie_count"),  # `search.same_numbers`, without what separates them
-    "rlpost.checksums",  # of all column chunks, in the footer
-    "files.checksums",  # of `verify`: whether they agree
-    # of a report: its tiles and tables are the pages of `inspect` as HTML, in `shown`
-    *("report.html.sections", "report.html.inputs", "report.html.recipe", "report.html.verdict"),
-    # of its examples: `inspect --prompt` counts a rollout once and no failure
-    *("report.html.groups.text", "report.html.groups.responses.facts"),
-    "report.html.groups.responses.rollout.line",  # the title of its table
-    *("sides.rates", "sides.components"),  # of `compare`: the summary of each run has them
-    # of `compare`: `facts` has them by name, step and domain
-    *("sides.name", "sides.advantage", "pairs.responses", "pairs.tokens", "population"),
-    *("rows.count", "rows.matched_by", "rows.by_order_within", "rows.unequal_lengths"),
-    *("rows.left_out", "warnings"),  # `findings`
-    # of `replay`: quantiles, which do not add up part by part
-    *("stages.median", "stages.largest_ulps", "stages.median_ulps"),
-    # of a search: no screen shows them
-    *(f"search.{name}" for name in ("skipped", "sample", "largest", "not_computed")),
-    *("search.best.options", "search.same_numbers.options"),
-    # of its examples: a strip of tokens
-    *(f"examples.{name}" for name in ("tokens", "first_token", "policy", "differs")),
-    *("examples.recorded", "examples.computed"),
-    "mismatch.corrections",  # what usual corrections would touch: `advantages` has it of all tokens
-    *("mismatch.ratio_edges", "mismatch.ratios"),  # histograms of log-ratios, by position and step
-    *("devices", "split_chunks"),  # a run has one device, and no chunk is halved for its memory
-    *("device.name", "device.reason", "device.accelerator_from_bytes"),  # `device` is the name
-    "devices.not_tested",  # of `doctor`: `problems` has it
-    "mismatch.unexplained",  # what the shares of causes leave
-    "mismatch.causes.options",  # of frameworks: `advice` names them
-    "mismatch.causes.estimate.first_tokens",  # `where` says it
-    *("findings", "checks", "report.html.findings"),  # see `ADDED`
-    "report.html.signal",  # which the picture of the overview shows
-    "seconds.limits",  # what passes waited for
-    "lengths.at_longest",  # of `inspect`: no page or check read it
-    # of `advantages`: KL that nothing asks for, whose log-probs are not read
-    *("facts.kl", "kl.estimator", "kl.coefficients", "kl.credit", "kl.measured"),
-    *("roles.old_log_probs", "roles.ref_log_probs", "roles.log_probs"),
-}  # fmt: skip
-
 # Values that may differ between two runs of the same code. Their keys are still compared.
 IGNORED = {
-    *(
-        "log_ratio_clamp",
-        "kl_clamp",
-        "is_clamp",
-        "kl_loss_clamp",
-    ),  # one value with what they bound: `k3:10`
     "schema_version",  # a change that breaks readers raises it
-    "attempts",  # of a recipe, the newest by default; `facts` has the rows that this leaves out
     "seconds",  # timings
     "busy",  # timings of threads
-    "decoded",  # bytes of the columns that are read: none that only a statistic needs
     "written",  # bytes of files, whose metadata have texts and names of keys
     "rlpost_version",
     "version",
@@ -180,28 +37,20 @@ IGNORED = {
     "run",  # a random number in the metadata that ties the files of a run together
 }
 # Keys below which there are names for people, which are worded like texts.
-# What passes and the stages of a run are called, and the checks of `inspect`: 29 in place of 41.
+# What passes and the stages of a run are called, and the checks of `inspect`.
 WORDED = {"passes", "computes", "checks"}
 # Texts of a page whose numbers are again in the JSON of `inspect`, and whose wording chooses which
 # of them are mentioned and in which unit.
 NOTES = {"note"}
+COLUMN = " column "
+"""What stands before the name of a column in its path."""
 ROUNDED = " (rounding)"
 """The end of a difference in the last bits of a number."""
 TEXT = "(text)"  # in place of a text: wording is not compared, that there is one is
 VALUE = "(value)"  # in place of an ignored value
 SCHEMA = b"ARROW:schema"  # holds all metadata again, texts and timings too; types are compared
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
-_INDEX = r"(?:\[\d+\])*"  # of lists, between the names of a dotted name
-_ON_PURPOSE = re.compile(
-    "|".join(rf"\.{re.escape(name)}(?!\w)".replace(r"\.", _INDEX + r"\.") for name in ADDED)
-    or "(?!)"
-)
-_REMOVED = re.compile(
-    "|".join(rf"{re.escape(name)}(?!\w)".replace(r"\.", _INDEX + r"\.") for name in REMOVED)
-    or "(?!)"
-)
 _SECTION = re.compile(r'<section id="([^"]*)">(.*?)</section></section>', re.DOTALL)
-_SLICED = re.compile(r"rlpost\.summary\.facts\..*\.(step|domain)(\.|$)")
 _DRAWING = re.compile("<svg.*?</svg>", re.DOTALL)  # a chart of a report
 _PATHS = re.compile(r'\bd="([^"]*)"')
 
@@ -256,14 +105,7 @@ def parsed(printed: str) -> Any:
 
 def flat(data: Any, name: str, top: Path) -> Leaves:
     """Leaves of a tree of JSON by their paths, without texts and what may differ."""
-    return dict(
-        _leaves(
-            in_one_layout(old_loss.in_facts(comparable(by_measure(data)))),
-            name,
-            str(top),
-            ignored=False,
-        )
-    )
+    return dict(_leaves(data, name, str(top), ignored=False))
 
 
 def _leaves(data: Any, path: str, top: str, *, ignored: bool) -> Iterator[tuple[str, Any]]:
@@ -305,7 +147,7 @@ def parquet(path: Path, name: str, top: Path) -> Leaves:
     found[f"{name} row groups"] = [group.num_rows for group in groups]
     for field in schema:
         column = table[field.name]
-        found[f"{name} column {field.name}"] = f"{field.type} {column_hash(column)}"
+        found[f"{name}{COLUMN}{field.name}"] = f"{field.type} {column_hash(column)}"
     for key, value in (footer.metadata or {}).items():
         if key != SCHEMA:
             found |= _metadata(key.decode(), value, f"{name} metadata", top)
@@ -318,9 +160,7 @@ def _metadata(key: str, value: bytes, name: str, top: Path) -> Leaves:
         data = json.loads(text)
     except json.JSONDecodeError:
         data = text
-    leaves = flat({key: data}, name, top)
-    # Numbers by step and domain are in the JSON of the run.
-    return {path: x for path, x in leaves.items() if not _SLICED.search(path)}
+    return flat({key: data}, name, top)
 
 
 def column_hash(column: pa.ChunkedArray) -> str:
@@ -391,55 +231,17 @@ def _numbers(data: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, data
 
 
-def renamed(leaves: Leaves) -> Leaves:
-    """Leaves of the old tree under the names that the new one gives them."""
-    return {_renamed(path): value for path, value in leaves.items()}
-
-
-def _renamed(path: str) -> str:
-    for old, new in RENAMED.items():
-        assert old.count(".") == new.count("."), f"RENAMED: {old} and {new} differ in their dots"
-        index = rf"({_INDEX}\.)"
-        pattern = rf"(?<!\w){index.join(map(re.escape, old.split('.')))}(?!\w)"
-        first, *others = new.split(".")
-        there = first + "".join(rf"\g<{at}>{part}" for at, part in enumerate(others, 1))
-        path = re.sub(pattern, there, path)
-    return path
-
-
 def differences(old: Leaves, new: Leaves) -> dict[str, str]:
     """What differs by path, as `old -> new`; columns come first."""
-    old = renamed(old)
-    new = _without_added_columns(old, new)
     found = {
         path: f"{_shown(old[path])} -> {_shown(new[path])}"
         + ROUNDED * _is_rounding(old[path], new[path])
         for path in old
         if path in new and _differ(old[path], new[path])
     }
-    found |= {
-        path: f"{_shown(old[path])} -> absent"
-        for path in old
-        if path not in new and not _REMOVED.search(path)
-    }
-    found |= {
-        path: f"absent -> {_shown(new[path])}"
-        for path in new
-        if path not in old and not _ON_PURPOSE.search(path)
-    }
-    return dict(sorted(found.items(), key=lambda item: " column " not in item[0]))
-
-
-def _without_added_columns(old: Leaves, new: Leaves) -> Leaves:
-    """The new leaves without columns that were added on purpose."""
-    added = tuple(f" column {name}" for name in ADDED_COLUMNS)
-    kept = {path: value for path, value in new.items() if path in old or not path.endswith(added)}
-    for path, names in new.items():
-        if path.endswith("columns") and isinstance(names, list) and path in old:
-            kept[path] = [x for x in names if x in old[path] or x not in ADDED_COLUMNS]
-            if f"{path} length" in new:
-                kept[f"{path} length"] -= len(names) - len(kept[path])
-    return kept
+    found |= {path: f"{_shown(old[path])} -> absent" for path in old if path not in new}
+    found |= {path: f"absent -> {_shown(new[path])}" for path in new if path not in old}
+    return dict(sorted(found.items(), key=lambda item: COLUMN not in item[0]))
 
 
 def general(path: str) -> str:

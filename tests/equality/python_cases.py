@@ -15,7 +15,6 @@ INPUTS = Path("../../inputs")
 NAMES = (
     "enrich_a_table",
     "enrich_a_frame",
-    "enrich_batches",
     "facts",
     "advantages_of_several_files",
     "functional_groups",
@@ -65,15 +64,6 @@ def enrich_a_frame() -> None:
             own = table[name].cast(pa.list_(pa.field("element", pa.float32())))
             table = table.set_column(table.schema.get_field_index(name), name, own)
     pq.write_table(table, "out.parquet")
-    kept(summary)
-
-
-def enrich_batches() -> None:
-    import rlpost
-
-    file = pq.ParquetFile(INPUTS / "calculator.parquet")
-    reader, summary = rlpost.enrich(file.iter_batches(batch_size=100), recipe())
-    pq.write_table(reader.read_all(), "out.parquet")
     kept(summary)
 
 

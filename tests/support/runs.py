@@ -9,13 +9,12 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from equality.facts import by_measure
 
 from rlpost.cli.app import main
 
@@ -102,3 +101,19 @@ def start(*words: object, env: dict[str, str] | None = None, **streams):
     }
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **streams}
     return subprocess.Popen([PROGRAM, *map(str, words)], env=own | (env or {}), **pipes)
+
+
+def by_measure(data: Any) -> Any:
+    """Return JSON whose rows of `facts` are by measure and key, as those of Python."""
+    if isinstance(data, list):
+        return [by_measure(part) for part in data]
+    if not isinstance(data, dict):
+        return data
+    data = {key: by_measure(part) for key, part in data.items()}
+    rows = data.get("facts")
+    if isinstance(rows, list) and all("measure" in row for row in rows):
+        data["facts"] = {}
+        for row in rows:
+            name, by, of = (row.pop(key) for key in ("measure", "by", "of"))
+            data["facts"].setdefault(name, {"of": of})[by] = row
+    return data
