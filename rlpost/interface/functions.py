@@ -746,7 +746,5 @@ def _of_inputs(facts: Facts, opened: OpenInputs) -> Inspection:
     if opened.where is not None:
         facts = replace(facts, where=opened.where.as_json())
     if opened.of_tables or opened.where is not None:  # the storage is temporary
-        files = [replace(file, bytes=0, row_groups=0, writer="") for file in facts.input.files]
-        stored = replace(facts.input, files=files, bytes=0, row_groups=0, columns=[])
-        facts = replace(facts, input=stored)
+        facts = replace(facts, input=replace(facts.input, columns=[]))
     return Inspection(**vars(facts))

@@ -61,7 +61,7 @@ def with_recipe(source, target, requested=None, **fields):
 def readers(enriched, out):
     """Return every command that reads rollouts, on an enriched file."""
     return [
-        ("inspect", enriched), ("inspect", enriched, "--footer"),
+        ("inspect", enriched),
         ("inspect", enriched, "--row", "1"),
         ("compare", enriched, enriched), ("replay", enriched),
         ("compare", enriched, "--estimator", "grpo", "--estimator", "dr_grpo"),

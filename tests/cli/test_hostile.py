@@ -181,7 +181,7 @@ MAPPED = ["--map", f"mask={ODD}mask", "--map", f"ref_log_probs={ODD}"]
 
 SCREENS = [
     *(f"inspect IN {words} --format {how}" for how in ("table", "json", "markdown")
-      for words in ("", "--worst", "--row 3", "--footer")),
+      for words in ("", "--worst", "--row 3")),
     "advantages IN OUT",
     "advantages IN --plan",
     "advantages IN OUT --kl-coef 1 --map old_log_probs=ODD",

@@ -166,4 +166,3 @@ def test_a_component_may_have_the_name_of_a_role(names, tmp_path):
     for name in names:
         key = f"reward_correlation:{name}"
         assert facts.whole(key)["value"] == pytest.approx(whole(summary, key)["value"])
-    assert facts.rewards.column == ", ".join(names)

@@ -17,7 +17,6 @@ SCREENS = [
     "inspect IN -v",
     "inspect TURNS -v",
     "inspect IN --about checks",
-    "inspect IN --footer",
     "inspect IN --row 3 --colour logprob",
     "inspect IN --worst",
     "advantages IN --plan -v",

@@ -39,23 +39,18 @@ _NONE: Any = 0.0
 
 
 def mask_rows(block: Block) -> Rows:
-    """Return policy tokens, runs of them, and whether the ends are masked, [n] each."""
+    """Return policy tokens, and whether the ends are masked, [n] each."""
     lengths = np.diff(block.offsets)
     if block.mask is None:
         none = np.zeros(block.rows, np.bool_)
-        runs = (lengths > 0).astype(np.int32)
-        return {"tokens": lengths.astype(np.int32), "runs": runs, "leading": none, "trailing": none}
-    starts = block.mask.copy()
-    starts[1:] &= ~block.mask[:-1]
+        return {"tokens": lengths.astype(np.int32), "leading": none, "trailing": none}
     filled = lengths > 0
     first = block.offsets[:-1][filled]
-    starts[first] = block.mask[first]
     leading, trailing = np.zeros(block.rows, np.bool_), np.zeros(block.rows, np.bool_)
     leading[filled] = ~block.mask[first]
     trailing[filled] = ~block.mask[block.offsets[1:][filled] - 1]
     return {
         "tokens": segment_sums(block.mask.astype(np.int64), block.offsets).astype(np.int32),
-        "runs": segment_sums(starts.astype(np.int32), block.offsets).astype(np.int32),
         "leading": leading,
         "trailing": trailing,
     }
@@ -285,8 +280,6 @@ def mask_facts(rows: pl.DataFrame, column: str, other: float | None) -> MaskFact
     return MaskFacts(
         column=column,
         observation_share=1 - int(tokens.sum()) / count if count else 0.0,
-        with_observations=int((tokens < length).sum()),
-        gaps=int((rows["runs"] > 1).sum()),
         leading=int(rows["leading"].sum()),
         trailing=int(rows["trailing"].sum()),
         empty=int((tokens == 0).sum()),

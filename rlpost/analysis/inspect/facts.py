@@ -7,8 +7,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rlpost._version import __version__
 from rlpost.analysis.counted import unit_of
 from rlpost.analysis.inspect.alignment import mask_facts
@@ -19,13 +17,10 @@ from rlpost.analysis.inspect.measures import WORDS, table_facts
 from rlpost.analysis.inspect.model import (
     Facts,
     FailureFacts,
-    Histogram,
     Mismatch,
     TokenColumn,
-    TokenFacts,
 )
 from rlpost.analysis.inspect.prefixes import SegmentReader
-from rlpost.analysis.inspect.profiles import quantiles_of
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
     component_profile,
@@ -33,11 +28,10 @@ from rlpost.analysis.inspect.responses import (
     entropy_profile,
     group_facts,
     group_table,
-    length_facts,
+    histograms_of,
     populations_of,
     profiles_of,
     recorded_facts,
-    reward_facts,
     row_advantages,
     table_of,
 )
@@ -47,7 +41,6 @@ from rlpost.findings import Place
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
-from rlpost.kernels.histogram import histogram
 from rlpost.pipeline.columns import LENGTH, absent, lacks_of, masked_rows, without_effect
 from rlpost.pipeline.failures import reasons_of_failures
 from rlpost.pipeline.groups import NO_GROUPS
@@ -59,11 +52,12 @@ from rlpost.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
     import polars as pl
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import CountedTable
-    from rlpost.analysis.inspect.model import InputFacts, Json, RoleFacts
+    from rlpost.analysis.inspect.model import Json
     from rlpost.analysis.inspect.reading import ChunkUser, PassResult
     from rlpost.analysis.inspect.selection import ColumnSelection
     from rlpost.display.reporter import Reporter
@@ -73,21 +67,6 @@ if TYPE_CHECKING:
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Attempts, Failures, RolloutReward
     from rlpost.recipe.roles import ColumnMap, Unit
-
-
-def stored(
-    inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None
-) -> tuple[InputFacts, dict[str, RoleFacts]]:
-    """Return the contents of the files' footers, and the column of each role; read no rows.
-
-    Raises:
-        UsageError, DataError, ReadWriteError: as `inspect`.
-    """
-    source = Source(find_inputs(inputs))
-    columns = resolve_input(source, columns_map or {})
-    if select_columns(source, columns, with_tokens=False).lengths is None:
-        columns = columns.without([LENGTH])
-    return input_facts(source, columns), role_facts(source, columns)
 
 
 def inspect(inputs: PathText | Sequence[PathText], **options: Any) -> Facts:
@@ -203,11 +182,10 @@ def inspect_source(
         prompt_groups=None if groups is None or group_rows is None else group_facts(
             selection.columns, table, groups, group_rows, rewarded="reward" in rows
         ),
-        rewards=reward_facts(table, selection.reward_column if "reward" in rows else None),
-        lengths=length_facts(rows, table, selection.lengths_column),
+        histograms=histograms_of(reading, table),
         masks=mask_facts(rows, columns.column("mask"), counts.high.get("mask"))
         if has_mask else None,
-        token_facts=_token_facts(reading),
+        token_columns={role: _column(role, reading) for role in selection.tokens},
         mismatch=_mismatch(reading) if both and "engine_k3" in measured else None,
         input=stored_input,
         checks=[],
@@ -221,7 +199,6 @@ def inspect_source(
                 source, selection.columns.with_recorded({"advantages": credit}), compared,
                 "recorded advantages and those of grpo",
             ) if compared else None,
-            "histogram": Histogram(*histogram(reading.tally)),
         },
         components=component_profile(rows, table, selection.components, share_of),
         failures=None if "failure" not in selection.columns else FailureFacts(
@@ -357,20 +334,6 @@ def _mismatch(reading: PassResult) -> Mismatch:
         return Mismatch()
     largest = reading.sample.largest_tokens(rows, reading.files)
     return Mismatch(causes_of(tokens), len(tokens), largest)
-
-
-def _token_facts(reading: PassResult) -> TokenFacts | None:
-    """Return the statistics of columns; None if no column of tokens was read."""
-    roles, rows, counts = reading.selection.tokens, reading.rows, reading.counts
-    if not roles:
-        return None
-    kl = rows["kl"].to_numpy() if "kl" in rows else np.zeros(0)
-    return TokenFacts(
-        columns={role: _column(role, reading) for role in roles},
-        kl_clamped=counts["kl_clamped"],
-        kl_quantiles=quantiles_of(kl[np.isfinite(kl)]),
-        shifts=reading.totals.shifts(),
-    )
 
 
 def _column(role: str, reading: PassResult) -> TokenColumn:

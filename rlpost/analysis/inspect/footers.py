@@ -1,8 +1,7 @@
-"""Contents of Parquet footers: rows, row groups, codecs, bytes by column, the writer."""
+"""Contents of Parquet footers: rows, types, and how rlpost wrote a file."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.model import ColumnFacts, FileFacts, InputFacts, RoleFacts
@@ -10,10 +9,7 @@ from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.inputs import stored_object
 
 if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
     from rlpost.analysis.inspect.model import Json
-    from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Source
     from rlpost.recipe.roles import ColumnMap
 
@@ -23,21 +19,19 @@ MOST_FILES = 5  # that are listed for each other type of a column
 
 
 def input_facts(source: Source, columns: ColumnMap) -> InputFacts:
-    """Return files, row groups and columns; no data page is read."""
-    pairs = list(zip(source.files, source.footers, strict=True))
-    groups = [
-        footer.row_group(i).num_rows
-        for footer in source.footers
-        for i in range(footer.num_row_groups)
+    """Return files and columns; no data page is read."""
+    files = [
+        FileFacts(str(file.path), footer.num_rows, _made_by(footer.metadata or {}))
+        for file, footer in zip(source.files, source.footers, strict=True)
     ]
-    return InputFacts(
-        files=[_file(file, footer) for file, footer in pairs],
-        bytes=sum(file.path.stat().st_size for file in source.files),
-        rows=source.rows,
-        row_groups=len(groups),
-        rows_per_group=(min(groups, default=0), max(groups, default=0)),
-        columns=_columns(source, columns),
-    )
+    roles = {column: role for role, column in columns.columns.items()}
+    facts = []
+    for name, paths in _types(source).items():
+        first, *others = sorted(paths, key=lambda kind: kind == MISSING)
+        listed = {kind: paths[kind][:MOST_FILES] for kind in paths} if others else {}
+        counts = {kind: len(paths[kind]) for kind in others}
+        facts.append(ColumnFacts(name, first, roles.get(name), counts, listed))
+    return InputFacts(files, facts)
 
 
 def role_facts(source: Source, columns: ColumnMap) -> dict[str, RoleFacts]:
@@ -47,17 +41,6 @@ def role_facts(source: Source, columns: ColumnMap) -> dict[str, RoleFacts]:
         role: RoleFacts(column, columns.how[role], types[column], columns.ignored.get(role, []))
         for role, column in columns.columns.items()
     }
-
-
-def _file(file: InputFile, footer: pq.FileMetaData) -> FileFacts:
-    return FileFacts(
-        path=str(file.path),
-        bytes=file.path.stat().st_size,
-        rows=footer.num_rows,
-        row_groups=footer.num_row_groups,
-        writer=footer.created_by or "",
-        rlpost=_made_by(footer.metadata or {}),
-    )
 
 
 def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
@@ -99,31 +82,3 @@ def _types(source: Source) -> dict[str, dict[str, list[str]]]:
         for name, files in types.items():
             files.setdefault(kinds.get(name, MISSING), []).append(str(file.path))
     return types
-
-
-def _columns(source: Source, columns: ColumnMap) -> list[ColumnFacts]:
-    stored, plain = Counter[str](), Counter[str]()
-    codecs: dict[str, Counter[str]] = {}
-    for footer in source.footers:
-        for group in range(footer.num_row_groups):
-            row_group = footer.row_group(group)
-            for i in range(row_group.num_columns):
-                chunk = row_group.column(i)
-                name = chunk.path_in_schema.partition(".")[0]
-                stored[name] += chunk.total_compressed_size
-                plain[name] += chunk.total_uncompressed_size
-                codecs.setdefault(name, Counter())[chunk.compression.lower()] += 1
-    roles = {column: role for role, column in columns.columns.items()}
-    return [
-        ColumnFacts(
-            name=name,
-            type=(kinds := sorted(files, key=lambda kind: kind == MISSING))[0],
-            bytes=stored[name],
-            uncompressed=plain[name],
-            codecs=sorted(codecs.get(name, ())),
-            role=roles.get(name),
-            other_types={kind: len(files[kind]) for kind in kinds[1:]},
-            files={x: files[x][:MOST_FILES] for x in files} if len(files) > 1 else {},
-        )
-        for name, files in _types(source).items()
-    ]

@@ -53,6 +53,8 @@ WORDS = {
     "several": "prompt groups of several {unit}s",
     "column": "policy tokens of all {row}s",
     "compared": "policy tokens with both log-probs, of {row}s that nothing leaves out",
+    "drift": "policy tokens with finite old and reference log-probs, of {row}s that nothing leaves "
+    "out",
     "policy": "policy tokens with finite entropies, of {row}s that nothing leaves out",
     "critic": "policy tokens with finite values and rewards, of {row}s that nothing leaves out",
     "trained": "policy tokens of kept {row}s",
@@ -167,6 +169,9 @@ TOKEN_MEASURES = (
             lambda t: t["size"] == 0, "share"),
     of_tokens("engine_clamped", "compared", "Tokens whose |d| is beyond 40, which is clamped.",
             lambda t: t["clamped"], "share"),
+    of_tokens("ref_gap", "drift", "Log-prob of a token, old minus reference.", lambda t: t["gap"],
+            "mean"),
+    of_tokens("ref_gap_size", "drift", "Its size.", lambda t: abs(t["gap"]), "mean"),
     of_tokens("entropy", "policy", "Entropy of a token, nats; or -log p of the sampled one.",
             lambda t: t["entropy"]),
     of_tokens("value", "critic", "Value of the critic.", lambda t: t["value"]),

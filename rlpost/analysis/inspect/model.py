@@ -39,18 +39,6 @@ class PassAtK:
 
 
 @dataclass(frozen=True)
-class PassRates:
-    """Groups whose share of passing responses is low <= x < high; 0 < x if low is 0.
-
-    The first has low = high = 0 and the last low = high = 1: no response passes, all pass.
-    """
-
-    low: float
-    high: float
-    groups: int
-
-
-@dataclass(frozen=True)
 class PromptGroup:
     """Responses of one prompt within one step, without those that are left out.
 
@@ -64,7 +52,6 @@ class PromptGroup:
     prompts: int
     """Different keys, over all steps."""
     pass_threshold: float
-    pass_rates: list[PassRates]
     pass_at_k: list[PassAtK]
 
     @property
@@ -74,42 +61,12 @@ class PromptGroup:
 
 
 @dataclass(frozen=True)
-class RewardFacts:
-    """The raw reward, as in the file."""
-
-    column: str
-    nonfinite: int
-    """Responses whose reward is null, NaN or infinite; no other number counts them."""
-    quantiles: dict[str, float]
-    """p1, p5, p25, p50, p75, p95, p99, linear between neighbours."""
-    values: dict[str, int] | None
-    """Responses with each value, if there are at most 12 values."""
-    histogram: Histogram | None
-
-
-@dataclass(frozen=True)
-class LengthFacts:
-    """Policy tokens of each response: Σ mask, or all tokens without a mask."""
-
-    column: str
-    """The list column whose entries were counted; without one, the column of lengths."""
-    quantiles: dict[str, float]
-    histogram: Histogram | None
-    reward_correlation: Json | None
-    """With the reward: `pearson`, `spearman`, `within_groups` (after subtracting group means)."""
-
-
-@dataclass(frozen=True)
 class MaskFacts:
     """The mask column: 1 where the policy produced the token."""
 
     column: str
     observation_share: float
     """Of all tokens."""
-    with_observations: int
-    """Responses with masked tokens."""
-    gaps: int
-    """Responses with observations between policy tokens (several turns)."""
     leading: int
     """Responses that begin with a masked token."""
     trailing: int
@@ -209,19 +166,6 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class TokenFacts:
-    """Statistics of tokens."""
-
-    columns: dict[str, TokenColumn]
-    """By role: log-probs, values, token rewards."""
-    kl_clamped: int
-    """Policy tokens whose finite old - ref is beyond ±40."""
-    kl_quantiles: dict[str, float]
-    """Of responses."""
-    shifts: list[Shift]
-
-
-@dataclass(frozen=True)
 class FailureFacts:
     """Rollouts that failed, by a column; responses if rows count."""
 
@@ -237,13 +181,10 @@ class FileFacts:
     """One file, from its footer."""
 
     path: str
-    bytes: int
     rows: int
-    row_groups: int
-    writer: str
     rlpost: Json | None
-    """How rlpost wrote it: `version`; `estimator` and `recipe` of an enriched file; `format` and
-    `missing_roles` (role to reason) of a converted dump."""
+    """How rlpost wrote it: `version`; `estimator` and `recipe` of an enriched file; `format`,
+    `tokenizer` and `missing_roles` (role to reason) of a converted dump."""
 
 
 @dataclass(frozen=True)
@@ -253,10 +194,6 @@ class ColumnFacts:
     name: str
     type: str
     """The type in the first file that has it."""
-    bytes: int
-    """Compressed."""
-    uncompressed: int
-    codecs: list[str]
     role: str | None
     other_types: dict[str, int]
     """Other types, and in how many files; `missing` for files without the column."""
@@ -266,14 +203,9 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class InputFacts:
-    """Files and columns of the input, from the footers alone; none of it but rows for tables."""
+    """Files and columns of the input, from the footers alone; no columns of tables."""
 
     files: list[FileFacts]
-    bytes: int
-    rows: int
-    row_groups: int
-    rows_per_group: tuple[int, int]
-    """Smallest and largest row group."""
     columns: list[ColumnFacts]
 
 
@@ -319,10 +251,12 @@ class Facts:
     by `step` and by `domain`, with the labels, if the input has these; of some measures of tokens
     also by `position` in the response."""
     prompt_groups: PromptGroup | None
-    rewards: RewardFacts | None
-    lengths: LengthFacts | None
+    histograms: dict[str, Histogram]
+    """Of rewards, policy tokens and advantages, by measure; of advantages without those that are 0.
+    """
     masks: MaskFacts | None
-    token_facts: TokenFacts | None
+    token_columns: dict[str, TokenColumn]
+    """By role: log-probs, values and token rewards that were read."""
     mismatch: Mismatch | None
     """Rollout engine against trainer; None without the log-probs of both."""
     input: InputFacts
@@ -331,9 +265,8 @@ class Facts:
     seconds: float
     rlpost_version: str
     advantages: Json | None = None
-    """Of the advantages that the file already has: `column`, `nonfinite` tokens, `histogram`
-    without those that are 0, whether a trainer `recorded` them, and how they are `compared` with
-    those of grpo; None if they are not."""
+    """Of the advantages that the file already has: `column`, `nonfinite` tokens, whether a trainer
+    `recorded` them, and how they are `compared` with those of grpo; None if they are not."""
     components: dict[str, Json] = field(default_factory=dict)
     """Of the reward components that the user names: `weight`, `nonfinite` responses, groups with
     `no_signal`, and what the share of the advantage is a `share_of`."""

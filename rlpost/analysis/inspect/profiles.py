@@ -1,4 +1,4 @@
-"""Profiles of numbers: quantiles, histograms, correlations."""
+"""Profiles of numbers: histograms, correlations."""
 
 from __future__ import annotations
 
@@ -17,17 +17,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.floating[Any]] | NDArray[np.int64]
 
 
-QUANTILES = {"p1": 0.01, "p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}
 BINS = 20
 _TINY, _LARGEST = np.finfo(np.float64).tiny, np.finfo(np.float64).max
-
-
-def quantiles_of(values: Floats) -> dict[str, float]:
-    """Return quantiles, linear between neighbours; none of no numbers."""
-    if not len(values):
-        return {}
-    numbers = np.quantile(values.astype(np.float64), list(QUANTILES.values()))
-    return dict(zip(QUANTILES, numbers.tolist(), strict=True))
 
 
 def histogram_of(values: Floats, edges: list[float] | None = None) -> Histogram | None:

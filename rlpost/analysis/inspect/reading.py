@@ -389,7 +389,8 @@ def _policy_rows(
         rows["k3"] = np.where(number > 0, k3 / np.maximum(number, 1), np.nan).astype(np.float32)
     reading.sample.rows += len(keys)
     if {"old_log_probs", "ref_log_probs"} <= block.values.keys():
-        rows["kl"] = tokens.reference_kl(policy, counts)
+        rows["kl"], gaps = tokens.reference_tokens(policy, counts)
+        sums.add("drift", gaps, keys)
     if details:
         entropies, products = tokens.entropy_tokens(policy, tokens.policy_role(selection.tokens))
         rows |= products

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about import TOPICS, topics_of
 from rlpost.analysis.inspect.about.base import title
 from rlpost.analysis.inspect.about.checks import notices, places, verdict
-from rlpost.analysis.inspect.about.files import ignored_lines, roles_table, storage_table
 from rlpost.analysis.inspect.about.responses import (
     domain_lines,
     failure_lines,
+    ignored_lines,
     sizes,
     threshold_lines,
     without_tokens_lines,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from rlpost.analysis.inspect.model import Facts, Histogram, InputFacts, Json, RoleFacts
+    from rlpost.analysis.inspect.model import Facts, Histogram, Json
     from rlpost.display.picture import PictureLine
 
     Row = tuple[str, ...]
@@ -99,16 +98,6 @@ def show_findings(facts: Facts) -> None:
         sys.stdout.write(f"{printable_line(text)}\n")
 
 
-def show_stored(stored: InputFacts, roles: dict[str, RoleFacts], how: str) -> None:
-    """Print the contents of footers, as a `table`, as `json` or as `markdown`."""
-    if how == "json":
-        columns = {role: asdict(column) for role, column in roles.items()}
-        show_json({"schema_version": 1, "input": asdict(stored), "roles": columns})
-        return
-    parts = [roles_table(roles), storage_table(stored)]
-    show_page(Page(title([file.path for file in stored.files]), parts=parts), how)
-
-
 def overview(facts: Facts) -> list[str]:
     """Return the first lines: responses, tokens and groups, and what is unusual about columns."""
     lines = [", ".join(_counts(facts)), *facts.where_lines]
@@ -150,7 +139,7 @@ def _mapped_lines(facts: Facts) -> list[str]:
     return [f"columns: {', '.join(mapped)}"] if mapped else []
 
 
-_ASKED = ("groups", "rewards", "lengths", "log_probs", "mismatch")
+_ASKED = ("groups", "numbers", "steps", "domains", "mismatch")
 """Topics that are asked for most."""
 
 
@@ -181,22 +170,17 @@ def _distributions(facts: Facts) -> TextTable:
     """Return a row for each number of a response: histogram, mean and standard deviation."""
     rows: list[Row] = []
     of = "/row" if facts.rollouts is not None else ""
-    histograms: dict[str, tuple[str, Histogram | None]] = {
-        "reward": ("reward", facts.rewards.histogram if facts.rewards else None),
-        "policy_tokens": (
-            f"tokens{of}" if of else "policy tokens",
-            facts.lengths.histogram if facts.lengths else None,
-        ),
-        "kl": ("KL per token", None),
-        "advantage": ("advantage", None),
+    names = {
+        "reward": "reward",
+        "policy_tokens": f"tokens{of}" if of else "policy tokens",
+        "kl": "KL per token",
+        "advantage": "recorded advantage"
+        if (facts.advantages or {}).get("recorded")
+        else "advantage",
     }
-    if credit := facts.advantages:
-        name = "recorded advantage" if credit["recorded"] else "advantage"
-        bins = credit["histogram"]
-        histograms["advantage"] = (name, bins if bins.counts else None)
-    for measure, named in histograms.items():
+    for measure, name in names.items():
         if measure in facts.facts:
-            rows.append(_row(*named, facts.whole(measure)))
+            rows.append(_row(name, facts.histograms.get(measure), facts.whole(measure)))
     return TextTable(("", "", "", "", "mean", "std"), rows, text=(0, 2, 3))
 
 
@@ -213,7 +197,7 @@ def _row(name: str, histogram: Histogram | None, spread: Json) -> Row:
 def _shares(facts: Facts) -> list[str]:
     """Return `pass@1 46.9 %, pass@8 76.6 %, truncated 6.1 %`, and the share of zero advantages."""
     shares: dict[str, float | None] = {}
-    if (groups := facts.prompt_groups) and groups.pass_rates:
+    if (groups := facts.prompt_groups) and groups.pass_at_k:
         ks = [*groups.pass_at_k_of_all[:1], *groups.pass_at_k_of_all[1:][-1:]]
         shares |= {f"pass@{x.k}": x.value for x in ks}
     if "truncated" in facts.facts:

@@ -13,24 +13,22 @@ import polars as pl
 from rlpost.analysis.counted import COUNTED_KEYS, COUNTED_NUMBERS, counted_table
 from rlpost.analysis.inspect.measures import CountedRows
 from rlpost.analysis.inspect.model import (
+    Histogram,
     Label,
-    LengthFacts,
     PassAtK,
-    PassRates,
     PromptGroup,
-    RewardFacts,
 )
 from rlpost.analysis.inspect.profiles import (
     histogram_of,
     length_histogram,
     pearson,
-    quantiles_of,
     spearman,
 )
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.analysis.inspect.tokens import policy_role
 from rlpost.io.keys import step_order
 from rlpost.kernels.codes import dense_codes
+from rlpost.kernels.histogram import histogram
 from rlpost.kernels.moments import exact_sums, reaches
 from rlpost.kernels.segments import count_true
 from rlpost.pipeline.data import LEFT_OUT
@@ -59,12 +57,9 @@ if TYPE_CHECKING:
     from rlpost.recipe.roles import ColumnMap
 
 
-MOST_VALUES = 12  # of rewards that are listed
 MOST_SIZES = 100
-TENTHS = 10
 LONG = 32  # tokens: longer responses are hardly equal by chance
 LONG_TEXT = 128  # characters, if no list has the number of tokens
-SMALL = 17  # responses of the largest group, at most, for a bin per rate
 WITHOUT_ADVANTAGES = "reward minus the mean of its group"
 """What the share is of in an input without advantages: the advantage of a group baseline."""
 
@@ -194,7 +189,6 @@ def group_facts(
         sizes=dict(zip(values.tolist()[:MOST_SIZES], counts.tolist()[:MOST_SIZES], strict=True)),
         prompts=keys["group"].n_unique(),
         pass_threshold=threshold,
-        pass_rates=_pass_rates(passed / size, int(size.max(initial=0))) if rewarded else [],
         pass_at_k=pass_at_k(size, passed) if rewarded else [],
     )
 
@@ -208,24 +202,6 @@ def profiles_of(rows: pl.DataFrame, table: CountedTable, groups: PromptGroups) -
     tallies = profile_tallies(table.units, rewards, passed, groups, table.scored, signal)
     default = type(recipe).model_fields["pass_threshold"].default
     return profiles(tallies, chosen=recipe.pass_threshold != default)
-
-
-def _pass_rates(rates: NDArray[np.float64], largest: int) -> list[PassRates]:
-    """Return the number of groups by pass rate: no response passes, some pass, all pass.
-
-    Small groups have a bin for each possible rate: c / n is in bin c - 1 of n - 1.
-    """
-    if not len(rates):
-        return []
-    bins = largest - 1 if 1 < largest <= SMALL else TENTHS
-    between = rates[(rates > 0) & (rates < 1)]
-    counts, edges = np.histogram(between, bins, (0.0, 1.0))
-    between_rates = [
-        PassRates(float(low), float(high), int(count))
-        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
-    ]
-    none, whole = int((rates == 0).sum()), int((rates == 1).sum())
-    return [PassRates(0.0, 0.0, none), *between_rates, PassRates(1.0, 1.0, whole)]
 
 
 def pass_at_k(sizes: NDArray[np.int64], passed: NDArray[np.int64]) -> list[PassAtK]:
@@ -260,62 +236,44 @@ def _all_fail(n: int, c: int, k: int) -> float:
     return math.prod((i - k) / i for i in range(n - c + 1, n + 1))
 
 
-def reward_facts(table: CountedTable, column: str | None) -> RewardFacts | None:
-    """Return the profile of rewards, which are of a column; None without one."""
-    if column is None:
-        return None
-    rewards = table.units["reward"][table.scored] + 0.0  # -0 becomes 0
-    values, counts = np.unique(rewards, return_counts=True)
-    few = len(values) <= MOST_VALUES
-    return RewardFacts(
-        column=column,
-        nonfinite=int((table.counted_units & ~table.scored).sum()),
-        quantiles=quantiles_of(rewards),
-        values={f"{x:.6g}": int(n) for x, n in zip(values, counts, strict=True)} if few else None,
-        histogram=histogram_of(rewards),
-    )
+def histograms_of(reading: PassResult, table: CountedTable) -> dict[str, Histogram]:
+    """Return the histograms of rewards and policy tokens that count, unless all are equal.
 
-
-def length_facts(rows: pl.DataFrame, table: CountedTable, column: str | None) -> LengthFacts | None:
-    """Return the profile of lengths; None without a column of lists or lengths.
-
-    Args:
-        rows: of a PassResult.
-        table: of the rows.
-        column: the column of which lengths are known.
+    And of advantages, without those that are 0.
     """
-    if "tokens" not in rows or column is None:
-        return None
-    lengths = rows["tokens"].to_numpy()
-    known = table.counted & np.isfinite(lengths)
-    known_lengths = lengths if known.all() else lengths[known]
-    return LengthFacts(
-        column=column,
-        quantiles=quantiles_of(known_lengths),
-        histogram=length_histogram(known_lengths),
-        reward_correlation=_with_reward(rows, lengths, table) if "reward" in rows else None,
-    )
+    rows, credit = reading.rows, histogram(reading.tally)
+    histograms: dict[str, Histogram | None] = {}
+    if credit.counts:
+        histograms["advantage"] = Histogram(*credit)
+    if "reward" in rows:
+        rewards = table.units["reward"][table.scored]
+        histograms["reward"] = histogram_of(rewards + 0.0)  # -0 becomes 0
+    if "tokens" in rows:
+        lengths = rows["tokens"].to_numpy()
+        known = lengths[table.counted & np.isfinite(lengths)]
+        histograms["policy_tokens"] = length_histogram(known)
+    return {name: bins for name, bins in histograms.items() if bins is not None}
 
 
-def _with_reward(rows: pl.DataFrame, lengths: NDArray[Any], table: CountedTable) -> Json:
-    """Return the correlation of reward and length: overall, and within groups."""
-    rewards = table.row_rewards
+def length_correlation(rows: pl.DataFrame, table: CountedTable) -> tuple[float | None, bool, int]:
+    """Return how reward and length correlate, whether within groups, and of how many rows.
+
+    Without groups, or with equal rewards in all of them, the correlation is that of ranks; None if
+    rewards or lengths are all equal.
+    """
+    rewards, lengths = table.row_rewards, rows["tokens"].to_numpy()
     valid = np.isfinite(rewards) & np.isfinite(lengths)
     reward, length = rewards[valid], lengths[valid].astype(np.float64)
-    values: Json = {
-        "rows": len(reward),
-        "pearson": pearson(reward, length),
-        "spearman": spearman(reward, length),
-        "within_groups": None,
-    }
-    if "group" in rows:
+    if "group" in rows and pearson(reward, length) is not None:
         codes = dense_codes(table.rows["group"][valid], table.rows.count("group"))[1]
         sizes = np.bincount(codes)
         sides = [x - (np.bincount(codes, x) / sizes)[codes] for x in (reward, length)]
         # The deviations of equal rewards are rounding errors, which correlate with nothing.
         if np.abs(sides[0]).max(initial=0.0) > 1e-9 * np.abs(reward).max(initial=0.0):
-            values["within_groups"] = pearson(*sides)
-    return values
+            within = pearson(*sides)
+            if within is not None:
+                return within, True, len(reward)
+    return spearman(reward, length), False, len(reward)
 
 
 def is_long(rows: pl.DataFrame) -> pl.Series:

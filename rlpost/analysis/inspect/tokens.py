@@ -121,16 +121,20 @@ def _gap(policy: Block, other: str, counts: ColumnCounts) -> tuple[Floats, float
     return gap, float(max(gap.max(initial=0.0), -gap.min(initial=0.0)))
 
 
-def reference_kl(policy: Block, counts: ColumnCounts) -> Floats:
-    """Return the mean of old - ref of each response, clamped to ±40; NaN if it is not finite."""
+def reference_tokens(policy: Block, counts: ColumnCounts) -> tuple[Floats, PolicyTokens]:
+    """Return the mean of old - ref of each response, clamped to ±40, and the finite tokens.
+
+    The mean is NaN if a number is not finite.
+    """
     gap, most = _gap(policy, "ref_log_probs", counts)
+    tokens, offsets, clamped = gap, policy.offsets, gap
     if not most <= LOG_RATIO_CLAMP:
-        infinite = np.isinf(gap)
-        beyond = (np.abs(gap) > LOG_RATIO_CLAMP) & ~infinite
-        counts.count("kl_clamped", beyond)
-        np.clip(gap, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP, out=gap)
-        gap[infinite] = np.nan
-    return segment_sums(gap, policy.offsets) / np.maximum(np.diff(policy.offsets), 1)
+        finite = np.isfinite(gap)
+        tokens, offsets = gap[finite], kept_offsets(finite, offsets)
+        clamped = np.where(finite, gap.clip(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP), np.nan)
+    lengths = np.maximum(np.diff(policy.offsets), 1)
+    kl = segment_sums(clamped, policy.offsets) / lengths
+    return kl, PolicyTokens(policy.places, offsets, {"gap": tokens})
 
 
 def policy_role(roles: Any) -> str | None:

@@ -18,10 +18,10 @@ from rlpost.analysis.report.page import Section
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rlpost.analysis.inspect.model import Facts, PromptGroup
+    from rlpost.analysis.inspect.model import Facts
     from rlpost.analysis.report.charts import Chart
 
-_TITLES = {"mismatch": "Rollout engine against trainer", "storage": "Files"}
+_TITLES = {"mismatch": "Rollout engine against trainer"}
 
 
 def overview(facts: Facts) -> Section:
@@ -43,13 +43,12 @@ def topics(facts: Facts) -> Iterator[Section]:
 
 def _steps(facts: Facts) -> Iterator[Chart]:
     axis, labels = facts.roles["batch"].column, facts.labels("step")
-    for trend in trends_of(facts, "step"):
+    for trend in trends_of(facts):
         from_zero = trend.name in ("policy tokens", "engine ‖ trainer")
         yield _trend(trend.name, labels, trend.values, axis, trend.share, from_zero)
-    deviations, zeros = facts.by("step", "advantage", "std"), facts.by("step", "advantage_zero")
-    for title, values, share in (("std of A", deviations, False), ("A = 0", zeros, True)):
-        if any(value is not None for value in values):
-            yield _trend(title, labels, values, axis, share, from_zero=True)
+    deviations = facts.by("step", "advantage", "std")
+    if any(value is not None for value in deviations):
+        yield _trend("std of A", labels, deviations, axis, share=False, from_zero=True)
 
 
 def _trend(
@@ -59,35 +58,28 @@ def _trend(
     return line(title, labels, values, axis, share=share, from_zero=from_zero)
 
 
-def _rewards(facts: Facts) -> Iterator[Chart]:
-    rewards = facts.rewards
-    if rewards is not None and rewards.values:
-        counts = [*rewards.values.values()]
-        yield bars("Rewards", [*rewards.values], counts, f"{facts.unit}s", "reward")
-    elif rewards is not None and rewards.histogram:
-        yield histogram("Rewards", rewards.histogram, f"{facts.unit}s", "reward")
-
-
-def _lengths(facts: Facts) -> Iterator[Chart]:
-    lengths, noun = facts.lengths, facts.row_noun
-    if lengths is not None and lengths.histogram:
-        yield histogram("Lengths", lengths.histogram, f"{noun}s", f"policy tokens of a {noun}")
-
-
-def _advantages(facts: Facts) -> Iterator[Chart]:
-    if facts.advantages is None or not (bins := facts.advantages["histogram"]).counts:
-        return
-    zeros, of = facts.whole("advantage")["count"] - sum(bins.counts), facts.facts["advantage"]["of"]
-    yield histogram("Advantages", bins, of, "advantage", zeros=zeros)
+def _numbers(facts: Facts) -> Iterator[Chart]:
+    noun = facts.row_noun
+    named = {
+        "reward": ("Rewards", f"{facts.unit}s", "reward"),
+        "policy_tokens": ("Lengths", f"{noun}s", f"policy tokens of a {noun}"),
+    }
+    for measure, (title, unit, axis) in named.items():
+        if measure in facts.histograms:
+            yield histogram(title, facts.histograms[measure], unit, axis)
+    if bins := facts.histograms.get("advantage"):
+        credit = facts.facts["advantage"]
+        zeros = credit["all"]["count"] - sum(bins.counts)
+        yield histogram("Advantages", bins, credit["of"], "advantage", zeros=zeros)
 
 
 def _groups(facts: Facts) -> Iterator[Chart]:
     groups = facts.prompt_groups
     if groups is None:
         return
-    if groups.pass_rates:
-        counts, names = [rate.groups for rate in groups.pass_rates], _rate_names(facts, groups)
-        yield bars("Pass rates of groups", names, counts, "groups", "pass rate")
+    if profile := facts.profiles.get("groups"):
+        pairs = zip(profile["with"], profile["without"], strict=True)
+        yield bars("Groups", profile["labels"], [*map(sum, pairs)], "groups", profile["by"])
     pass_at_k = groups.pass_at_k_of_all
     if len(pass_at_k) > 1:
         ks, values = [str(rate.k) for rate in pass_at_k], [rate.value for rate in pass_at_k]
@@ -95,15 +87,6 @@ def _groups(facts: Facts) -> Iterator[Chart]:
     if len(groups.sizes) > 1:
         labels, counts = [str(size) for size in groups.sizes], [*groups.sizes.values()]
         yield bars("Sizes of groups", labels, counts, "groups", f"{facts.unit}s of a group")
-
-
-def _rate_names(facts: Facts, groups: PromptGroup) -> list[str]:
-    """Return names of bins of pass rates: `3/8` if groups have one size, else `<40 %`."""
-    between, size = groups.pass_rates[1:-1], facts.whole("group_size")
-    bins = len(between) + 1
-    if size["min"] == size["max"] == bins:
-        return ["none", *(f"{passed}/{bins}" for passed in range(1, bins)), "all"]
-    return ["none", *(f"<{100 * rate.high:.0f} %" for rate in between), "all"]
 
 
 def _entropy(facts: Facts) -> Iterator[Chart]:
@@ -124,9 +107,7 @@ def _entropy(facts: Facts) -> Iterator[Chart]:
 
 CHARTS: dict[str, Callable[[Facts], Iterator[Chart]]] = {
     "steps": _steps,
-    "rewards": _rewards,
-    "lengths": _lengths,
-    "advantages": _advantages,
+    "numbers": _numbers,
     "groups": _groups,
     "entropy": _entropy,
 }

@@ -39,7 +39,6 @@ EPILOG = """Examples:
 def inspect(
     chosen: Json,
     paths: Annotated[list[str], argument("IN...", "Parquet files, directories or globs.")],
-    footer: Annotated[bool, option("--footer", "", "Read file footers only.")] = False,
     about: Annotated[
         str | None,
         option("--about", "NAME", "Show a topic, or what a check found; `checks`: which ran."),
@@ -90,7 +89,7 @@ def inspect(
     checked = {name: chosen[name] for name in ("ignore", "reward_components")}
     checked["fail_on"] = fail_on
     if prompt is not None or row is not None or top is not None or worst:
-        counted = {"footer": footer, "no_tokens": not chosen["tokens"], "unit": chosen["unit"]}
+        counted = {"no_tokens": not chosen["tokens"], "unit": chosen["unit"]}
         _check_unset("has no effect on single responses (--prompt, --row, --top, --worst)",
                      **screens, **counted, **checked)  # fmt: skip
         of_rows = {"prompt": prompt, "row": row, "top": top, "worst": worst}
@@ -98,11 +97,6 @@ def inspect(
         return
     if colour is not None:
         raise UsageError("--colour needs --prompt, --row, --top or --worst")
-    if footer:
-        no_rows = "has no effect with --footer, which reads no rows"
-        _check_unset(no_rows, about=about, verbose=verbose, where=chosen["where"], **checked)
-        _show_footer(paths, chosen, None if quiet and how == "table" else how)
-        return
     _check_screens(how, **screens)
     with reporting(quiet=quiet, bars=how == "table" and not quiet) as reporter:
         result = functions.inspect(
@@ -179,21 +173,6 @@ def _declared(chosen: Json) -> Declaration:
 
     of_dumps = {name: chosen[name] for name in ("source", "rows", "group_size")}
     return Declaration(**of_dumps, map=chosen["columns_map"] or {})
-
-
-def _show_footer(paths: list[str], chosen: Json, prints: str | None) -> None:
-    """Print what footers have, without reading rows; print nothing if `prints` is None."""
-    from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
-    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
-
-    with (
-        reporting(bars=False) as reporter,
-        open_inputs(paths, reporter=reporter, declared=_declared(chosen)) as opened,
-    ):
-        columns_map = opened.columns(chosen["columns_map"] or {})
-        stored = facts.stored(opened.paths, columns_map=columns_map)
-    if prints is not None:
-        render.show_stored(*stored, prints)
 
 
 def _check_unset(why: str, **options: object) -> None:

@@ -20,7 +20,15 @@ from rlpost.cli.commands.inspect import app
 from rlpost.errors import DataError
 
 ROWS, CLAMP = 160, 40.0
-TOKENS = ("old_log_probs", "infer_log_probs", "values", "token_rewards", "entropy", "advantages")
+TOKENS = (
+    "old_log_probs",
+    "infer_log_probs",
+    "ref_log_probs",
+    "values",
+    "token_rewards",
+    "entropy",
+    "advantages",
+)
 
 
 def rollouts(seed=0):
@@ -39,6 +47,7 @@ def rollouts(seed=0):
         "entropy": [rng.exponential(1, n) for n in lengths],
         "advantages": [rng.normal(0, 1, n).round(1) for n in lengths],
     }
+    columns["ref_log_probs"] = [x - rng.normal(0, 0.1, len(x)) for x in columns["old_log_probs"]]
     infer = [x - rng.exponential(0.3, len(x)) for x in columns["old_log_probs"]]
     columns["infer_log_probs"] = [np.where(rng.random(len(x)) < 0.1, x + 0.3, x) for x in infer]
     columns["infer_log_probs"][3] = np.array(columns["old_log_probs"][3])
@@ -73,6 +82,7 @@ def policy_tokens(columns):
 
 
 D, SIZE, CREDIT, ERROR = pl.col("d"), pl.col("size"), pl.col("advantages"), pl.col("error")
+GAP = pl.col("old_log_probs") - pl.col("ref_log_probs")
 FORMULAS = {
     "engine_gap": SIZE,
     "engine_k1": -D,
@@ -90,6 +100,8 @@ FORMULAS = {
     "advantage_positive": CREDIT > 0,
     "advantage_negative": CREDIT < 0,
     "advantage_zero": CREDIT == 0,
+    "ref_gap": GAP,
+    "ref_gap_size": GAP.abs(),
     "engine_ess": D.exp().sum() ** 2 / (pl.len() * (2 * D).exp().sum()),
     "critic_explained": 1 - ERROR.var(ddof=0) / pl.col("returns").var(ddof=0),
 }
@@ -102,8 +114,8 @@ FINITE_ROWS = {
 
 def of_population(tokens, population):
     """The tokens of a population."""
-    if population == "compared":
-        return tokens.filter(pl.col("size").is_finite())
+    if population in ("compared", "drift"):
+        return tokens.filter((SIZE if population == "compared" else GAP).is_finite())
     finite = [pl.col(x).is_finite().all().over("row") for x in FINITE_ROWS[population] or ()]
     return tokens.filter(pl.all_horizontal(pl.lit(value=True), *finite))
 
@@ -195,7 +207,10 @@ PRINTED = {
             "covariance.value"
         ],
     },
-    "advantages": {r"all +(\S+) +(\S+)": ["advantage.mean", "advantage.std"]},
+    "numbers": {
+        r"advantage +\S+ +(\S+) +(\S+)": ["advantage.mean", "advantage.std"],
+        r"advantage_zero +\S+ +(\S+) %": ["advantage_zero.mean"],
+    },
 }  # fmt: skip
 """By topic, what stands on its page, and the measures whose numbers these are."""
 
@@ -233,7 +248,7 @@ def test_columns_of_tokens_and_masks_are_counted(sample, facts):
     frame = pl.read_parquet(sample)
     tokens = frame.explode(["response_mask", *lists]).filter(pl.col("response_mask") == 1)
     for name in lists:
-        column, values = facts.token_facts.columns[name], tokens[name].cast(pl.Float64)
+        column, values = facts.token_columns[name], tokens[name].cast(pl.Float64)
         numbers = [facts.whole(name)[part] for part in ("mean", "std")]
         assert numbers == pytest.approx([values.mean(), values.std()], rel=1e-12)
         counts = (column.tokens, column.min, column.max, column.zero)
@@ -241,11 +256,8 @@ def test_columns_of_tokens_and_masks_are_counted(sample, facts):
     masks, found = [np.array(mask) for mask in frame["response_mask"].to_list()], facts.masks
     total = sum(len(mask) for mask in masks)
     assert found.observation_share == pytest.approx(1 - sum(x.sum() for x in masks) / total)
-    assert found.with_observations == sum(not mask.all() for mask in masks)
     assert found.trailing == sum(not mask[-1] for mask in masks)
     assert found.leading == sum(not mask[0] for mask in masks)
-    turns = ["".join(map(str, mask)).strip("0") for mask in masks]
-    assert found.gaps == sum("0" in turn for turn in turns)
 
 
 def test_a_signalling_nan_is_nan():
@@ -255,7 +267,7 @@ def test_a_signalling_nan_is_nan():
     columns = {"prompt_id": ["a"] * 8, "reward": [0.0, 1.0] * 4}
     both = {"old_log_probs": [*log_probs], "infer_log_probs": [*log_probs]}
     facts = rlpost.inspect(pa.table(columns | both))
-    assert facts.token_facts.columns["old_log_probs"].nan == 1
+    assert facts.token_columns["old_log_probs"].nan == 1
 
 
 def test_rows_of_unequal_lists_are_left_out_of_statistics_of_tokens():
@@ -263,7 +275,7 @@ def test_rows_of_unequal_lists_are_left_out_of_statistics_of_tokens():
     row = next(row for row in range(20, ROWS) if len(columns["values"][row]) > 1)
     columns["infer_log_probs"][row] = columns["infer_log_probs"][row][:-1]
     facts = rlpost.inspect(table(columns))
-    assert facts.token_facts.columns["infer_log_probs"].unequal_rows == 1
+    assert facts.token_columns["infer_log_probs"].unequal_rows == 1
     whole = {name: [x for at, x in enumerate(y) if at != row] for name, y in columns.items()}
     others = rlpost.inspect(table(whole))
     for name in ("engine_gap", "engine_ess", "value", "entropy", "old_log_probs"):

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlpost.analysis.inspect import columns as decode
-from rlpost.analysis.inspect.facts import inspect, stored
+from rlpost.analysis.inspect.facts import inspect
 from rlpost.io.arrow import CellLocation
 
 
@@ -27,11 +27,11 @@ def test_the_type_of_a_role_is_that_of_its_column_in_the_first_file(tmp_path):
         columns = {"prompt_id": ["a", "a"], "reward": pa.array([1, 0], kind)}
         columns |= {"note": ["b", "c"]} if number else {}
         pq.write_table(pa.table(columns), tmp_path / f"{number}.parquet")
-    footers, roles = stored([tmp_path])
-    types = {x.name: (x.type, x.other_types) for x in footers.columns}
+    facts = inspect(tmp_path)
+    types = {x.name: (x.type, x.other_types) for x in facts.input.columns}
     assert types["reward"] == ("int64", {"double": 2})
     assert types["note"] == ("string", {"missing": 1})
-    assert roles["reward"].type == "int64"
+    assert facts.roles["reward"].type == "int64"
 
 
 def test_missing_numbers_and_null_lists_are_counted(tmp_path):
@@ -43,9 +43,9 @@ def test_missing_numbers_and_null_lists_are_counted(tmp_path):
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     found = inspect([tmp_path / "a.parquet"])
-    column = found.token_facts.columns["old_log_probs"]
+    column = found.token_columns["old_log_probs"]
     assert (column.null, column.nan, column.unequal_rows, column.tokens) == (1, 0, 1, 2)
-    assert (found.rewards.nonfinite, found.whole("reward")["count"]) == (1, 2)
+    assert found.whole("reward")["count"] == 2
     assert found.whole("group_size")["max"] == 2
 
 

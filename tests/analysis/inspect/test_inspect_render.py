@@ -128,14 +128,10 @@ OPTIONS = {
     "--about groups --verbose": "--about",
     "--about groups --quiet": "--about",
     "--about groups --format json": "--about groups",
-    "--about groups --footer": "--about",
     "--about groups --row 0": "--about",
     "--verbose --format json": "--verbose",
-    "--verbose --footer": "--verbose",
     "--row 0 --no-tokens": "--no-tokens",
-    "--top reward --footer": "--footer",
     "--colour kl": "--colour",
-    "--fail-on error --footer": "--fail-on",
     "--ignore no_rows --row 0": "--ignore",
     "--ignore truncated_many": "--ignore truncated_many: ",
     "--rollout-reward last --unit row": "--map rollout=COLUMN",
@@ -175,7 +171,7 @@ def test_a_dump_is_converted_before_it_is_inspected(tmp_path):
 def test_nouns_after_1_are_singular(tmp_path):
     pq.write_table(pq.read_table(ARITHMETIC).slice(0, 1), tmp_path / "a.parquet")
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).stdout
-    assert "1 row in 1 row group of 1" in shown
+    assert "1 response" in shown
     assert not re.search(r"\b1 (rows|responses|groups|prompts|tokens|findings|row groups)\b", shown)
 
 

@@ -55,7 +55,7 @@ def test_the_sections_are_the_pages_of_inspect(made):
     assert {name for name, about in pages.items() if about.parts} == {*sections} - {"overview"}
     for name, about in pages.items():
         assert all(part.html() in sections[name] for part in about.parts if name in sections)
-    for name in ("steps", "rewards", "lengths", "advantages", "groups"):
+    for name in ("steps", "numbers", "groups"):
         assert "<svg " in sections[name]
     assert all(part.html() in sections["overview"] for part in overview(facts).parts)
     assert next(iter(sections)) == "overview"

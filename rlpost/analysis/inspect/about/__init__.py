@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from rlpost.analysis.inspect.about import (  # noqa: F401 # isort: skip
     responses,
     tokens,
-    files,
     checks,
 )
 from rlpost.analysis.inspect.about.base import TOPICS
@@ -66,7 +65,7 @@ def about(name: str, facts: Facts) -> Page:
 
 def topics_of(facts: Facts) -> list[str]:
     """Return the topics on which the input has something, whether it was computed or not."""
-    later = ("critic", "entropy") if facts.token_facts else ()
+    later = ("critic", "entropy") if facts.token_columns else ()
     return [
         name
         for name, topic in TOPICS.items()

@@ -1,21 +1,22 @@
-"""Topics on responses: groups, rewards and their components, lengths, failures, steps, domains."""
+"""Topics on responses: groups, all numbers, reward components, steps, domains, columns."""
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
-from rlpost.display.charts import bar, spark
+from rlpost.display.charts import bar
 from rlpost.display.tables import TextTable, elided
-from rlpost.display.text import aligned, counted, number, percent, plural, share, value_list
+from rlpost.display.text import aligned, counted, mean_beside, number, percent, share, value_list
 from rlpost.display.trends import Trend, trend_table
 from rlpost.pipeline.measures import CORRELATION, WITH_REWARD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.analysis.inspect.model import Facts, Histogram, Json, PromptGroup
+    from rlpost.analysis.inspect.model import Facts, Json, PromptGroup
     from rlpost.display.page import Page
 
 
@@ -26,7 +27,7 @@ BAR_OF_GROUPS = 24  # characters
 
 @topic
 def groups(facts: Facts) -> Page:
-    """Prompt groups: their sizes, those without signal, pass rates and pass@k."""
+    """Prompt groups: their sizes, those without signal, passes and pass@k."""
     keys, size, single = facts.prompt_groups, facts.whole("group_size"), facts.whole("single")
     if keys is None or not size["count"]:
         return page_of(facts, "groups", [], without_column("group"))
@@ -35,10 +36,10 @@ def groups(facts: Facts) -> Page:
     lines = [f"{sizes(facts)} {units}, by {' and '.join(keys.by)}; {prompts}"]
     if single["total"]:
         lines.append(f"{counted(single['total'], 'group')} of one {facts.unit}")
-    if not keys.pass_rates:
+    if not keys.pass_at_k:
         return page_of(facts, "groups", [TextTable(title="Groups", lines=lines)], "")
     lines += [without_signal(facts), *threshold_lines(facts)]
-    return page_of(facts, "groups", [_pass_rates(facts, keys, lines), _pass_at_k(keys, size)], "")
+    return page_of(facts, "groups", [_profile(facts, lines), _pass_at_k(keys, size)], "")
 
 
 def sizes(facts: Facts) -> str:
@@ -69,23 +70,17 @@ def threshold_lines(facts: Facts) -> list[str]:
     return [f"no reward reaches {threshold}, the highest is {number(highest)}"]
 
 
-def rate_names(facts: Facts, keys: PromptGroup) -> list[str]:
-    """Return names of the bins of pass rates: `3 of 8` if groups have one size, else a range."""
-    between, size = keys.pass_rates[1:-1], facts.whole("group_size")
-    names = [f"{100 * rate.low:.3g} to {100 * rate.high:.3g} %" for rate in between]
-    if size["min"] == size["max"] == len(between) + 1:
-        names = [f"{count} of {size['max']:.0f}" for count in range(1, len(between) + 1)]
-    return ["none", *names, "all"]
-
-
-def _pass_rates(facts: Facts, keys: PromptGroup, lines: list[str]) -> TextTable:
-    counts = [rate.groups for rate in keys.pass_rates]
+def _profile(facts: Facts, lines: list[str]) -> TextTable:
+    """Return the groups of the picture: by passes, by pass rate, or by mean reward."""
+    profile = facts.profiles.get("groups") or {"by": "", "labels": [], "with": [], "without": []}
+    pairs = [*zip(profile["with"], profile["without"], strict=True)]
+    largest = max(map(sum, pairs), default=0)
     rows = [
-        (name, f"{count:,}", bar(count, max(counts), BAR_OF_GROUPS))
-        for name, count in zip(rate_names(facts, keys), counts, strict=True)
+        (label, f"{sum(pair):,}", f"{pair[1]:,}", bar(sum(pair), largest, BAR_OF_GROUPS))
+        for label, pair in zip(profile["labels"], pairs, strict=True)
     ]
-    headings = (f"{facts.unit}s that pass (reward ≥ {keys.pass_threshold:g})", "groups", "")
-    return TextTable(headings, rows, "Groups", lines, text=(0, 2))
+    headings = (profile["by"], "groups", "no signal", "")
+    return TextTable(headings, rows, "Groups", lines, text=(0, 3))
 
 
 def _pass_at_k(keys: PromptGroup, size: Json) -> TextTable:
@@ -102,80 +97,61 @@ def _pass_at_k(keys: PromptGroup, size: Json) -> TextTable:
     )
 
 
-# ---- rewards ----
-
-BAR_OF_REWARDS = 32  # characters
-QUANTILES = ("p5", "p50", "p95")
-CORRELATED = 0.3  # a weaker correlation is not worth a sentence
+# ---- all numbers ----
 
 
 @topic
-def rewards(facts: Facts) -> Page:
-    """Raw rewards: mean, quantiles, values, and whether longer responses score higher."""
-    numbers = facts.rewards
-    if numbers is None:
-        return page_of(facts, "rewards", [], without_column("reward"))
-    lines = correlation_lines(facts)
-    if numbers.nonfinite:
-        lines.append(f"{numbers.nonfinite:,} more are null, NaN or infinite")
-    whole = distribution(
-        f"Raw rewards of {facts.unit}s", facts.whole("reward"), numbers.quantiles,
-        numbers.histogram, lines,
-    )  # fmt: skip
-    return page_of(facts, "rewards", [whole, _reward_values(facts)], "")
+def numbers(facts: Facts) -> Page:
+    """Every number of the input by its name in JSON, and what it counts: mean, std, min, max."""
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for name, entry in facts.facts.items():
+        rows.setdefault(entry["of"], []).append((name, *_cells(entry["all"])))
+    headings = ("", "count", "mean", "std", "min", "max")
+    titles = {of: of[:1].upper() + of[1:] for of in rows}
+    tables = [TextTable(headings, part, titles[of]) for of, part in rows.items()]
+    return page_of(facts, "numbers", tables, "")
 
 
-def distribution(
-    name: str,
-    spread: Json,
-    quantiles: dict[str, float],
-    histogram: Histogram | None,
-    lines: Sequence[str] = (),
-) -> TextTable:
-    """Return the table of a number per response: its histogram, mean, std and quantiles."""
-    middle = [quantiles.get(part) for part in QUANTILES]
-    cells = aligned([spread["mean"], spread["std"], spread["min"], *middle, spread["max"]])
-    headings = ("mean", "std", "min", "5 %", "median", "95 %", "max")
-    return TextTable(headings, [cells], name, [*chart(histogram), *lines], text=())
+def _cells(whole: Json) -> tuple[str, ...]:
+    """Return count, mean, std, min and max; a share is a percentage, a value stands as a mean."""
+    count = f"{whole['count']:,}" if "count" in whole else ""
+    if "total" in whole:
+        return count, percent(whole["mean"]), "", "", ""
+    whole = {"mean": whole.get("value"), **whole}
+    if "std" in whole:
+        whole["mean"] = mean_beside(whole["mean"], whole["std"])
+    parts = (whole.get(part) for part in ("mean", "std", "min", "max"))
+    return count, *("" if part is None else number(part) for part in parts)
 
 
-def chart(histogram: Histogram | None) -> list[str]:
-    """Return the histogram between its ends; none if all numbers are equal."""
-    if histogram is None:
+def without_tokens_lines(facts: Facts) -> list[str]:
+    """Return the line on an input without a list of tokens: why nothing is about tokens."""
+    if facts.tokens is None:
+        advice = "set their column with --map response_length=COLUMN"
+        return [f"no column has tokens, so lengths are unknown ({advice})"]
+    if facts.tokens["all"] is None and "response_length" in facts.roles:
+        count = counted(facts.tokens["policy"], "policy token")
+        column = facts.roles["response_length"].column
+        return [f"no column has tokens; {count} according to `{column}`"]
+    return []
+
+
+TREATMENTS = {
+    "drop": "left out here, as of `rlpost advantages`: --failures drop, the default",
+    "mask": "--failures mask: they count here, but are left out of training",
+    "keep": "--failures keep: they count as any other",
+    "zero": "--failures zero: they count with reward 0",
+}
+"""What becomes of failed responses."""
+
+
+def failure_lines(facts: Facts) -> list[str]:
+    """Return the line on failed responses, if there are any."""
+    failures, failed = facts.failures, facts.whole("failed")
+    if failures is None or not failed["total"]:
         return []
-    low, high = (number(histogram.edges[i]) for i in (0, -1))
-    return [f"{low} {spark(histogram.counts)} {high}"]
-
-
-def correlation_lines(facts: Facts) -> list[str]:
-    """Return whether reward and length correlate, over all responses and within groups."""
-    values = facts.lengths.reward_correlation if facts.lengths else None
-    if not values or values["pearson"] is None:
-        return []
-    pearson, within = values["pearson"], values["within_groups"]
-    numbers = f"{pearson:+.2f}" + ("" if within is None else f", within groups {within:+.2f}")
-    of = "" if facts.rollouts is None else " of a row"
-    if max(abs(pearson), abs(within or 0.0)) < CORRELATED:
-        return [f"reward and length{of} hardly correlate ({numbers})"]
-    if abs(pearson) < CORRELATED:
-        return [f"reward and length{of} correlate within groups ({numbers})"]
-    longer = "longer" if pearson > 0 else "shorter"
-    text = f"{longer} {facts.row_noun}s score higher ({pearson:+.2f})"
-    if within is not None and (abs(within) < CORRELATED or within * pearson < 0):
-        return [f"{text}, but not within a group ({within:+.2f})"]
-    return [text if within is None else f"{text}, also within a group ({within:+.2f})"]
-
-
-def _reward_values(facts: Facts) -> TextTable | None:
-    rewards = facts.rewards
-    if rewards is None or not rewards.values:
-        return None
-    largest, total = max(rewards.values.values()), facts.whole("reward")["count"]
-    rows = [
-        (value, f"{count:,}", percent(count / total), bar(count, largest, BAR_OF_REWARDS))
-        for value, count in rewards.values.items()
-    ]
-    return TextTable(("raw reward", f"{facts.unit}s", "share", ""), rows, text=(0, 3))
+    text = f"{percent(failed['mean'])} of {counted(failed['count'], facts.unit)} failed: "
+    return [f"{text}{value_list(failures.reasons)} ({TREATMENTS[failures.treatment]})"]
 
 
 # ---- components ----
@@ -227,106 +203,32 @@ def _signed(facts: Facts, measure: str) -> str:
     return "–" if value is None else f"{value:+.2f}"
 
 
-# ---- lengths ----
-
-
-@topic
-def lengths(facts: Facts) -> Page:
-    """Policy tokens of each response: mean, quantiles, truncated responses."""
-    numbers = facts.lengths
-    if numbers is None:
-        return page_of(facts, "lengths", [], "\n".join(without_tokens_lines(facts)))
-    lines = []
-    if "truncated" in facts.facts:
-        cut, column = facts.whole("truncated"), facts.roles["truncated"].column
-        text = f"{counted(cut['total'], facts.unit)} truncated ({percent(cut['mean'] or 0.0)})"
-        lines = [f"{text}, according to `{column}`"]
-    table = distribution(
-        f"Policy tokens of {facts.row_noun}s", facts.whole("policy_tokens"), numbers.quantiles,
-        numbers.histogram, lines,
-    )  # fmt: skip
-    return page_of(facts, "lengths", [table], "")
-
-
-def without_tokens_lines(facts: Facts) -> list[str]:
-    """Return the line on an input without a list of tokens: why nothing is about tokens."""
-    if facts.tokens is None:
-        advice = "set their column with --map response_length=COLUMN"
-        return [f"no column has tokens, so lengths are unknown ({advice})"]
-    if facts.tokens["all"] is None and facts.lengths:
-        count = counted(facts.tokens["policy"], "policy token")
-        return [f"no column has tokens; {count} according to `{facts.lengths.column}`"]
-    return []
-
-
-# ---- failures ----
-
-TREATMENTS = {
-    "drop": "left out here, as of `rlpost advantages`: --failures drop, the default",
-    "mask": "--failures mask: they count here, but are left out of training",
-    "keep": "--failures keep: they count as any other",
-    "zero": "--failures zero: they count with reward 0",
-}
-"""What becomes of failed responses."""
-MOST_STEPS = 5
-
-
-@topic
-def failures(facts: Facts) -> Page:
-    """Failures: how many by reason and step."""
-    numbers = facts.failures
-    if numbers is None:
-        return page_of(facts, "failures", [], without_column("failure"))
-    if not facts.whole("failed")["total"]:
-        return page_of(facts, "failures", [], f"No {facts.unit} failed (`{numbers.column}`).")
-    reasons = [(reason, f"{count:,}") for reason, count in numbers.reasons.items()]
-    shares = zip(facts.labels("step"), facts.by("step", "failed"), strict=True)
-    worst = sorted(((label, part) for label, part in shares if part), key=lambda x: -x[1])
-    steps = [(str(label), percent(part)) for label, part in worst[:MOST_STEPS]]
-    step = facts.roles["batch"].column if "batch" in facts.roles else "step"
-    tables = [
-        TextTable(
-            (f"`{numbers.column}`", plural(facts.unit)), reasons, "Failures", failure_lines(facts)
-        ),
-        TextTable((step, "failed"), steps) if len(facts.labels("step")) > 1 else None,
-    ]
-    return page_of(facts, "failures", tables, "")
-
-
-def failure_lines(facts: Facts) -> list[str]:
-    """Return the line on failed responses, if there are any."""
-    numbers = facts.failures
-    failed = facts.whole("failed")
-    if numbers is None or not failed["total"]:
-        return []
-    text = f"{percent(failed['mean'])} of {counted(failed['count'], facts.unit)} failed: "
-    return [f"{text}{value_list(numbers.reasons)} ({TREATMENTS[numbers.treatment]})"]
-
-
-# ---- steps ----
+# ---- steps, domains ----
 
 MOST_ROWS = 60
 MOST_NAMED = 3
-LARGE = 1e-3  # nats of k3; below, engine and trainer agree
 NUMBERS = {
     "reward": ("reward", ""),
     "passed": ("pass", ""),
     "equal_rewards": ("no signal", ""),
     "policy_tokens": ("policy tokens", "tokens"),
     "truncated": ("truncated", ""),
+    "failed": ("failed", ""),
     "kl": ("KL per token", "KL"),
     "engine_k3": ("engine ‖ trainer", "engine KL"),
+    "advantage_zero": ("A = 0", ""),
 }
 """By measure, its name beside a trend, and as the heading of a table if that is another one."""
-SHARES = ("passed", "equal_rewards", "truncated")
-OVERVIEW = ("reward", "equal_rewards", "policy_tokens", "truncated", "kl")
+SHARES = ("passed", "equal_rewards", "truncated", "failed", "advantage_zero")
 
 
 @topic
 def steps(facts: Facts) -> Page:
-    """Trends over the steps: rewards, groups without signal, lengths, KL."""
-    order = range(len(facts.labels("step")))
-    return _slices(facts, "step", "batch", order, trends(facts, tuple(NUMBERS)))
+    """Trends over the steps: rewards, groups without signal, lengths, failures, KL."""
+    labels, lines, trends = facts.labels("step"), trends_of(facts), None
+    if labels[1:] and lines:
+        trends = trend_table(facts.roles["batch"].column, labels, lines)
+    return _slices(facts, "step", "batch", range(len(labels)), trends)
 
 
 @topic
@@ -345,12 +247,12 @@ def _slices(
     return page_of(facts, f"{key}s", tables, otherwise)
 
 
-def trends_of(facts: Facts, key: str, measures: Sequence[str] = tuple(NUMBERS)) -> list[Trend]:
-    """Return these numbers by step or domain, without those that are 0 or unknown in all."""
+def trends_of(facts: Facts) -> list[Trend]:
+    """Return the numbers by step, without those that are 0 or unknown in all."""
     return [
         Trend(_trend_names(facts, name)[0], values, share=name in SHARES)
-        for name in measures
-        if any(values := facts.by(key, name))
+        for name in NUMBERS
+        if any(values := facts.by("step", name))
     ]
 
 
@@ -358,17 +260,6 @@ def _trend_names(facts: Facts, measure: str) -> tuple[str, str]:
     """Return the names of NUMBERS; tokens are those of rows, not of rollouts."""
     of_row = measure == "policy_tokens" and facts.rollouts is not None
     return ("tokens/row", "tokens") if of_row else NUMBERS[measure]
-
-
-def trends(facts: Facts, measures: tuple[str, ...] = OVERVIEW) -> TextTable | None:
-    """Return a line of blocks for each number; None of fewer than two steps."""
-    labels = facts.labels("step")
-    if len(labels) < 2:  # noqa: PLR2004
-        return None
-    if measures == OVERVIEW and any((x or 0.0) > LARGE for x in facts.by("step", "engine_k3")):
-        measures = (*measures, "engine_k3")
-    lines = trends_of(facts, "step", measures)
-    return trend_table(facts.roles["batch"].column, labels, lines) if lines else None
 
 
 def _slice_table(facts: Facts, key: str, role: str, order: Sequence[int]) -> TextTable:
@@ -379,8 +270,8 @@ def _slice_table(facts: Facts, key: str, role: str, order: Sequence[int]) -> Tex
         if any(values):
             headings.append(short or trend)
             small = name in ("kl", "engine_k3")  # with two digits, so that tables fit
-            numbers = [number(x, digits=2) for x in values] if small else aligned(values)
-            columns.append([*map(percent, values)] if name in SHARES else numbers)
+            cells = [number(x, digits=2) for x in values] if small else aligned(values)
+            columns.append([*map(percent, values)] if name in SHARES else cells)
     labels, counts = facts.labels(key), facts.by(key, "counted", "total")
     rows = [
         (str(labels[at]), f"{counts[at]:,}", *(column[at] for column in columns)) for at in order
@@ -406,3 +297,43 @@ def domain_lines(facts: Facts) -> list[str]:
     rest = len(labels) - min(len(worst), MOST_NAMED)
     more = f"; {rest:,} more" if rest else ""
     return [f"no signal by {facts.roles['domain'].column}: {named}{more}"]
+
+
+# ---- columns ----
+
+EXPECTED = ("group", "reward", "mask", "old_log_probs", "ref_log_probs", "infer_log_probs", "batch")
+
+
+@topic
+def columns(facts: Facts) -> Page:
+    """The column of each role, how it was found, and roles without a column."""
+    derived = ("reward",) if facts.components else ()
+    missing = [role for role in EXPECTED if role not in facts.roles and role not in derived]
+    lines = [f"no column for {', '.join(missing)} (set with --map ROLE=COLUMN)"] if missing else []
+    lacks: dict[str, str] = {}
+    for file in facts.input.files:
+        lacks |= (file.rlpost or {}).get("missing_roles") or {}
+    reasons: dict[str, list[str]] = {}
+    for role in missing:
+        if role in lacks:
+            reasons.setdefault(lacks[role], []).append(role)
+    lines += [f"{', '.join(roles)}: {reason}" for reason, roles in reasons.items()]
+    rows = [(role, x.column, x.found_by, _plain(x.type)) for role, x in facts.roles.items()]
+    headings, lines = ("role", "column", "found by", "type"), [*lines, *ignored_lines(facts)]
+    table = TextTable(headings, rows, "Columns by role", lines, text=range(4))
+    return page_of(facts, "columns", [table], "")
+
+
+def ignored_lines(facts: Facts) -> list[str]:
+    """Return the columns that have the name of a role which another column serves."""
+    return [
+        f"{' and '.join(f'`{name}`' for name in served.ignored)} ignored: {role} is read from "
+        f"`{served.column}` (--map {role}=COLUMN)"
+        for role, served in facts.roles.items()
+        if served.ignored
+    ]
+
+
+def _plain(kind: str) -> str:
+    """Return a type without the names inside lists."""
+    return re.sub(r"(list(?:_view)?<)\w+: ", r"\1", kind)

@@ -1,4 +1,4 @@
-"""Topics on tokens: log-probs, mismatch, entropy, critic, advantages, masks."""
+"""Topics on tokens: mismatch, entropy, critic."""
 
 from __future__ import annotations
 
@@ -7,73 +7,54 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
-from rlpost.analysis.inspect.about.responses import distribution
 from rlpost.analysis.inspect.causes import LEAST_TOKENS, UNKNOWN, likeliest, unexplained
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.charts import bar
 from rlpost.display.page import Notice
 from rlpost.display.tables import TextTable, elided
-from rlpost.display.text import aligned, counted, mean_beside, number, percent
+from rlpost.display.text import aligned, counted, number, percent
 from rlpost.pipeline.data import ATTEMPTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import (
-        Cause,
-        Facts,
-        Json,
-        MaskFacts,
-        Mismatch,
-        TokenColumn,
-        TokenFacts,
-    )
+    from rlpost.analysis.inspect.model import Cause, Facts, Json, Mismatch
     from rlpost.display.page import Page
 
 
-# ---- log_probs ----
+BAR = 16  # characters
+MOST_ROWS = 6  # of a table; the page is one screen
 
 
-@topic
-def log_probs(facts: Facts) -> Page:
-    """Log-probs, values and token rewards of policy tokens; KL from the reference."""
-    tokens = facts.token_facts
-    if tokens is None or not tokens.columns:
-        return page_of(facts, "log_probs", [], without_column("old_log_probs"))
-    rows = [_column_row(role, column, facts) for role, column in tokens.columns.items()]
-    headings = ("role", "mean", "min", "max", "= 0", "> 0", "not finite")
-    table = TextTable(headings, rows, f"Policy tokens of all {facts.row_noun}s")
-    return page_of(facts, "log_probs", [table, _kl_table(facts, tokens)], "")
+def by_table(
+    facts: Facts, key: str, measure: str, columns: Mapping[str, Sequence[float | None]],
+    title: str = "", lines: Sequence[str] = (),
+) -> TextTable | None:  # fmt: skip
+    """Return the tokens and means of positions, steps or domains, with bars of the first mean.
 
-
-def _column_row(role: str, column: TokenColumn, facts: Facts) -> tuple[str, ...]:
-    nonfinite = column.null + column.nan + column.minus_infinity + column.plus_infinity
-    positive = f"{column.positive:,}" if role.endswith("log_probs") else "–"
-    return (
-        role, number(facts.whole(role)["mean"]), number(column.min), number(column.max),
-        f"{column.zero:,}", positive, f"{nonfinite:,}",
-    )  # fmt: skip
-
-
-def _kl_table(facts: Facts, tokens: TokenFacts) -> TextTable | None:
-    spread, lines = facts.whole("kl"), clamped_lines("KL", tokens.kl_clamped)
-    if not spread["count"]:
-        return None
-    title = f"KL per token (old ‖ ref) of {facts.row_noun}s"
-    title += " that count" * (spread["count"] < facts.responses)
-    return distribution(title, spread, tokens.kl_quantiles, None, lines)
-
-
-def clamped_lines(names: str, tokens: int) -> list[str]:
-    """Return the line on numbers whose differences are clamped; none if no token is."""
-    if not tokens:
-        return []
-    return [f"{names}: |Δ| is clamped to {LOG_RATIO_CLAMP:g} nats in {counted(tokens, 'token')}"]
+    Args:
+        facts: of the input.
+        key: position, step or domain.
+        measure: whose tokens are counted.
+        columns: of the means, by heading.
+        title: of the table.
+        lines: above the table; without any, there is no table of a single row.
+    """
+    labels, counts = (facts.by(key, measure, part) for part in ("label", "count"))
+    several = len(labels) > (2 if key == "position" else 1)  # one is first and last
+    if not several:
+        return TextTable(title=title, lines=lines) if lines else None
+    first = next(iter(columns.values()))
+    largest = max((value or 0.0 for value in first), default=0.0)
+    bars = [bar(value or 0.0, largest, BAR) for value in first]
+    cells = [map(str, labels), (f"{count:,}" for count in counts), *map(aligned, columns.values())]
+    rows = elided([*zip(*cells, bars, strict=True)], MOST_ROWS)
+    headings = (key, "tokens", *columns, "")
+    return TextTable(headings, rows, title, lines, text=(0, len(headings) - 1))
 
 
 # ---- mismatch ----
 
-BAR = 16  # characters
 LEAST_LEFT = 5e-4  # less is rounding
 _SIDES = {"engine": "engine", "trainer": "trainer", "either": "either side", "both": "both sides"}
 
@@ -136,37 +117,27 @@ def _largest_tokens(gap: Mismatch) -> TextTable | None:
     return TextTable(("file:row", "position", "engine", "trainer"), rows, "Tokens that differ most")
 
 
-def _mismatch_table(facts: Facts) -> TextTable:
+def _mismatch_table(facts: Facts) -> TextTable | None:
     names = ("engine_gap", "engine_k1", "engine_k3", "confident_disagreement", "engine_clamped")
     gap, k1, k3, sure, clamped = map(facts.whole, names)
     ess = percent(facts.whole("engine_ess")["value"])
-    lines = [
-        f"mean |Δ log-prob| {number(gap['mean'])} nats, at most {number(gap['max'])}",
-        *clamped_lines("KL and effective sample size", clamped["total"]),
-        f"KL k1 {number(k1['mean'])}, k3 {number(k3['mean'])}; effective sample size {ess}",
-    ]
+    lines = [f"mean |Δ log-prob| {number(gap['mean'])} nats, at most {number(gap['max'])}"]
+    if clamped["total"]:
+        tokens, size = counted(clamped["total"], "token"), f"{LOG_RATIO_CLAMP:g} nats"
+        lines.append(f"KL and effective sample size: |Δ| is clamped to {size} in {tokens}")
+    divergences = f"KL k1 {number(k1['mean'])}, k3 {number(k3['mean'])}"
+    lines.append(f"{divergences}; effective sample size {ess}")
     if sure["total"]:
         lines.append(
             f"{counted(sure['total'], 'token')} that the engine found likely (≥ 0.5) "
             "are over 7 × less likely for the trainer"
         )
-    labels, counts, sizes = (
-        facts.by("position", "engine_gap", part) for part in ("label", "count", "mean")
-    )
-    largest = max(sizes, default=0.0)
-    columns = (
-        labels, (f"{count:,}" for count in counts), aligned(sizes),
-        aligned(facts.by("position", "engine_k3")), (bar(size, largest, BAR) for size in sizes),
-    )  # fmt: skip
-    several = len(labels) > 2  # noqa: PLR2004 - one repeats the lines above
-    rows = [*zip(*columns, strict=True)] if several else []
-    headings = ("position", "tokens", "mean |Δ|", "k3", "")
-    return TextTable(headings, rows, "Engine ‖ trainer", lines, text=(0, 4))
+    columns = {"mean |Δ|": "engine_gap", "k3": "engine_k3"}
+    means = {heading: facts.by("position", measure) for heading, measure in columns.items()}
+    return by_table(facts, "position", "engine_gap", means, "Engine ‖ trainer", lines)
 
 
 # ---- entropy ----
-
-MOST_ROWS = 6  # of a table; the page is one screen
 
 
 @topic
@@ -175,20 +146,17 @@ def entropy(facts: Facts) -> Page:
     profile = facts.entropy
     if profile is None:
         return page_of(facts, "entropy", [], without_column("entropy", "old_log_probs"))
-    tables = [
-        TextTable(title=_entropy_name(profile), lines=_entropy_lines(facts, profile)),
-        _entropy_by("position", facts),
-        _entropy_by("step", facts, facts.by("step", "covariance", "value")),
-        _entropy_by("domain", facts),
-    ]
-    return page_of(facts, "entropy", tables, "")
-
-
-def _entropy_name(profile: Json) -> str:
-    """Return what the numbers are: entropies of a column, or their estimate."""
+    name = f"Entropy (`{profile['column']}`)"
     if profile["sampled"]:
-        return f"Entropy, estimated by -log p of the sampled tokens (`{profile['column']}`)"
-    return f"Entropy (`{profile['column']}`)"
+        name = f"Entropy, estimated by -log p of the sampled tokens (`{profile['column']}`)"
+    tables = [TextTable(title=name, lines=_entropy_lines(facts, profile))]
+    for key in ("position", "step", "domain"):
+        columns = {"mean": facts.by(key, "entropy")}
+        if credit := facts.by(key, "covariance", "value"):
+            columns["covariance"] = credit
+        if table := by_table(facts, key, "entropy", columns):
+            tables.append(table)
+    return page_of(facts, "entropy", tables, "")
 
 
 def _entropy_lines(facts: Facts, profile: Json) -> list[str]:
@@ -203,26 +171,9 @@ def _entropy_lines(facts: Facts, profile: Json) -> list[str]:
     return lines
 
 
-def _entropy_by(
-    key: str, facts: Facts, covariance: Sequence[float | None] = ()
-) -> TextTable | None:
-    """Return the table of positions, steps or domains, if there are several."""
-    labels, counts, means = (facts.by(key, "entropy", part) for part in ("label", "count", "mean"))
-    if len(labels) < 2:  # noqa: PLR2004
-        return None
-    largest = max((mean or 0.0 for mean in means), default=0.0)
-    bars = [bar(mean or 0.0, largest, BAR) for mean in means]
-    columns = [map(str, labels), (f"{count:,}" for count in counts), aligned(means), bars]
-    columns += [map(number, covariance)] if covariance else []
-    headings = (key, "tokens", "mean", "", *(("covariance",) if covariance else ()))
-    return TextTable(headings, elided([*zip(*columns, strict=True)], MOST_ROWS), text=(0, 3))
-
-
 # ---- critic ----
 
 LEAST_EXPLAINED = 0.05
-MEANS = {"value": "mean value", "reward_to_go": "mean return", "squared_value_error": "error"}
-"""By measure, its row in the table by position; of squares the root."""
 TURNS = "rows_are_turns"
 
 
@@ -232,19 +183,21 @@ def critic(facts: Facts) -> Page:
     otherwise = without_column("values", "reward").replace(" or ", " and ")
     if "value" not in facts.facts:
         return page_of(facts, "critic", [], otherwise)
-    page = page_of(facts, "critic", [_critic_by_position(facts)], otherwise)
-    return replace(page, lines=_critic_lines(facts), verdict=_explained(facts))
+    names = {"mean value": "value", "mean return": "reward_to_go", "error": "squared_value_error"}
+    columns = {heading: facts.by("position", measure) for heading, measure in names.items()}
+    columns["error"] = [*map(math.sqrt, columns["error"])]
+    table = by_table(facts, "position", "value", columns, "By position", [*_critic_lines(facts)])
+    return replace(page_of(facts, "critic", [table], otherwise), verdict=_explained(facts))
 
 
-def _critic_lines(facts: Facts) -> list[str]:
-    """Return the numbers of all tokens, and what the returns leave out."""
-    value, returns, square = map(facts.whole, MEANS)
+def _critic_lines(facts: Facts) -> Iterator[str]:
+    """Yield the numbers of all tokens, and what the returns leave out."""
+    value, returns, square = map(facts.whole, ("value", "reward_to_go", "squared_value_error"))
     means = f"mean value {number(value['mean'])}, mean return {number(returns['mean'])}"
     error = f"error {number(math.sqrt(square['mean']))} (root mean square)"
-    lines = [f"{value['count']:,} policy tokens: {means}, {error}"]
+    yield f"{value['count']:,} policy tokens: {means}, {error}"
     if facts.turns or any(finding.check == TURNS for finding in facts.findings):
-        lines.append("rows are turns: a return has the rewards of its row, not of later turns")
-    return lines
+        yield "rows are turns: a return has the rewards of its row, not of later turns"
 
 
 def _explained(facts: Facts) -> Notice:
@@ -259,78 +212,13 @@ def _explained(facts: Facts) -> Notice:
     return Notice("ok" if explained >= LEAST_EXPLAINED else "warning", text)
 
 
-def _critic_by_position(facts: Facts) -> TextTable:
-    """Return the means at positions in the response, which are the columns."""
-    means = {measure: facts.by("position", measure) for measure in MEANS}
-    means["squared_value_error"] = [*map(math.sqrt, means["squared_value_error"])]
-    labels = facts.by("position", "value", "label")
-    headings = ("by position", "first token", *labels[1:-1], "last token")
-    return TextTable(headings, [(MEANS[x], *aligned(row)) for x, row in means.items()])
-
-
-# ---- advantages ----
-
-
-@topic
-def advantages(facts: Facts) -> Page:
-    """Advantages that the file has: mean, standard deviation and share of zeros, by step."""
-    table = None if facts.advantages is None else _advantage_table(facts)
-    return page_of(facts, "advantages", [table], "The file has no advantages (rlpost advantages).")
-
-
-def _advantage_table(facts: Facts) -> TextTable:
-    whole, nonfinite = facts.whole("advantage"), (facts.advantages or {})["nonfinite"]
-    lines = [f"of {whole['count']:,} {facts.facts['advantage']['of']}"]
-    lines += [f"{nonfinite:,} more are NaN or infinite"] * bool(nonfinite)
-    lines += compared_lines(facts)
-    labels = labels if len(labels := facts.labels("step")) > 1 else []
-    columns = {
-        part: [whole[part], *(facts.by("step", "advantage", part) if labels else ())]
-        for part in ("mean", "std", "min", "max")
-    }
-    zeros = [facts.whole("advantage_zero")["mean"]]
-    zeros += facts.by("step", "advantage_zero") if labels else []
-    columns["mean"] = [*map(mean_beside, columns["mean"], columns["std"])]
-    first, *rows = zip(
-        ["all", *map(str, labels)], *map(aligned, columns.values()), map(percent, zeros),
-        strict=True,
-    )  # fmt: skip
-    headings = (facts.roles["batch"].column if labels else "", *columns, "A = 0")
-    return TextTable(headings, [first, *elided(rows)], "Advantages", lines)
+# ---- lines of the overview ----
 
 
 def compared_lines(facts: Facts) -> list[str]:
     """Return how recorded advantages differ from computed ones; none without such a comparison."""
     line = (facts.advantages or {}).get("compared")
     return [line] if line else []
-
-
-# ---- masks ----
-
-
-@topic
-def masks(facts: Facts) -> Page:
-    """Masks: observation tokens, and where in the responses they are."""
-    if facts.masks is None:
-        return page_of(facts, "masks", [], without_column("mask"))
-    lines = [*_mask_lines(facts.masks, facts.row_noun), *left_out_lines(facts)]
-    return page_of(facts, "masks", [TextTable(title="Masks", lines=lines)], "")
-
-
-def _mask_lines(masks: MaskFacts, noun: str) -> list[str]:
-    share = percent(masks.observation_share)
-    if not masks.with_observations:
-        return [f"{share} of tokens are observations"]
-    places = {"at the end": masks.trailing, "at the start": masks.leading, "inside": masks.gaps}
-    counts = ", ".join(f"{count:,} {place}" for place, count in places.items())
-    several = sum(places.values()) > masks.with_observations
-    lines = [
-        f"{share} of tokens are observations, in {counted(masks.with_observations, noun)}",
-        f"{noun}s with observations: {counts}{'; some in several places' if several else ''}",
-    ]
-    if masks.empty:
-        lines.append(f"{counted(masks.empty, noun)} without a policy token")
-    return lines
 
 
 def left_out_lines(facts: Facts) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.model import CheckRun
+from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted, plural, share
 from rlpost.findings import Check, Finding, Place, Registry
 from rlpost.pipeline.turns import turn_rows
@@ -163,9 +164,10 @@ class CheckInput:
     """The rows are those of a condition, so groups may lack some."""
 
     @property
-    def tokens(self) -> dict[str, TokenColumn]:
-        """Columns of log-probs, values and token rewards that were read, by role."""
-        return self.facts.token_facts.columns if self.facts.token_facts else {}
+    def log_probs(self) -> dict[str, TokenColumn]:
+        """The columns of log-probs that were read, by role."""
+        columns = self.facts.token_columns
+        return {role: columns[role] for role in LOG_PROBS if role in columns}
 
     @cached_property
     def turns(self) -> pl.Series:

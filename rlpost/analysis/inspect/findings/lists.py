@@ -12,7 +12,7 @@ import polars as pl
 from rlpost.analysis.inspect.causes import likeliest
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.responses import signs_of_failures
-from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.text import counted, percent, share
 from rlpost.recipe.roles import LOG_PROB_ROUNDING
@@ -49,8 +49,8 @@ def shifted_lists(data: CheckInput) -> Result:
     Shift the column back, so that entry t of every list is of response token t; check whether it is
     offset against the mask, or the last token has no log-prob.
     """
-    assert data.facts.token_facts is not None
-    rows, shifts, reading = data.reading.rows, data.facts.token_facts.shifts, data.reading
+    rows, reading = data.reading.rows, data.reading
+    shifts = reading.totals.shifts()
     pairs = [shift.columns for shift in shifts if shift.columns[0] != "mask"]
     of_steps = {pair: reading.totals.by_step(pair, reading.sums.steps) for pair in pairs}
     by_step = {pair: {x: y for x, y in of_steps[pair].items() if _is_shifted(y)} for pair in pairs}
@@ -86,7 +86,7 @@ def _zero_at_an_end(data: CheckInput) -> Result:
     """
     if _zero_padding(data) is not None:
         return None
-    columns = {role: column for role, column in data.tokens.items() if role in LOG_PROBS}
+    columns = data.log_probs
     alone = len(columns) == 1
     for role, column in columns.items():
         flags = data.reading.rows[f"shifted:{role}"].fill_nan(0) > 0
@@ -177,10 +177,9 @@ def _zero_padding(data: CheckInput) -> tuple[str, str, pl.Series] | None:
     are zeros, too, but not the more, the shorter the response is. None if fewer than half of the
     responses have zeros at an end, or if these are no padding.
     """
-    columns, rows = data.tokens, data.reading.rows
-    padded = []
-    for role in (role for role in LOG_PROBS if role in columns):
-        if columns[role].tokens >= FEW_TOKENS and columns[role].min == columns[role].max:
+    rows, padded = data.reading.rows, []
+    for role, column in data.log_probs.items():
+        if column.tokens >= FEW_TOKENS and column.min == column.max:
             continue  # never computed
         for side in ("padded", "left"):
             counts = rows[f"{side}:{role}"].to_numpy().astype(np.float64)
@@ -264,7 +263,7 @@ def nonfinite(data: CheckInput) -> Result:
         nan = int((values.is_nan() & ~null).sum())
         kinds["reward"] = {"null": int(null.sum()), "NaN": nan, "±inf": infinite}
         flags.append(reward)
-    for role, column in data.tokens.items():
+    for role, column in data.facts.token_columns.items():
         if column.nonfinite_rows:
             flags.append(rows[f"nonfinite:{role}"].fill_nan(0) > 0)
             kinds[role] = {
@@ -291,7 +290,7 @@ def not_log_probs(data: CheckInput) -> Result:
 
     Correct the dump, or set another column with --map ROLE=COLUMN, or none.
     """
-    columns = {role: column for role, column in data.tokens.items() if role in LOG_PROBS}
+    columns = data.log_probs
     if not any(column.tokens for column in columns.values()):
         return NotRun(NO_TOKENS)
     rows, flags, texts = data.reading.rows, {}, []
@@ -352,7 +351,7 @@ def same_log_probs(data: CheckInput) -> Result:
     """
     rows, counts = data.reading.rows, data.reading.counts
     tokens = {pair: counts[f"{'/'.join(pair)}.tokens"] for pair in LOG_PROB_PAIRS}
-    pairs = [x for x in tokens if tokens[x] and data.tokens[x[0]].tokens >= FEW_TOKENS]
+    pairs = [x for x in tokens if tokens[x] and data.facts.token_columns[x[0]].tokens >= FEW_TOKENS]
     if not pairs:
         return NotRun(f"fewer than {FEW_TOKENS} policy tokens")
     equal = [pair for pair in pairs if counts[f"{'/'.join(pair)}.equal"] == tokens[pair]]

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from rlpost.analysis.inspect.findings.base import MOST_NAMED, NotRun, Problem, check
-from rlpost.analysis.inspect.responses import is_long, signs_of_failures
+from rlpost.analysis.inspect.responses import (
+    is_long,
+    length_correlation,
+    signs_of_failures,
+)
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted, percent, plural, share, value_list
 from rlpost.kernels.moments import reaches
@@ -191,18 +195,15 @@ def length_follows_reward(data: CheckInput) -> Result:
 
     Check the grader and truncation; --overlong-penalty and --length-weight act against it.
     """
-    correlation = data.facts.lengths.reward_correlation if data.facts.lengths else None
-    if not correlation or correlation["pearson"] is None:
+    value, within, count = length_correlation(data.reading.rows, data.table)
+    if value is None:
         return NotRun("rewards or lengths are all equal, or fewer than 3")
-    within = correlation["within_groups"]
-    value = correlation["spearman"] if within is None else within
-    error = 1 / math.sqrt(correlation["rows"])
-    if value is None or abs(value) < max(CORRELATED, CORRELATION_ERRORS * error):
+    if abs(value) < max(CORRELATED, CORRELATION_ERRORS / math.sqrt(count)):
         return None
     longer = "longer" if value > 0 else "shorter"
     tokens = data.reading.rows["tokens"].cast(pl.Float64).fill_nan(None)
-    where = "" if within is None else " within groups"
-    which = "rank correlation" if within is None else "correlation"
+    where = " within groups" if within else ""
+    which = "correlation" if within else "rank correlation"
     text = f"{longer} {data.facts.row_noun}s score higher, {which} {value:+.2f}{where}: the "
     text += f"policy learns to write {longer} ones"
     rows = tokens.arg_sort(descending=True, nulls_last=True).to_list()
