@@ -18,7 +18,6 @@ from runs import loads, run
 from typer.testing import CliRunner
 
 import rlpost
-from rlpost.analysis.browse.filters import rows_where
 from rlpost.analysis.browse.navigation import Navigation
 from rlpost.analysis.browse.preview import preview_of
 from rlpost.analysis.responses.index import build_index
@@ -147,12 +146,6 @@ def test_the_browser_lists_rewards_and_texts_and_opens_no_tokens(files):
         shown = io.StringIO()
         Console(width=200, file=shown).print(preview_of(navigation, "responses", row))
         assert NEITHER["response"][row].split("\n")[0] in shown.getvalue()
-        if has_lengths:
-            expected = LENGTHS["response_length"].to_numpy() >= 9
-            assert np.array_equal(rows_where("length >= 9", index), expected)
-        else:
-            with pytest.raises(DataError, match="no column for the length"):
-                rows_where("length >= 9", index)
 
 
 def test_a_side_with_tokens_is_compared_by_its_responses(files):
