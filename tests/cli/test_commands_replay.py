@@ -156,29 +156,6 @@ def test_the_recipe_in_the_metadata_is_compared_before_a_search(rollouts, tmp_pa
     assert other["search"]["tried"] > 0
 
 
-def test_a_search_that_finds_nothing_is_code_1_with_what_to_check(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("rlpost.analysis.replay.search.RECIPES", 1)  # no other neighbours
-    table = pq.read_table(folder / "grpo.parquet")
-    lists = table["advantages"].to_pylist()
-    odd = pa.array([[0.1 * row * t for t, _ in enumerate(one)] for row, one in enumerate(lists)])
-    at = table.schema.get_field_index("advantages")
-    pq.write_table(table.set_column(at, "advantages", odd), tmp_path / "odd.parquet")
-    fixed = ["--estimator", "raw", "--set", "whiten_advantages=false"]
-    ran = run(["replay", "odd.parquet", *fixed], tmp_path)
-    assert ran.code == 1
-    lines = ran.out.splitlines()
-    (verdict,) = [i for i, line in enumerate(lines) if line.startswith("✗ ")]
-    assert "advantages" in lines[verdict]
-    assert "--map" in " ".join(lines[verdict + 1 :])
-
-
-def test_a_column_of_another_name_is_mapped(folder):
-    grpo = ["--preset", "verl", "--estimator", "grpo"]
-    mapped = run(["replay", "theirs.parquet", *grpo, "--map", "advantages=adv"], folder)
-    assert mapped.code == 0, mapped.err
-    assert mapped.out.splitlines()[-1].startswith("✓ ")
-
-
 def of_turns(name):
     """Two steps of rollouts of several turns, whose ids are in a column of this name."""
     table = pq.read_table(SAMPLE.with_name("calculator.parquet")).slice(0, 160)
@@ -213,16 +190,6 @@ def test_options_that_name_a_column_read_any_column(name, mode, tmp_path):
     found = strict_json(ran.out)
     assert found["reproduced"]
     assert ("search" in found) == (mode == ())
-
-
-@pytest.mark.parametrize("mode", [("--preset", "default"), ()], ids=["recipe", "search"])
-@pytest.mark.parametrize(
-    "words", ["--map rollout=nope", "--estimator gdpo --set reward_components=nope"], ids=str
-)
-def test_a_column_that_is_not_there_is_named(words, mode, folder):
-    ran = run(["replay", "gae.parquet", *mode, *words.split()], folder)
-    assert ran.code == 3
-    assert "nope: no column 'nope'" in ran.err
 
 
 def test_a_table_in_memory_is_an_input_like_its_file(folder):

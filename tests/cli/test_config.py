@@ -202,15 +202,6 @@ def test_the_schema_fits_what_the_command_takes(text, fits):
 # Presets
 
 
-def test_the_default_preset_lists_every_one_of_the_numerics():
-    ran = run("list", "presets", "default")
-    assert {*tomllib.loads(ran.out)["numerics"]} == {*Numerics.model_fields}
-    as_json = json.loads(run("list", "presets", "default", "--format", "json").out)
-    assert as_json["numerics"] == Numerics().model_dump(mode="json")
-    Path("default.toml").write_text(ran.out)
-    assert Recipe.from_toml(Path("default.toml")) == Recipe()
-
-
 def test_a_named_correction_is_overridden_by_options(tmp_path):
     name = "verl:decoupled_geo_rs_seq_tis"
     values = shown("--correction", name, "--is-cap", "3")

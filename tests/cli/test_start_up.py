@@ -13,8 +13,6 @@ import pytest
 from format_writers_text import rollouts, verl
 from runs import rollout, save
 
-from rlpost.cli.main import FIRST_LINE, LONGEST_START, process_start
-
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 PANDAS = """
 import sys
@@ -116,10 +114,6 @@ def test_the_time_of_a_run_counts_from_the_start_of_its_process(tmp_path, comman
     assert seconds["start_up"] > 0.5
     parts = seconds["start_up"] + sum(seconds["passes"].values()) + seconds["publishing"]
     assert seconds["total"] >= parts
-
-
-def test_the_start_of_this_process_was_before_its_first_line():
-    assert FIRST_LINE - LONGEST_START <= process_start() <= FIRST_LINE
 
 
 @pytest.mark.parametrize(

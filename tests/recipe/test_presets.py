@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from runs import rollout, run, save
 
-import rlpost
 from rlpost.errors import UsageError
-from rlpost.estimators import completed, estimator_named
+from rlpost.estimators import completed
 from rlpost.losses import LOSSES
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.loss import LossOptions
@@ -33,20 +32,6 @@ every_preset = pytest.mark.parametrize("name", PRESETS)
 def recipe_line(ran):
     """Return the screen from the line on that has the recipe in words."""
     return " ".join(ran.err.split()).partition(" recipe ")[2]
-
-
-def test_every_framework_has_a_preset():
-    assert set(PRESETS) == {
-        "roll", "verl", "openrlhf", "nemo-rl", "trl", "open-instruct", "slime", "prime-rl",
-    }  # fmt: skip
-
-
-@every_preset
-def test_a_preset_and_all_its_variants_are_recipes(name):
-    for estimator in (None, *variants(name)):
-        recipe = preset(name, **({"estimator": estimator} if estimator else {}))
-        assert estimator_named(recipe.estimator)
-        assert recipe != Recipe(estimator=recipe.estimator)
 
 
 @every_preset
@@ -79,27 +64,6 @@ def test_advantages_ignores_the_loss_table_of_a_recipe_file(asked, tmp_path):
     assert asked("--config", str(config))[2] == preset("trl")
 
 
-def test_flags_override_the_file_which_overrides_the_preset(asked, tmp_path):
-    config = tmp_path / "recipe.toml"
-    config.write_text(
-        'estimator = "gae"\nlam = 0.5\n[numerics]\nsingle = "zero"\nwhiten_ddof = 0\n'
-    )
-    words = ("--preset", "verl", "--config", config, "--lam", "0.25", "--numerics", "whiten_ddof=1")
-    recipe = asked(*map(str, words))[2]
-    assert (recipe.estimator, recipe.lam, recipe.whiten_advantages) == ("gae", 0.25, True)
-    assert recipe.numerics == preset("verl", estimator="gae").numerics.model_copy(
-        update={"single": "zero"}
-    )
-
-
-def test_a_file_or_the_environment_may_name_the_preset(asked, tmp_path, monkeypatch):
-    config = tmp_path / "recipe.toml"
-    config.write_text('preset = "trl"\n')
-    assert asked("--config", str(config))[2] == preset("trl")
-    monkeypatch.setenv("RLPOST_PRESET", "slime")
-    assert asked()[2] == preset("slime")
-
-
 @pytest.mark.parametrize("words", [("--preset", "verl"), ("--config", "r.toml")])
 def test_preset_and_requested_estimator_are_on_screen_in_json_and_in_the_file(
     words, tmp_path, monkeypatch
@@ -119,20 +83,6 @@ def test_preset_and_requested_estimator_are_on_screen_in_json_and_in_the_file(
     assert "grpo" in plain
     assert "preset" not in plain
     assert b"rlpost.preset" not in pq.read_schema("plain.parquet").metadata
-
-
-def test_a_variant_is_selected_by_the_frameworks_name():
-    assert preset("openrlhf", estimator="rloo").norm_mean == "others"
-    assert preset("openrlhf", estimator="rloo", norm_mean="group").norm_mean == "group"
-    assert preset("openrlhf", estimator="rloo").estimator == "reinforce"
-
-
-def test_a_wrong_name_is_answered_with_the_closest():
-    with pytest.raises(UsageError, match="did you mean verl"):
-        rlpost.preset("verll")
-    ran = run("list", "presets", "open_instruct")
-    assert (ran.code, ran.out) == (2, "")
-    assert "did you mean open-instruct" in ran.err
 
 
 def test_the_list_has_a_line_for_each_preset():
@@ -191,36 +141,11 @@ def test_options_of_a_preset_are_those_of_the_estimators_that_have_them():
     assert "equal states" in states["meaning"]
 
 
-@pytest.mark.parametrize("how", ["json", "markdown"])
-def test_differences_are_available_as_json(how):
-    out = run("config", "diff", "slime", "default", "--estimator", "gae", "--format", how).out
-    if how == "json":
-        rows = json.loads(out)
-        row = next(row for row in rows if row["field"] == "observations")
-        assert {"slime": "policy", "default": "skip"}.items() <= row.items()
-    else:
-        assert "| field | slime | default |" in out.splitlines()
-
-
 def test_a_difference_of_a_value_of_several_parts_has_it_as_one_writes_it():
     found = {one.field: one for one in differences(preset("nemo-rl"), preset("openrlhf"))}
     assert (found["reward_clip"].left, found["reward_clip"].right) == (None, 10.0)
     filters = (preset("verl", is_filter=("max:k3::0.3",)), preset("verl"))
     assert [(one.left, one.right) for one in differences(*filters)] == [(("max:k3::0.3",), ())]
-
-
-def test_norm_scopes_that_the_estimator_sets_are_no_difference():
-    rows = json.loads(run("config", "diff", "slime", "trl", "--format", "json").out)
-    assert "norm_mean" not in {row["field"] for row in rows}
-
-
-def test_the_overview_has_the_requested_estimator_and_preset(tmp_path):
-    sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
-    ran = run(
-        "advantages", sample, tmp_path / "out.parquet", "--preset", "verl", "--estimator", "grpo"
-    )
-    assert ran.code == 0
-    assert "preset verl, grpo" in recipe_line(ran)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -238,26 +163,6 @@ def test_no_estimator_of_a_preset_has_another_name_on_screen(name):
     words += ("--format", "json")
     values = {row["field"]: row["value"] for row in json.loads(run(*words).out)}
     assert "grpo" in (values["estimator"], values["estimator_name"])
-
-
-def test_a_flag_overrides_the_name_of_a_file(tmp_path):
-    config = tmp_path / "recipe.toml"
-    words = ("--preset", "verl", "--estimator", "grpo_vectorized", "--format", "toml")
-    config.write_text(run("config", *words).out)
-    assert 'estimator_name = "grpo_vectorized"' in config.read_text()
-    out = run(
-        "config", "--all", "--config", config, "--estimator", "reinforce", "--format", "json"
-    ).out
-    values = {row["field"]: row["value"] for row in json.loads(out)}
-    assert (values["estimator"], values["estimator_name"]) == ("reinforce", None)
-
-
-def test_outcome_needs_an_estimator_that_has_the_choice(tmp_path):
-    save(rollout(), tmp_path / "in.parquet")
-    words = ("--estimator", "rloo", "--numerics", "outcome=response")
-    ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet", *words)
-    assert ran.code == 2
-    assert "--numerics outcome=response: estimator rloo has no such choice" in ran.err
 
 
 def test_kl_before_normalisation_in_groups_of_equal_rewards_is_warned_of(tmp_path):

@@ -97,17 +97,6 @@ def test_a_wrong_value_is_refused_in_words(field, wrong, needed):
     assert needed in text
 
 
-@pytest.mark.parametrize("wrong", [True, (0, True)])
-def test_a_bool_is_no_number(wrong):
-    with pytest.raises(UsageError, match="a bool is not accepted"):
-        Options(symmetric=wrong)
-
-
-def test_an_error_on_the_command_line_names_the_flag_and_the_value_as_typed():
-    with pytest.raises(UsageError, match=r"^--range 2:1: must be LOW:HIGH, with LOW under HIGH"):
-        Options.of({"range": "2:1"}, "", {"range": "--range"})
-
-
 def test_help_and_schema_show_how_values_are_written():
     metavars = [kind.metavar for kind in (Range, Symmetric, KlClamp)]
     assert metavars == ["LOW:HIGH", "C|LOW:HIGH", "BOUND|never|k3:BOUND"]

@@ -9,7 +9,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from agentic_run import agentic_run
 from loss_runs import (
     FLOATS,
     SWEEP,
@@ -279,19 +278,6 @@ def test_the_output_has_advantages_if_they_were_computed(tmp_path):
     assert loads(metadata[b"rlpost.recipe"])["estimator"] == "rloo"
 
 
-def test_a_file_without_responses_changes_no_number(tmp_path):
-    table = dump(8)
-    save(table, tmp_path / "in" / "some.parquet")
-    save(table.slice(0, 0), tmp_path / "in" / "none.parquet")
-    want = summary_of(tmp_path / "in" / "some.parquet")
-    assert summary_of(tmp_path / "in") == want
-    for words in ((), ("--map", "advantages=none", "--replace")):
-        out = tmp_path / f"out{len(words)}"
-        ran = run("loss", tmp_path / "in", out, *words)
-        assert ran.code == 0, ran.err
-        assert pq.read_metadata(out / "none.parquet").num_rows == 0
-
-
 # Errors
 
 
@@ -315,14 +301,6 @@ def test_a_missing_column_is_named_with_what_needs_it(tmp_path, drop, words, tex
     assert ran.code == 3
     assert text in ran.err
     assert f"--map {drop}=" in ran.err
-
-
-def test_an_error_names_advantages_and_rewards_if_both_are_missing(tmp_path):
-    path = save(dump(8, with_advantages=False).drop_columns(["reward"]), tmp_path / "in.parquet")
-    ran = run("loss", path)
-    assert ran.code == 3
-    assert "no column for advantages" in ran.err
-    assert "no reward to compute them from" in ran.err
 
 
 def test_advantages_need_no_rewards_groups_or_steps(tmp_path):
@@ -464,12 +442,3 @@ def test_stretches_cut_responses_at_fixed_positions():
     assert edges[-1][1] is None
     values = np.arange(122, dtype=np.float64)
     assert made.sum(values).sum() == values.sum()
-
-
-@pytest.mark.parametrize("aggregation", ["token-mean", "rollout-mean"])
-def test_a_file_whose_advantages_count_rollouts_has_a_loss(tmp_path, aggregation):
-    run = agentic_run(steps=1, restart=None).table
-    enriched, _ = rlpost.enrich(run, rlpost.Recipe(columns={"rollout": "rollout_id"}))
-    table = enriched.append_column("log_probs", enriched["old_log_probs"])
-    summary = summary_of(save(table, tmp_path / "in.parquet"), "--aggregation", aggregation)
-    assert math.isfinite(of_all(summary, "policy_loss"))

@@ -1,14 +1,11 @@
 """`rlpost loss` as people meet it: what it says fits the loss, and what is odd is warned."""
 
-import cProfile
 import io
 import json
 import math
-import pstats
 import re
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pytest
 from loss_runs import of_all, of_measures, texts, with_lists, with_nan
@@ -20,7 +17,6 @@ from rlpost.analysis.loss import render as render_loss
 from rlpost.analysis.loss import run as loss_run
 from rlpost.losses import LOSSES
 from rlpost.losses.config import LossConfig
-from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
 
 
@@ -34,44 +30,7 @@ def bounded(table):
 # The cost of a sweep
 
 
-def calls(path, configs):
-    """The number of function calls of a run."""
-    profile = cProfile.Profile()
-    options = Options(device="cpu", workers=1)
-    profile.runcall(loss_run.loss, path, None, None, configs, options)
-    return pstats.Stats(profile).total_calls
-
-
-def test_a_batch_costs_a_sweep_few_function_calls(tmp_path):
-    configs = [LossConfig(LossOptions(pg_clip=n / 20), {"pg_clip": n / 20}) for n in range(1, 21)]
-    taken = {}
-    for steps in (2, 102):
-        table = dump(204, longest=6)
-        place = table.schema.get_field_index("step")
-        table = table.set_column(place, "step", pa.array(np.arange(204) % steps))
-        path = save(table, tmp_path / f"{steps}.parquet", rows=204)
-        calls(path, configs)  # the first run also fills caches
-        taken[steps] = calls(path, configs)
-    # the loss of a batch is rounded and reported; details of each step would take over a thousand
-    assert (taken[102] - taken[2]) / (100 * len(configs)) < 100
-
-
 # Columns
-
-
-def test_columns_of_another_type_are_not_suggested(tmp_path):
-    table = dump(8)
-    ids = [[1] * len(row) for row in table.column("log_probs").to_pylist()]
-    names = ["current_logps" if name == "log_probs" else name for name in table.schema.names]
-    table = table.rename_columns(names).append_column(
-        "prompt_tokens", pa.array(ids, pa.list_(pa.int32()))
-    )
-    path = save(table, tmp_path / "in.parquet")
-    ran = run("loss", path)
-    assert ran.code == 3
-    assert "candidates: current_logps\n" in ran.err
-    bare = run("loss", save(table.drop_columns(["current_logps"]), tmp_path / "bare.parquet"))
-    assert "candidates" not in bare.err
 
 
 @pytest.mark.parametrize("role", ["log_probs", "old_log_probs", "infer_log_probs"])
@@ -203,36 +162,6 @@ def test_the_rows_of_clipped_tokens_name_their_bounds(tmp_path, monkeypatch, nam
         total = of_all(summary, state, "total")
         if total or state in labels:
             assert f"{labels[state]} {total} " in shown
-
-
-def test_masked_tokens_keep_the_gradient_of_the_squared_log_ratio(tmp_path):
-    path = save(dump(drift=1.0), tmp_path / "in.parquet")
-    words = ("--loss", "dppo", "--loss-option", "prob_mask=0.1:0.05")
-    ran = run("loss", path, *words)
-    assert "clipped or masked, low " in ran.out
-    assert "clipped or masked, high " in ran.out
-    assert "zero gradient: clipped" not in ran.out
-    bare = run("loss", path, *words, "--loss-option", "square_coef=0")
-    assert "zero gradient: clipped or selected " in bare.out
-
-
-def test_ref_kl_counts_the_signs_of_its_own_advantage(tmp_path):
-    table = dump()
-    path = save(table, tmp_path / "in.parquet")
-    same = policy_tokens(path).select(pl.col("log_probs") == pl.col("ref_log_probs")).to_series()
-    got = summary_of(path, "--loss", "ref_kl", "--loss-option", "square_coef=0")
-    assert int(same.sum()) == 0
-    assert of_all(got, "no_gradient_zero_advantage", "total") == 0
-    place = table.schema.get_field_index("ref_log_probs")
-    equal = save(
-        table.set_column(place, "ref_log_probs", table.column("log_probs")),
-        tmp_path / "equal.parquet",
-    )
-    still = summary_of(equal, "--loss", "ref_kl", "--loss-option", "square_coef=0")
-    for name in ("no_gradient", "no_gradient_zero_advantage"):
-        assert of_all(still, name, "total") == len(same)
-    ran = run("loss", equal, "--loss", "ref_kl")
-    assert "A: log π_ref - log π of the token" in ran.out
 
 
 # The ratio with the rollout engine
