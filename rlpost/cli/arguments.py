@@ -24,7 +24,7 @@ from rlpost.recipe.presets import (
     values_of,
     variants,
 )
-from rlpost.recipe.recipe import LOSS_EXTRA, SWEPT_CORRECTIONS, TABLES, Recipe, load_toml
+from rlpost.recipe.recipe import LOSS_EXTRA, TABLES, Recipe, load_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -194,18 +194,16 @@ class Settings:
         words += [] if self._config is None else ["--config", str(self._config)]
         return words + [word for name, x in self.typed.items() for word in words_of(name, x)]
 
-    def _with(self, options: Values, correction: str | None = None) -> Settings:
-        """Return settings with other options, and with another correction if one is named."""
-        both = {**self._options, **options}
-        named = correction or self._correction
-        return Settings(both, self._config, self._preset, self.variables, named)
-
     def with_loss_columns(self) -> tuple[Settings, list[str]]:
         """Return settings without the columns of a loss in --emit, and these columns."""
         named = [name.strip() for name in self.typed.get("emit", "").split(",")]
         of_loss = [name for name in named if name in LOSS_EXTRA]
         others = ",".join(name for name in named if name not in LOSS_EXTRA)
-        return self._with({"emit": others or None}) if of_loss else self, of_loss
+        if not of_loss:
+            return self, []
+        options = {**self._options, "emit": others or None}
+        where = self._config, self._preset, self.variables, self._correction
+        return Settings(options, *where), of_loss
 
     @property
     def fields_set(self) -> tuple[set[str], set[str]]:
@@ -316,34 +314,18 @@ class Settings:
     def _trial(
         self, point: Mapping[str, str], values: Values, sources: Mapping[str, str]
     ) -> LossConfig:
-        """Return the loss of a point, whose recipe a sweep of corrections has."""
+        """Return the loss of a point."""
         from rlpost.losses.config import LossConfig  # noqa: PLC0415 - slow to import
 
-        swept = {name: None if text == "none" else text for name, text in point.items()}
         words = " ".join(["--sweep", *(f"{name}={text}" for name, text in point.items())])
-        corrected = {name: x for name, x in swept.items() if name in SWEPT_CORRECTIONS}
-        varied = self._corrected(corrected, words)
+        swept = {name: None if text == "none" else text for name, text in point.items()}
         fields = {name: x for name, x in swept.items() if name in LossOptions.model_fields}
-        values = merged(varied.correction.loss, values, fields)
         options = LossOptions.of(
-            loss_values_of(self.preset or DEFAULT, values),
+            loss_values_of(self.preset or DEFAULT, merged(self.correction.loss, values, fields)),
             words if point else "",
-            {name: source for name, source in sources.items() if name not in swept},
+            {name: source for name, source in sources.items() if name not in point},
         )
-        return LossConfig(options, point, varied.recipe if corrected else None)
-
-    def _corrected(self, fields: Mapping[str, Any], words: str) -> Settings:
-        """Return the settings with another correction; an error names the words of the sweep."""
-        if not fields:
-            return self
-        name = fields.get("correction", self._correction)
-        named = "none" if "correction" in fields and name is None else name
-        settings = self._with({x: fields[x] for x in fields if x != "correction"}, named)
-        try:
-            settings.recipe  # noqa: B018 - it raises for wrong values
-        except UsageError as error:
-            raise error.after(f"{words}: ") from None
-        return settings
+        return LossConfig(options, swept)
 
 
 def components_of(names: str | None, weights: str | None) -> dict[str, float]:

@@ -38,8 +38,8 @@ from rlpost.pipeline.options import Options
 from rlpost.recipe.base import Count, InHelp, Natural
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.named import NamedByUser
-from rlpost.recipe.presets import PRESETS, correction_named, merged
-from rlpost.recipe.recipe import LOSS_EXTRA, SWEPT_CORRECTIONS, Recipe
+from rlpost.recipe.presets import PRESETS
+from rlpost.recipe.recipe import LOSS_EXTRA, Recipe
 
 if TYPE_CHECKING:
     import polars as pl
@@ -262,9 +262,8 @@ def loss(
         recipe: how advantages are computed if the input has none; the default is plain GRPO.
         loss: the loss and its options, such as `rlpost.loss_preset("verl")`; the default is PPO's.
         options: how the run is done.
-        sweep: options of the loss with several values each, `correction` (a name, or None), and
-            `is_weight`, `is_cap` and `is_policy` of the recipe; every
-            combination is computed, in one pass. It excludes `output`.
+        sweep: options of the loss with several values each; every combination is computed, in one
+            pass. It excludes `output`.
         emit: `loss_gradient`, which the output then has, too.
         log: compare a trainer's log, JSON lines or CSV; a row is a step. The result then has
             `log`, its metrics beside the computed ones, and `findings` where they differ.
@@ -284,7 +283,7 @@ def loss(
         raise UsageError(no_such(f"emit: no column {unknown[0]!r}", unknown[0], LOSS_EXTRA))
     recipe, chosen, axes = recipe or Recipe(), loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    configs = settings_of([_swept(chosen, recipe, point) for point in points], {})
+    configs = settings_of([_swept(chosen, point) for point in points], {})
     return losses(inputs, output, recipe, configs, options, emit=emit, log=log, log_map=log_map,
                   swept=bool(sweep), progress=progress)  # fmt: skip
 
@@ -326,18 +325,12 @@ def losses(
         return LossSummary(opened.result(summary))
 
 
-def _swept(loss: LossOptions, recipe: Recipe, point: dict[str, Any]) -> LossConfig:
-    """Return the loss of a point of a sweep, with its own recipe."""
+def _swept(loss: LossOptions, point: dict[str, Any]) -> LossConfig:
+    """Return the loss of a point of a sweep."""
     from rlpost.losses.config import LossConfig  # noqa: PLC0415 - slow to import
 
-    corrected = {name: x for name, x in point.items() if name in SWEPT_CORRECTIONS}
     fields = {name: x for name, x in point.items() if name in LossOptions.model_fields}
-    if not corrected:
-        return LossConfig(LossOptions(**loss.model_dump() | fields), point)
-    named = correction_named(corrected.pop("correction", None))
-    values = merged(recipe.model_dump(), named.recipe, corrected)
-    chosen = {**named.loss, **loss.model_dump(exclude_unset=True), **fields}
-    return LossConfig(LossOptions(**chosen), point, Recipe.of(values, "sweep"))
+    return LossConfig(LossOptions(**loss.model_dump() | fields), point)
 
 
 def compare(

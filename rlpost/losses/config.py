@@ -16,14 +16,12 @@ from rlpost.recipe.base import Offsets, Range
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.functions import owners
 from rlpost.recipe.loss import OF_RATIO, LossOptions
-from rlpost.recipe.recipe import SWEPT_CORRECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from rlpost.losses.base import Loss
     from rlpost.losses.tokens import Selection
-    from rlpost.recipe.recipe import Recipe
 
 
 Values = dict[str, Any]
@@ -37,8 +35,6 @@ class LossConfig:
     options: LossOptions
     swept: Mapping[str, Any] = field(default_factory=dict)
     """The options of a sweep, with the values of this config."""
-    recipe: Recipe | None = None
-    """How its advantages and importance weights are computed, in a sweep of corrections."""
 
     @cached_property
     def loss(self) -> Loss:
@@ -186,7 +182,7 @@ def settings_of(trials: Sequence[LossConfig], sources: Mapping[str, str]) -> lis
 
 def _is_general(name: str) -> bool:
     """Return whether a swept name applies to all losses."""
-    return name in SWEPT_CORRECTIONS or (name in LossOptions.model_fields and name not in OF_RATIO)
+    return name in LossOptions.model_fields and name not in OF_RATIO
 
 
 def _setting(trial: LossConfig, known: Collection[str], sources: Mapping[str, str]) -> LossConfig:
@@ -209,7 +205,6 @@ def _setting(trial: LossConfig, known: Collection[str], sources: Mapping[str, st
         flag = re.compile(rf"{flag_of('loss_options')} (?=({'|'.join(map(re.escape, reads))})=)")
         raise error.reworded(partial(flag.sub, "--sweep ")) from None
     values = options.model_dump(mode="json") | typed
-    values |= {} if trial.recipe is None else trial.recipe.model_dump(mode="json")
-    values |= {name: point[name] for name in ("loss", "correction") if name in point}  # as typed
+    values |= {name: point[name] for name in ("loss",) if name in point}  # as typed
     swept = {name: values[name] if name in reads else None for name in point}
-    return LossConfig(options, swept, trial.recipe)
+    return LossConfig(options, swept)

@@ -38,7 +38,6 @@ from rlpost.pipeline.measures import MOST_NATS, Measure, Numbers, facts_of
 from rlpost.pipeline.stages.loss import blocks, tokens_of
 from rlpost.pipeline.stages.loss_weights import SIGNED, rounded, signs_of, step_gradient
 from rlpost.pipeline.totals import Counted, Sets, TotalsBy
-from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.loss import behaviour_role
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
 
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from rlpost.losses.tokens import Tokens
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.totals import Label, Totals
-    from rlpost.pipeline.variants import Variant
 
 
 Json = dict[str, Any]
@@ -134,41 +132,8 @@ def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool)
         configs: the losses. The totals have details by cell and position only if there is one.
         rewarded: the input has rewards.
     """
-    variants, gradients = variants_of(configs), dict[int, Array]()
-    parts = {
-        f"{variant.prefix}{key}": part
-        for variant in variants
-        for key, part in _of_variant(variant, batch, configs, gradients, rewarded).items()
-    }
-
-    def totals(fetched: Mapping[str, NDArray[Any]]) -> TotalsBy:
-        for variant in variants:
-            _check_finite(fetched, variant, configs)
-        return TotalsBy(
-            {
-                key: part.totals({name: fetched[f"{key} {name}"] for name in part.numbers})
-                for key, part in parts.items()
-            }
-        )
-
-    numbers = {f"{key} {n}": x for key, part in parts.items() for n, x in part.numbers.items()}
-    return Counted(numbers, totals)
-
-
-def _of_variant(
-    variant: Variant,
-    batch: Batch,
-    configs: Sequence[LossConfig],
-    gradients: dict[int, Array],
-    rewarded: bool,  # noqa: FBT001 - as of `count_losses`
-) -> dict[str, Counted]:
-    """Return what the settings of a variant add, by each key; arguments of `count_losses`.
-
-    `gradients` are those of the first setting, [T], by the first response of a block: the first
-    variant adds them, the others read them.
-    """
+    gradients: dict[int, Array] = {}
     detailed, whole = len(configs) == 1, any(config.loss.grouped for config in configs)
-    batch, configs = variant.batch(batch), [configs[index] for index in variant.indices]
     cell = batch.table["cell"] if detailed else np.zeros_like(batch.table["cell"])
     present, local = np.unique(cell, return_inverse=True)
     tokens = tokens_of(batch, rewarded=rewarded)
@@ -182,22 +147,30 @@ def _of_variant(
         parts.append(block.counted())
         places.append(on_host(block.stretches.places))
     keys = {BY_CELL: cell, BY_BATCH: batch.table["batch"], BY_POSITION: np.concatenate(places)}
-    return {
+    counts = {
         key: Numbers.joined([part[key] for part in parts]).counted(keys[key]) for key in parts[0]
     }
 
+    def totals(fetched: Mapping[str, NDArray[Any]]) -> TotalsBy:
+        _check_finite(fetched, configs)
+        return TotalsBy(
+            {
+                key: part.totals({name: fetched[f"{key} {name}"] for name in part.numbers})
+                for key, part in counts.items()
+            }
+        )
 
-def _check_finite(
-    numbers: Mapping[str, NDArray[Any]], variant: Variant, configs: Sequence[LossConfig]
-) -> None:
+    numbers = {f"{key} {n}": x for key, part in counts.items() for n, x in part.numbers.items()}
+    return Counted(numbers, totals)
+
+
+def _check_finite(numbers: Mapping[str, NDArray[Any]], configs: Sequence[LossConfig]) -> None:
     """Raise DataError for the first response whose loss is not finite."""
-    configs = [configs[index] for index in variant.indices]
     for index, config in enumerate(configs):
-        by = f"{variant.prefix}{BY_CELL} "
-        wrong = ~np.isfinite(numbers[f"{by}sum {index}.token_loss"])
+        wrong = ~np.isfinite(numbers[f"{BY_CELL} sum {index}.token_loss"])
         if bool(wrong.any()):
-            row = int(np.flatnonzero(wrong)[0])
-            most = max(abs(float(numbers[f"{by}{end} log_ratio"][row])) for end in ("low", "high"))
+            row, ends = int(np.flatnonzero(wrong)[0]), ("low", "high")
+            most = max(abs(float(numbers[f"{BY_CELL} {end} log_ratio"][row])) for end in ends)
             raise DataError(
                 f"loss {config.loss.name}: a token's loss is not finite; its log ratio is up to "
                 f"{most:.4g} nats: are log_probs and {behaviour_role(behaviour_of(configs))} of "

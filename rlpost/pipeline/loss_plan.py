@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import DataError, ErrorPart, UsageError
+from rlpost.errors import DataError
 from rlpost.losses.config import behaviour_of
 from rlpost.losses.own import KNOWN
 from rlpost.pipeline.columns import (
@@ -29,7 +29,6 @@ from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_of_losses, use_final_mask
 from rlpost.pipeline.stages.responses import treat_attempts
 from rlpost.pipeline.totals import TotalsBy
-from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.input_columns import RESULTS, stored_components
 from rlpost.recipe.recipe import PROXIMAL
 from rlpost.recipe.roles import LOG_PROBS, is_read_by_name, kind_of
@@ -70,18 +69,13 @@ def bind_losses(
 
     Raises:
         DataError: a role that is needed has no column, or one of another type.
-        UsageError: a sweep of corrections has no effect.
     """
-    columns, variants = columns_of_rows(source, recipe, results=True), variants_of(configs)
+    columns = columns_of_rows(source, recipe, results=True)
     if read := "advantages" in columns:
         recipe = _of_results(source, recipe)
         columns = columns_of_rows(source, recipe, results=True)
     _check_results(columns)
     columns = columns if read else columns_of_rows(source, recipe)
-    if variants[1:] and read:
-        name = columns.column("advantages")
-        text = f"--sweep: corrections change nothing in an input that has advantages, `{name}`"
-        raise UsageError(ErrorPart(text, tip="--map advantages=none computes them anew"))
     named: dict[str, str] = {}
     for loss in {config.loss.name: config.loss for config in configs}.values():
         flag, parameters = f"--loss {loss.name}", dict.fromkeys(loss.columns)
@@ -95,33 +89,29 @@ def bind_losses(
     by_name = [role for role in columns.columns if is_read_by_name(role)]
     of_tokens = frozenset(role for role in by_name if kind_of(role) == "tokens")
     count = partial(count_losses, configs=configs, rewarded=rewarded)
-    stages: list[Stage] = []
-    plans: list[Plan] = []
-    for variant in variants:
-        chosen = [configs[index] for index in variant.indices]
-        reads = frozenset(role for role in LOG_PROBS if role in columns)
-        if any(config.options.behaviour in PROXIMAL for config in chosen):
-            reads |= {VERSION}
-        resolved = resolve_recipe(variant.recipe or recipe, columns)
-        _check_loss_roles(source, columns, resolved, chosen)
-        if read:
-            reads |= STORED & {*columns.columns}
-            plan = _reading(source, columns, resolved, reads, count)
-        else:
-            plan = _computing(source, columns, resolved, reads)
-        rejects = FINAL_MASK in columns if read else resolved.recipe.rejects_tokens
-        weighted = gradient or len(configs) > 1
-        between = stages_of_losses(reads, resolved, chosen, rejects=rejects, weighted=weighted)
-        loss_stage = Stage("loss", reads | of_tokens, apply=last, uses=STORED)
-        stages += map(variant.stage, (*plan.stages, *between, loss_stage))
-        plans.append(plan)
+    reads = frozenset(role for role in LOG_PROBS if role in columns)
+    if any(config.options.behaviour in PROXIMAL for config in configs):
+        reads |= {VERSION}
+    resolved = resolve_recipe(recipe, columns)
+    _check_loss_roles(source, columns, resolved, configs)
+    if read:
+        reads |= STORED & {*columns.columns}
+        plan = _reading(source, columns, resolved, reads, count)
+    else:
+        plan = _computing(source, columns, resolved, reads)
+    rejects = FINAL_MASK in columns if read else resolved.recipe.rejects_tokens
+    weighted = gradient or len(configs) > 1
+    between = stages_of_losses(reads, resolved, configs, rejects=rejects, weighted=weighted)
+    loss_stage = Stage("loss", reads | of_tokens, apply=last, uses=STORED)
     units = [role for config in configs for role in config.units.values()]
     grouped = any(config.loss.grouped for config in configs)
-    rows = [*plans[0].row_roles, *components, *(["group"] if units or grouped else []), *units]
+    rows = [*plan.row_roles, *components, *(["group"] if units or grouped else []), *units]
     rows += [role for role in by_name if role not in of_tokens]
     return replace(
-        plans[0],
-        stages=tuple(replace(stage, observed=False) for stage in stages),
+        plan,
+        stages=tuple(
+            replace(stage, observed=False) for stage in (*plan.stages, *between, loss_stage)
+        ),
         row_roles=tuple(dict.fromkeys(role for role in rows if role in columns)),
         count=count,
         whole_files=grouped,

@@ -62,8 +62,6 @@ EXTRA = (
 """Columns that are written only if `emit` names them."""
 LOSS_COLUMNS = ("pg_loss", "clip_state")
 """Columns that `rlpost loss` writes."""
-SWEPT_CORRECTIONS = ("correction", "is_weight", "is_cap", "is_policy")
-"""What a sweep of losses may vary of a recipe: a named correction, or fields of one."""
 LOSS_EXTRA = ("loss_gradient",)
 """Columns that it writes only if they are named."""
 ROW_COLUMNS = frozenset(

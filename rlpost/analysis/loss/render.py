@@ -368,10 +368,7 @@ def _columns(settings: Sequence[Json]) -> dict[str, list[str]]:
     def column(name: str, key: str = "mean") -> list[Any]:
         return [of_all(setting["facts"], name, key) for setting in settings]
 
-    columns, tokens = {}, column("clipped", "count")
-    if len({*tokens}) > 1:
-        columns["tokens"] = [f"{count:,}" for count in tokens]
-    columns["zero grad"] = [*map(percent, column("no_gradient"))]
+    columns = {"zero grad": [*map(percent, column("no_gradient"))]}
     for state in _STATES:
         if state in ("clipped_low", "clipped_high") or any(column(state, "total")):
             columns[state.removeprefix("clipped_")] = [*map(percent, column(state))]
@@ -382,8 +379,6 @@ def _columns(settings: Sequence[Json]) -> dict[str, list[str]]:
 
 def _notes(settings: Sequence[Json]) -> Iterator[str]:
     """Yield what the columns are."""
-    if len({of_all(setting["facts"], "clipped", "count") for setting in settings}) > 1:
-        yield "tokens: policy tokens that the correction accepts, of which the shares are."
     yield "low, high: tokens clipped or masked below or above a bound."
     yield "zero grad: tokens with zero gradient. g: gradient ∂L/∂log π of a policy token."
     yield "ESS: effective sample size of |g|, (Σ|g|)²/(nΣg²) of the n policy tokens."

@@ -27,7 +27,6 @@ from rlpost.pipeline.output.files import targets_of
 from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
 from rlpost.pipeline.run import FileTotals, check_clash, engine_for, publish, write_files
 from rlpost.pipeline.summary import response_facts, run_summary
-from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import LOSS_COLUMNS, Recipe
 from rlpost.recipe.semantics import SEMANTICS
@@ -93,7 +92,7 @@ def loss(
         facts_of_responses = ResponseFacts()
         if not stored:
             (facts_of_responses,) = response_facts(plan, responses, [0, len(responses)])
-        sums = totals[f"{variants_of(configs)[0].prefix}{BY_CELL}"].total()
+        sums = totals[BY_CELL].total()
         run = RunFacts(plan, facts_of_responses, sums, summary, summary["nonfinite"])
         findings = findings_of(run, *OF_ROWS)
         if stored:

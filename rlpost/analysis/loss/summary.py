@@ -32,7 +32,6 @@ from rlpost.pipeline.loss_measures import (
 from rlpost.pipeline.stages.units import unit_table
 from rlpost.pipeline.summary import nonfinite, roles_of
 from rlpost.pipeline.totals import Sets
-from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import behaviour_role
 from rlpost.recipe.recipe import Recipe
@@ -66,11 +65,11 @@ def summarise_losses(
     Args:
         plan: of the run.
         responses: the responses that the totals are of.
-        totals: by cell, position and batch, of each variant.
+        totals: by cell, position and batch.
         configs: the losses.
     """
-    variants, read, single = variants_of(configs), "advantages" in plan.columns, len(configs) == 1
-    whole = totals[f"{variants[0].prefix}{BY_CELL}"].total()
+    read, single = "advantages" in plan.columns, len(configs) == 1
+    whole = totals[BY_CELL].total()
     slices = {"all": Sets(None, [whole]), **(_parts(responses, totals) if single else {})}
     facts = loss_facts(OF_INPUT, slices, LossSetting(0, configs[0]))
     facts["ratio"]["all"]["quantiles"] = ratio_quantiles(whole)
@@ -79,11 +78,11 @@ def summarise_losses(
     head = {
         "schema_version": SCHEMA_VERSION,
         "responses": whole.count("rows"),
-        **_groups(plan, variants[0].responses(responses)),
+        **_groups(plan, responses),
         "tokens": {"all": whole.count("length"), "policy": policy_tokens(whole)},
         "roles": roles_of(plan),
-        "nonfinite": nonfinite(variants[0].responses(responses)),
-        "behaviour": behaviour_of([configs[x] for x in variants[0].indices]),
+        "nonfinite": nonfinite(responses),
+        "behaviour": behaviour_of(configs),
         "advantages_from": plan.columns.column("advantages") if read else "recipe",
         "estimator": None if read else plan.resolved.estimator.name,
         "unit": None if read else plan.resolved.unit_facts,
@@ -122,24 +121,24 @@ def _settings(
     slices: Mapping[str, Sets],
 ) -> list[Json]:
     """Return the losses; slices besides `all` are those of a single one."""
-    settings = [Json() for _ in configs]
     scope = {"step": "step", "step_domain": "batch"}.get(plan.resolved.recipe.numerics.batch, "")
-    for variant in variants_of(configs):
-        whole = totals[f"{variant.prefix}{BY_CELL}"].total()
-        by_batch = totals[f"{variant.prefix}{BY_BATCH}"]
-        each = by_batch.over_each([[key] for key in by_batch.keys])
-        labels = [variant.responses(responses).labels["batch"][key] for key in by_batch.keys]
-        for at, number in enumerate(variant.indices):
-            setting, config = LossSetting(at, configs[number]), configs[number]
-            facts = loss_facts(OF_LOSS, {**slices, "all": Sets(None, [whole])}, setting)
-            facts |= batch_facts(scope if labels != ["all"] else "", labels, each, setting)
-            settings[number] = {
+    whole, by_batch = totals[BY_CELL].total(), totals[BY_BATCH]
+    each = by_batch.over_each([[key] for key in by_batch.keys])
+    labels = [responses.labels["batch"][key] for key in by_batch.keys]
+    settings = []
+    for number, config in enumerate(configs):
+        setting = LossSetting(number, config)
+        facts = loss_facts(OF_LOSS, {**slices, "all": Sets(None, [whole])}, setting)
+        facts |= batch_facts(scope if labels != ["all"] else "", labels, each, setting)
+        settings.append(
+            {
                 "options": config.resolved(),
                 "formula": config.loss.formula,
                 "bounds": dict(zip(("low", "high"), config.ratio_bounds, strict=True)),
                 "aggregation": config.aggregation,
                 "facts": facts,
             }
+        )
     return settings
 
 

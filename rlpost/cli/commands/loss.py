@@ -47,7 +47,7 @@ def loss(
         option(
             "--sweep",
             "NAME=VALUE,...",
-            "Compare values of a loss option, or correction; repeatable.",
+            "Compare values of a loss option; repeatable.",
             panel=LOSS,
         ),
     ] = None,

@@ -10,7 +10,6 @@ import torch
 from loss_runs import by, dump, of_all, of_measures, save, summary_of, with_lists
 from runs import run, strict_json
 
-import rlpost
 from rlpost import functional
 
 COUPLED = """
@@ -128,80 +127,3 @@ def test_a_sweep_without_gradient_has_no_shares(tmp_path):
         "cosine: between g and that of pg_clip 0.1."
         in run("loss", path, "--sweep", "pg_clip=0.1,0.2").out
     )
-
-
-CORRECTIONS = ("none", "verl:decoupled_seq_is_rs", "verl:bypass_pg_is")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--preset", "verl", "--estimator", "grpo"),  # filters before the estimator
-        ("--whiten-advantages", "--aggregation", "prompt-mean"),
-        (
-            "--estimator",
-            "rloo",
-            "--loss",
-            "clip_cov",
-            "--loss-option",
-            "cov=0:5",
-            "--loss-option",
-            "share=0.1",
-        ),
-    ],
-    ids=["verl", "whitened", "selected"],
-)
-def test_settings_of_a_sweep_of_corrections_are_single_runs(tmp_path, words):
-    table = dump(80, with_advantages=False)
-    table = table.set_column(
-        table.schema.get_field_index("infer_log_probs"), "infer_log_probs",
-        pa.array([[x - 0.05 * (len(row) % 3) for x in row] for row in
-                  table["old_log_probs"].to_pylist()], table["old_log_probs"].type),
-    )  # fmt: skip
-    path = save(table, tmp_path / "in.parquet")
-    sweep = ("--sweep", f"correction={','.join(CORRECTIONS)}", "--sweep", "kl_loss_coef=0,0.2")
-    swept = summary_of(path, *words, *sweep)["settings"]
-    gradients = []
-    for one in swept:
-        name, coef = one["swept"].values()
-        own = () if name == "none" else ("--correction", name)
-        own = (*words, *own, "--kl-loss-coef", coef)
-        single = summary_of(path, *own)
-        for key in {*one} - {"swept", "facts"}:
-            assert one[key] == single[key], (name, key)
-        for key in {*one["facts"]} & {*single["facts"]}:
-            assert of_all(one, key, "count") == of_all(single, key, "count")
-            assert one["facts"][key]["all"] == single["facts"][key]["all"], (name, key)
-        out = tmp_path / f"{len(gradients)}.parquet"
-        assert run("loss", path, out, "--emit", "loss_gradient", *own).code == 0
-        of_tokens = pl.read_parquet(out)["loss_gradient"].explode(empty_as_null=False)
-        gradients.append(of_tokens.to_numpy().astype(float))
-    assert len({of_all(one, "clipped", "count") for one in swept}) > 1
-    for one, own, base in zip(swept, gradients, gradients[:1] * 6, strict=True):
-        cosine = own @ base / math.sqrt((own @ own) * (base @ base))
-        assert of_all(one, "gradient_cosine", "value") == pytest.approx(cosine, rel=1e-4)
-
-
-def test_a_sweep_of_corrections_from_python_is_that_of_the_command(tmp_path):
-    path = save(dump(with_advantages=False), tmp_path / "in.parquet")
-    recipe = rlpost.Recipe(is_weight="token")
-    sweep = {"correction": [None, "verl:decoupled_geo_rs"], "is_cap": [1.5, 2.0]}
-    found = rlpost.loss(path, recipe=recipe, sweep=sweep).settings
-    words = ("--sweep", "correction=none,verl:decoupled_geo_rs", "--sweep", "is_cap=1.5,2")
-    for one, other in zip(found, summary_of(path, "--is-weight", "token", *words)["settings"],
-                          strict=True):  # fmt: skip
-        assert {**one, "swept": {}} == {**other, "swept": {}}
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("--sweep", "correction=none,verl:decoupled_geo_rs"), "--map advantages=none"),
-        (("--sweep", "correction=none,verl:other"), "verl:other"),
-        (("--sweep", "is_cap=1,2", "--map", "advantages=none"), "--is-weight"),
-    ],
-)
-def test_a_sweep_of_corrections_that_has_no_effect_is_an_error(tmp_path, words, text):
-    ran = run("loss", save(dump(8), tmp_path / "in.parquet"), *words)
-    assert ran.code == 2
-    assert text in ran.err
