@@ -7,16 +7,12 @@ with mask true.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.annotations import Annotations
 from rlpost.formats.attempts import ATTEMPT
 from rlpost.formats.base import Field, Format, has
 from rlpost.formats.calls import TYPES, call_rows
@@ -29,7 +25,7 @@ from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
@@ -41,8 +37,6 @@ _NODE_LISTS = {
     "reference_logprobs": "ref_log_probs",
     "entropies": "entropy",
     "advantages": "dumped_advantages",
-    "is_masked": "dumped_is_masked",
-    "mismatch_kl": "dumped_mismatch_kl",
 }
 """Field of a node, compact over its mask -> column."""
 _VERSION = 1
@@ -63,54 +57,42 @@ def _is_traces(fields: Mapping[str, Any]) -> bool:
 def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     """Yield the rows of episodes.
 
-    A stream has training and evaluation, and a relaunch continues it, with an id of its own.
-    Annotations are beside the folder of the traces.
+    A stream has training and evaluation, and a relaunch continues it, with an id of its own. What
+    annotations beside it say is not read.
     """
-    counts, runs, folders = options.stats.counts, dict[object, int](), dict[Path, Annotations]()
-    with ExitStack() as files:
-        for episode in records:
-            folder = Path(episode.file).parent.parent / "annotations"
-            if folder not in folders:
-                folders[folder] = Annotations(folder, files.enter_context(TemporaryFile()))
-            notes = folders[folder]
-            keys = _episode_keys(episode)
-            if episode.file.parent.name == "stream":
-                if episode.find("run.work.type") == "eval":
-                    counts["episode", "of evaluation left out; the stream has both"] += 1
-                    continue
-                keys[ATTEMPT] = runs.setdefault(episode.find("run.id"), len(runs) + 1)
-            if "traces" not in episode:
-                yield from _rows_of(episode, episode, keys, notes, counts)
-            elif traces := [*episode.rows("traces")]:
-                for trace in traces:
-                    yield from _rows_of(trace, episode, keys, notes, counts)
-            elif (failure := _failure(episode))["failure"]:
-                yield from call_rows(
-                    episode, {**keys, "rollout_id": episode.find("id"), **failure}, ()
-                )
-            else:
-                counts["episode", "without traces left out"] += 1
-        for notes in folders.values():
-            options.stats.warnings += notes.warnings()
+    counts, runs = options.stats.counts, dict[object, int]()
+    for episode in records:
+        keys = _episode_keys(episode)
+        if episode.file.parent.name == "stream":
+            if (episode.file.parent.parent / "annotations").is_dir():
+                options.stats.left_out["annotations"] = None
+            if episode.find("run.work.type") == "eval":
+                counts["episode", "of evaluation left out; the stream has both"] += 1
+                continue
+            keys[ATTEMPT] = runs.setdefault(episode.find("run.id"), len(runs) + 1)
+        traces = [*episode.rows("traces")] if "traces" in episode else [episode]
+        for trace in traces:
+            yield from _rows_of(trace, episode, keys, counts)
+        if not traces and (failure := _failure(episode))["failure"]:
+            yield from call_rows(
+                episode, {**keys, "rollout_id": episode.find("id"), **failure}, ()
+            )
+        elif not traces:
+            counts["episode", "without traces left out"] += 1
 
 
 def _rows_of(
-    trace: Record,
-    episode: Record,
-    keys: dict[str, Any],
-    notes: Annotations,
-    counts: Counter[tuple[str, str]],
+    trace: Record, episode: Record, keys: dict[str, Any], counts: Counter[tuple[str, str]]
 ) -> Iterator[Row]:
     """Yield the branches of a trace whose agent was trainable, if the model answered in them.
 
     A trace that failed before its first answer is a row without tokens.
     """
-    notes.annotate(trace, _paths)
     if trace.find("agent.trainable") is False:
         counts["trace", "of agents that are not trained left out"] += 1
         return
     facts = {**keys, **_trace_facts(trace, keys), **_failure(trace, episode)}
-    rows = [*_branch_rows(trace, facts, notes.lists)]
+    rows = [*_branch_rows(trace, facts)]
     if not rows and facts["failure"]:
         yield from call_rows(trace, facts, ())
     elif not rows:
@@ -180,7 +162,7 @@ def _reward(trace: Record) -> float | None:
     return rounded_sum(parts) if parts else None
 
 
-def _branch_rows(trace: Record, facts: dict[str, Any], annotated: Collection[str]) -> Iterator[Row]:
+def _branch_rows(trace: Record, facts: dict[str, Any]) -> Iterator[Row]:
     """Yield the branches that have an answer.
 
     The turn is that of a branch's last answer among those of the trace. A leaf that is an attempt
@@ -193,7 +175,7 @@ def _branch_rows(trace: Record, facts: dict[str, Any], annotated: Collection[str
         if _links(nodes[path[-1]], "compaction_attempt") and path[-1] not in accepted:
             continue
         branch, sampled = [nodes[i] for i in path], [i for i in path if i in answers]
-        tokens = _branch_tokens(branch, annotated)
+        tokens = _branch_tokens(branch)
         if tokens is None:
             continue
         first = path.index(sampled[0]) if sampled else len(path)
@@ -249,13 +231,13 @@ def _paths(trace: Record) -> list[list[int]]:
     return paths
 
 
-def _branch_tokens(nodes: Sequence[Record], annotated: Collection[str]) -> dict[str, Any] | None:
+def _branch_tokens(nodes: Sequence[Record]) -> dict[str, Any] | None:
     """Return a branch's lists, one entry per token; None without an answer.
 
     They are empty if no node has tokens, as a client without a tokenizer writes it.
 
     Raises:
-        DataError: a node's mask does not fit its tokens, or a list its mask or tokens.
+        DataError: a node's mask does not fit its tokens, or a list its mask.
     """
     if not any(node.fields.get("token_ids") for node in nodes):
         return {} if any(node.fields.get("sampled") for node in nodes) else None
@@ -266,35 +248,22 @@ def _branch_tokens(nodes: Sequence[Record], annotated: Collection[str]) -> dict[
     mask = np.concatenate(masks)
     if not mask.any():
         return None
-    compact = {column: name for name, column in _NODE_LISTS.items()
-               if name in annotated or any(node.fields.get(name) for node in nodes)}  # fmt: skip
-    whole = {f"loss_weights.{name}" for x in nodes for name in x.find("loss_weights") or ()}
-    whole |= {"is_content"} if any(node.fields.get("is_content") for node in nodes) else set()
-    lists = {
-        **{name: [_list(*pair, name, np.nan) for pair in zip(nodes, masks, strict=True)]
-           for name in compact.values()},
-        **{name: [_list(node, np.ones(len(mask)), name, 0.0)
-                  for node, mask in zip(nodes, masks, strict=True)] for name in sorted(whole)},
-    }  # fmt: skip
-    columns = {**compact, **{name: name for name in whole}}
     return {
         "response_mask": mask,
         "response_token_ids": np.concatenate(ids),
         SEQUENCE_LENGTH: len(mask),
-        **{column: np.concatenate(lists[name]) for column, name in columns.items()},
-    }
+        **{column: np.concatenate([_list(*pair, name) for pair in zip(nodes, masks, strict=True)])
+           for name, column in _NODE_LISTS.items() if any(x.fields.get(name) for x in nodes)},
+    }  # fmt: skip
 
 
-def _list(node: Record, mask: Any, path: str, unknown: float) -> Any:
-    """Return a node's list, which has an entry for each 1 of a mask, over all tokens.
-
-    Other tokens have 0; without a list, those of the mask are unknown.
-    """
-    values = node.find(path)
+def _list(node: Record, mask: Any, name: str) -> Any:
+    """Return a node's list over all of its tokens: 0 outside of the mask, NaN without a list."""
+    values = node.find(name)
     if not values:
-        return np.where(mask, unknown, 0.0)
-    array = as_vector(node.where, path, values)
-    check_length(node.where, path, array, int(mask.sum()), "the mask's count of ones")
+        return np.where(mask, np.nan, 0.0)
+    array = as_vector(node.where, name, values)
+    check_length(node.where, name, array, int(mask.sum()), "the mask's count of ones")
     spread = np.zeros(len(mask), array.dtype)
     spread[mask != 0] = array
     return spread
@@ -302,7 +271,7 @@ def _list(node: Record, mask: Any, path: str, unknown: float) -> Any:
 
 TRACES = Format(
     name="prime-rl",
-    title="verifiers 0.4 and prime-rl traces.jsonl, or traces/stream with its annotations",
+    title="verifiers 0.4 and prime-rl traces.jsonl, or traces/stream",
     containers=(JSON, STREAM),
     beside=("annotations/*", "*.index.jsonl", "live/*"),
     missing_roles={
@@ -324,12 +293,9 @@ TRACES = Format(
         "stop_condition", "traces", "group", "task", "env", "run",
     }),
     keeps=False,
-    types={
-        **TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32()),
-        "dumped_mismatch_kl": pa.list_(pa.float32()),
-    },
+    types={**TYPES, "seconds": pa.float64()},
     source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
-    "(chunks.py at 551bfc39, update.py at 799bb508)",
+    "(chunks.py at 551bfc39)",
     fields={
         **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
         "prompt_id": "group.id, or the task's key", "response_mask": "nodes.mask",

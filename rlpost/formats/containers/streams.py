@@ -35,13 +35,11 @@ def chunks_of(folder: Path) -> dict[int, Path]:
     return dict(sorted(chunks.items()))
 
 
-def stream_lines(folder: Path) -> Iterator[tuple[bytes, str, Path]]:
-    """Yield the lines of a stream, each with its place and its file.
-
-    A last line without its end is not yet written, and left out.
+def stream_records(folder: Path) -> Iterator[Record]:
+    """Yield the objects of a stream; a last line without its end is not yet written, and left out.
 
     Raises:
-        DataError: compressed data is damaged.
+        DataError: compressed data is damaged, or a line is no object.
         NotEnoughMemoryError: a line does not fit into the memory of the run.
         ReadWriteError: a file cannot be read.
     """
@@ -50,13 +48,7 @@ def stream_lines(folder: Path) -> Iterator[tuple[bytes, str, Path]]:
         with open_bytes(path) as file:
             for text, place in lines_of(file, str(path)):
                 if not (path == chunks[-1] and is_torn(text)):
-                    yield text, place, path
-
-
-def stream_records(folder: Path) -> Iterator[Record]:
-    """Yield the objects of a stream; raise DataError for a line that is none, and as above."""
-    for text, place, path in stream_lines(folder):
-        yield as_record(place, parse_json(place, text), path)
+                    yield as_record(place, parse_json(place, text), path)
 
 
 def is_torn(line: bytes) -> bool:
