@@ -6,7 +6,6 @@ import os
 import time
 from collections import Counter, defaultdict
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +14,9 @@ import pyarrow.compute as pc
 from rlpost._version import __version__
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
-from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.errors import DataError, UsageError
 from rlpost.formats.targets import target_named
-from rlpost.formats.targets.base import held_columns
-from rlpost.formats.targets.rows import LENGTH_OF, Rows, read_rows
+from rlpost.formats.targets.base import LENGTH_OF, Rows, held_columns
 from rlpost.io.arrow import is_list
 from rlpost.io.outputs import OutputFiles, file_errors
 from rlpost.io.parquet.inputs import find_inputs
@@ -29,6 +27,7 @@ from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from rlpost.display.reporter import Reporter
     from rlpost.formats.targets.base import ExportColumns, ExportTarget
@@ -73,11 +72,12 @@ def export(
     held = held_columns(source, target, columns_map or {}, lossy=lossy)
     steps = _steps(source, held, target)
     plan = _plan(path, target, sorted({*steps}) or [0])
-    beside = target.beside(held).items()
-    texts = {parse_path(f"{path}{end}"): text for end, text in beside}
+    texts = {parse_path(f"{path}{end}"): text for end, text in target.beside(held).items()}
     outputs = [*chain.from_iterable(plan.values()), *texts]
-    _check(outputs, source, overwrite=overwrite)
-    other_steps = _other_steps(path, target, outputs)
+    resolved = {file.path.resolve() for file in source.files}
+    for name in outputs:
+        with file_errors(name, "cannot be written"):
+            check_target(name, resolved, overwrite=overwrite)
     reporter.start("export", source.rows)
     counts, warnings = Counter[str](), list[str]()
     parts = _counted(_read(source, held), held, counts, reporter)
@@ -104,12 +104,7 @@ def export(
         "lost": dict(held.lost),
         "use": (target.use + target.use_beside * bool(texts)).format(out=path),
         "note": target.note,
-        "warnings": [
-            *warnings,
-            *_training_warnings(source, held, target),
-            *_count_warnings(counts, held),
-            *other_steps,
-        ],
+        "warnings": [*warnings, *_warnings(source, held, target, counts)],
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
@@ -136,11 +131,11 @@ def _steps(source: Source, held: ExportColumns, target: ExportTarget) -> list[in
     Raises:
         DataError: a step is not a whole number.
     """
-    steps: list[int] = []
     column = held.columns.get("batch")
     if target.layout != "steps" or column is None:
-        return steps
-    for rows in read_rows(source, [column], held.columns, CHUNK_TOKENS, ""):
+        return []
+    steps: list[int] = []
+    for rows in _rows(source, [column], held, ""):
         for row, key in enumerate(rows.keys("batch")):
             if not str(key).removeprefix("-").isdecimal():
                 why = f"--to {target.name} numbers its files by whole steps"
@@ -158,30 +153,14 @@ def _plan(output: AnyPath, target: ExportTarget, steps: list[int]) -> dict[int, 
     return {step: [output / f"{step}{target.suffix}"] for step in steps}
 
 
-def _check(paths: Iterable[AnyPath], source: Source, *, overwrite: bool) -> None:
-    """Check that files may be written.
-
-    Raises:
-        UsageError: one is an input, or exists.
-        ReadWriteError: one cannot be accessed.
-    """
-    inputs = {file.path.resolve() for file in source.files}
-    for path in paths:
-        try:
-            check_target(path, inputs, overwrite=overwrite)
-        except OSError as error:
-            raise ReadWriteError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _other_steps(output: AnyPath, target: ExportTarget, outputs: Sequence[AnyPath]) -> list[str]:
-    """Return a warning of files of other steps in the directory, which a framework reads, too."""
-    if target.layout != "steps" or not isinstance(output, Path) or not output.is_dir():
-        return []
-    files = (path for path in output.glob(f"*{target.suffix}") if path not in outputs)
-    others = sorted(path.name for path in files if path.stem.isdecimal())
-    some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
-    text = f"{output} has files of other steps, which were there before: {some}"
-    return [text] if others else []
+def _rows(
+    source: Source, names: Sequence[str], held: ExportColumns, sized_by: str
+) -> Iterator[Rows]:
+    """Yield some columns of the input in pieces by a column of lists, or by rows if that is ""."""
+    for chunk in source.read(names, CHUNK_TOKENS, sized_by):
+        places = np.arange(chunk.first_row, chunk.first_row + chunk.table.num_rows)
+        path, before = str(source.files[chunk.file].path), source.first_rows[chunk.file]
+        yield Rows(chunk.table, path, places, before, held.columns)
 
 
 def _read(source: Source, held: ExportColumns) -> Iterator[Rows]:
@@ -190,7 +169,7 @@ def _read(source: Source, held: ExportColumns) -> Iterator[Rows]:
     lists = [column.name for column in held.schema if is_list(column.type)]
     largest = max(lists, key=source.values_of, default="")
     largest = largest or max(names, key=lambda name: source.bytes_of([name]))
-    return read_rows(source, names, held.columns, CHUNK_TOKENS, largest)
+    return _rows(source, names, held, largest)
 
 
 def _by_step(parts: Iterable[Rows], steps: list[int]) -> Iterator[tuple[int, Iterable[Rows]]]:
@@ -200,7 +179,7 @@ def _by_step(parts: Iterable[Rows], steps: list[int]) -> Iterator[tuple[int, Ite
         return
     of_rows, left, held = np.array(steps), Counter(steps), defaultdict[int, list[Rows]](list)
     for rows in parts:
-        numbers = of_rows[rows.numbers]
+        numbers = of_rows[rows.before + rows.places]
         for step in np.unique(numbers).tolist():
             held[step].append(rows.take(np.flatnonzero(numbers == step)))
             left[step] -= len(held[step][-1])
@@ -228,31 +207,22 @@ def _counted(
         reporter.advance(len(rows))
 
 
-def _training_warnings(source: Source, held: ExportColumns, target: ExportTarget) -> list[str]:
-    """Return warnings of a training that differs from that of the file's own columns."""
-    if not target.trains:
-        return []
-    warnings = []
-    if "advantages" not in held.columns:
-        warnings.append(
-            f"no advantages: {target.name} computes its own; `rlpost advantages` writes them"
-        )
+def _warnings(
+    source: Source, held: ExportColumns, target: ExportTarget, counts: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield what differs from a training on the file's own columns, and what trains nothing."""
+    if target.trains and "advantages" not in held.columns:
+        yield f"no advantages: {target.name} computes its own; `rlpost advantages` writes them"
     unused = {*source.columns} - {*held.columns.values()}
-    if weights := " and ".join(f"`{name}`" for name in WEIGHTS if name in unused):
-        warnings.append(
+    weights = " and ".join(f"`{name}`" for name in WEIGHTS if name in unused)
+    if target.trains and weights:
+        yield (
             f"the weights ({weights}) are not in the loss of {target.name}; multiply the "
             "advantages by them before the export"
         )
-    return warnings
-
-
-def _count_warnings(counts: Counter[str], held: ExportColumns) -> list[str]:
-    """Return warnings of rewards that are no numbers, and of an export that trains nothing."""
-    warnings = []
     if counts["bad"]:
         rows = counted(counts["bad"], "response")
-        warnings.append(f"`{held.columns['reward']}` is NaN, infinite or null in {rows}")
+        yield f"`{held.columns['reward']}` is NaN, infinite or null in {rows}"
     if counts["tokens"] and not counts["trained"]:
         masks = [held.columns[name] for name in ("mask", "sample_mask") if name in held.columns]
-        warnings.append(f"no token is trained on: {' and '.join(masks)} leave all out")
-    return warnings
+        yield f"no token is trained on: {' and '.join(masks)} leave all out"

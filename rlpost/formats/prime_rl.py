@@ -7,6 +7,7 @@ with mask true.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
     for episode in records:
         keys = _episode_keys(episode)
         if episode.file.parent.name == "stream":
-            if (episode.file.parent.parent / "annotations").is_dir():
+            if Path(episode.file).parents[1].joinpath("annotations").is_dir():
                 options.stats.left_out["annotations"] = None
             if episode.find("run.work.type") == "eval":
                 counts["episode", "of evaluation left out; the stream has both"] += 1
@@ -74,9 +75,7 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
         for trace in traces:
             yield from _rows_of(trace, episode, keys, counts)
         if not traces and (failure := _failure(episode))["failure"]:
-            yield from call_rows(
-                episode, {**keys, "rollout_id": episode.find("id"), **failure}, ()
-            )
+            yield from call_rows(episode, {**keys, "rollout_id": episode.find("id"), **failure}, ())
         elif not traces:
             counts["episode", "without traces left out"] += 1
 

@@ -6,7 +6,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from exported_rows import FLOATS, rollouts
+from exported_rows import FLOATS, MASK, rollouts
 from exports import load_debug_rollout_data, records
 from forked_runs import run
 
@@ -99,6 +99,18 @@ def test_weights_outside_the_loss_and_missing_advantages_are_warnings(tmp_path):
         "no advantages: slime computes its own; `rlpost advantages` writes them"
     ]
     assert rlpost.export(table, tmp_path / "j.jsonl", "jsonl").warnings == []
+
+
+def test_rewards_that_are_no_numbers_and_masks_of_nothing_are_warnings(tmp_path):
+    table = rollouts()
+    none = pa.array([[0] * len(one) for one in table["response_mask"].to_pylist()], MASK)
+    rewards = pa.array([1.0, None, float("nan"), 0, 0, 0, 0])
+    table = table.set_column(3, "reward", rewards).set_column(9, "response_mask", none)
+    found = rlpost.export(table, tmp_path / "o", "slime")
+    assert found.warnings == [
+        "`reward` is NaN, infinite or null in 2 responses",
+        "no token is trained on: response_mask and sample_mask leave all out",
+    ]
 
 
 def test_jsonl_counts_response_tokens(tmp_path):

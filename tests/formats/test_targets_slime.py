@@ -15,15 +15,14 @@ import rlpost
 from rlpost.errors import UsageError
 
 
-def rollout_data(samples, *, metadata=True):
+def rollout_data(samples):
     """What slime's trainer has when it calls the hook, without what the hook does not read."""
     lengths = [sample.response_length for sample in samples]
     return {
         "kl": [torch.zeros(n) for n in lengths],
         "response_lengths": lengths,
         "total_lengths": [len(sample.tokens) for sample in samples],
-        "sample_indices": [sample.index for sample in samples],
-        **({"metadata": [sample.train_metadata for sample in samples]} if metadata else {}),
+        "metadata": [sample.train_metadata for sample in samples],
     }
 
 
@@ -37,15 +36,6 @@ def hook(tmp_path, monkeypatch):
         return rlpost_advantages.advantages(*args)
 
     return advantages
-
-
-def test_files_of_other_steps_in_the_directory_are_a_warning(source, tmp_path):
-    assert rlpost.export(source, tmp_path / "o", "slime").warnings == []
-    pq.write_table(rollouts().slice(0, 1), tmp_path / "one.parquet")
-    found = rlpost.export(tmp_path / "one.parquet", tmp_path / "o", "slime", overwrite=True)
-    assert found.warnings == [
-        f"{tmp_path / 'o'} has files of other steps, which were there before: 6.pt"
-    ]
 
 
 def test_two_exports_have_the_same_bytes(source, tmp_path):
@@ -75,11 +65,10 @@ def test_slime_loads_the_samples_and_gets_our_advantages(source, tmp_path, hook)
         for i, j in np.ndindex(len(own), len(own)):
             assert (groups[i] == groups[j]) == (own[i]["prompt_id"] == own[j]["prompt_id"])
         order = np.random.default_rng(step).permutation(len(own))  # a rank has some, in any order
-        for metadata in (True, False):
-            data = rollout_data([samples[i] for i in order], metadata=metadata)
-            hook(SimpleNamespace(), data)
-            for name in ("advantages", "returns"):
-                assert [one.tolist() for one in data[name]] == [own[i][name] for i in order]
+        data = rollout_data([samples[i] for i in order])
+        hook(SimpleNamespace(), data)
+        for name in ("advantages", "returns"):
+            assert [one.tolist() for one in data[name]] == [own[i][name] for i in order]
 
 
 def test_the_hook_cuts_out_a_rank_s_tokens(source, tmp_path, hook, monkeypatch):

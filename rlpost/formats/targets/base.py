@@ -1,16 +1,20 @@
-"""What a target of `rlpost export` declares, and the columns of an input that it holds."""
+"""What a target of `rlpost export` declares, and the columns and rows of an input that it holds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.io.arrow import common_type, is_list, is_number, is_string
+from rlpost.io import arrow as ragged
+from rlpost.io.arrow import CellLocation, common_type, is_list, is_number, is_string
+from rlpost.io.finish_reasons import truncations
 from rlpost.io.parquet.source import partition_types
 from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.roles import ON_DEMAND, ROLES
@@ -18,12 +22,15 @@ from rlpost.recipe.roles import ON_DEMAND, ROLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from rlpost.formats.targets.rows import Rows
+    from numpy.typing import NDArray
+
     from rlpost.io.outputs import OutputFile
     from rlpost.io.parquet.source import Source
 
 
 FINAL_MASK = "final_response_mask"
+LENGTH_OF = ("response_token_ids", "mask", "advantages")
+"""Items whose lists have an entry per response token; the first that there is sets the length."""
 _NO_PLACE = "no place for it"
 
 
@@ -118,19 +125,26 @@ def held_columns(
         DataError: the input lacks a column that the target needs, or a mapped one.
     """
     held = _held(source, target, columns_map)
-    missing = [_missing(item, target, source) for item in target.needs if item not in held]
-    if missing:
+    if missing := [_missing(item, target, source) for item in target.needs if item not in held]:
         raise DataError(*missing)
     types = _types(source)
-    kinds = {
-        name: kinds_of_files[0] if len(kinds_of_files) == 1 else common_type(kinds_of_files)
-        for name, kinds_of_files in types.items()
-    }
-    left = [name for name in types if name not in held.values() or name not in source.columns]
-    reasons = {name: _loss(name, kinds[name], types[name], source, target) for name in left}
-    lost = {name: reason for name, reason in reasons.items() if reason}
+    kinds = {name: x[0] if len(x) == 1 else common_type(x) for name, x in types.items()}
+    lost: dict[str, str] = {}
+    for name in types:
+        if name not in source.columns:
+            lost[name] = "in some files only"
+        elif name in held.values():
+            continue
+        elif (kind := kinds[name]) is None:
+            lost[name] = f"{' and '.join(map(_family, types[name]))} in different files"
+        elif name in target.reserved:
+            lost[name] = f"{target.name} uses this name itself"
+        elif not target.others:
+            lost[name] = _NO_PLACE
+        elif not target.is_held(kind):
+            lost[name] = f"{target.name} has no place for {_family(kind)}"
     if lost and not lossy:
-        count = len({*source.columns, *lost})
+        count = len(types)
         raise UsageError(
             f"{source.name}: --to {target.name} cannot hold {len(lost)} of "
             f"{counted(count, 'column')}: {lost_text(lost)}",
@@ -151,33 +165,6 @@ def _types(source: Source) -> dict[str, list[pa.DataType]]:
     return {name: types[name] for name in dict.fromkeys([*source.columns, *types])}
 
 
-def _loss(
-    name: str,
-    kind: pa.DataType | None,
-    types: Sequence[pa.DataType],
-    source: Source,
-    target: ExportTarget,
-) -> str:
-    """Return why a target does not hold a column that no field of it has; empty if it does.
-
-    Args:
-        name: of the column.
-        kind: the type that has the values of all files; None: there is none.
-        types: those of the files.
-        source: the input.
-        target: the target.
-    """
-    if name not in source.columns:
-        return "in some files only"
-    if kind is None:
-        return f"{' and '.join(map(_family, types))} in different files"
-    if name in target.reserved:
-        return f"{target.name} uses this name itself"
-    if not target.others:
-        return _NO_PLACE
-    return "" if target.is_held(kind) else f"{target.name} has no place for {_family(kind)}"
-
-
 def lost_text(lost: Mapping[str, str]) -> str:
     """Return the names of lost columns, with reasons if these are not that there is no place."""
     return ", ".join(
@@ -192,21 +179,17 @@ def _family(kind: pa.DataType) -> str:
 
 def _held(source: Source, target: ExportTarget, columns_map: Mapping[str, str]) -> dict[str, str]:
     """Return the column of each of the target's fields that the input has."""
-    available = source.columns
-    known = {*ROLES, *target.fields}
+    available, known = source.columns, {*ROLES, *target.fields}
     for name, column in columns_map.items():
+        flag = f"--map {name}={column}"
         if name not in known:
-            raise UsageError(no_such(f"--map {name}={column}: no role {name!r}", name, known))
+            raise UsageError(no_such(f"{flag}: no role {name!r}", name, known))
         if name not in target.fields:
-            place = f"place for {name}"
-            if target.others:
-                place = f"field for {name}, and writes other columns under their own names"
-            raise UsageError(
-                f"--map {name}={column}: has no effect, because --to {target.name} has no {place}; "
-                "leave it out"
-            )
+            why = f"--to {target.name} has no field for {name}"
+            why += ", and writes other columns under their own names" if target.others else ""
+            raise UsageError(f"{flag}: has no effect, because {why}; leave it out")
         if column not in available and column != "none":
-            where = f"{source.name}: --map {name}={column}: no column {column!r}"
+            where = f"{source.name}: {flag}: no column {column!r}"
             raise DataError(no_such(where, column, available))
     roles = {role: column for role, column in columns_map.items() if role in ROLES}
     columns = resolve_input(source, roles).columns
@@ -227,10 +210,122 @@ def _names(item: str) -> Sequence[str]:
 
 def _missing(item: str, target: ExportTarget, source: Source) -> str:
     """Return the error for a column that the target needs and the input lacks."""
-    expected = f"expected {' or '.join(_names(item)[:4])}"
-    if item == "advantages":
-        expected = "rlpost advantages IN OUT writes it"
+    written = "rlpost advantages IN OUT writes it"
+    expected = written if item == "advantages" else f"expected {' or '.join(_names(item)[:4])}"
     return (
         f"{source.name}: no column for {item} (--to {target.name}: {target.needs[item]}): "
         f"{expected}; --map {item}=COLUMN names another"
     )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of one file, decoded: vectors of tokens, and plain values.
+
+    Args:
+        table: the rows.
+        path: of the file.
+        places: [n] row numbers in the file.
+        before: the number of rows of the files before it.
+        columns: as `ExportColumns.columns`.
+    """
+
+    table: pa.RecordBatch
+    path: str
+    places: NDArray[np.int64]
+    before: int
+    columns: Mapping[str, str]
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self.table.num_rows)
+
+    def __contains__(self, item: str) -> bool:
+        """Whether there is a column for an item."""
+        return item in self.columns
+
+    def take(self, rows: NDArray[np.int64]) -> Rows:
+        """Return some of the rows."""
+        return replace(self, table=self.table.take(pa.array(rows)), places=self.places[rows])
+
+    def error(self, row: int, problem: str) -> DataError:
+        """Return an error about a row."""
+        return DataError(f"{self.path}, row {self.places[row]}: {problem}")
+
+    def plain(self, column: str) -> list[Any]:
+        """Return the values of a column: vectors for lists of numbers, else Python objects."""
+        array = self.table.column(column)
+        if is_list(array.type) and is_number(array.type.value_type) and not array.null_count:
+            flat = array.flatten()
+            if not flat.null_count and not pa.types.is_boolean(flat.type):
+                return _split(*ragged.list_values(array, self._location(column)))
+        return list(array.to_pylist())
+
+    def values(self, item: str) -> list[Any]:
+        """Return the values of an item as Python objects; None for all if it has no column."""
+        return self.plain(self.columns[item]) if item in self else [None] * len(self)
+
+    def keys(self, item: str) -> list[Any]:
+        """Return the values of an item that is a key: integers or texts."""
+        return list(ragged.key(*self._column(item)).to_pylist())
+
+    def numbers_of(self, item: str) -> NDArray[np.float64]:
+        """Return a number per row; lists are summed."""
+        return ragged.numbers(*self._column(item))
+
+    def truncated(self) -> list[bool]:
+        """Return which responses reached the length limit; False without such a column."""
+        if "truncated" not in self:
+            return [False] * len(self)
+        return list(truncations(*self._column("truncated")).truncated.tolist())
+
+    def lists(self, item: str) -> list[NDArray[Any]]:
+        """Return a vector per row: ids of prompts, for example."""
+        return _split(*ragged.list_values(*self._column(item)))
+
+    def tokens(self, item: str) -> list[NDArray[Any]]:
+        """Return a vector [T] per row, with one number per response token.
+
+        Raises:
+            DataError: its length differs from that of the ids, or of the mask.
+        """
+        values = self.lists(item)
+        other = next(name for name in (*LENGTH_OF, item) if name in self)
+        for row, pair in enumerate(zip(values, self.lists(other), strict=True)):
+            length, expected = map(len, pair)
+            if length != expected:
+                raise self.error(
+                    row,
+                    f"`{self.columns[item]}` has {length} values but `{self.columns[other]}` has "
+                    f"{expected}; every token column of a row needs the same length",
+                )
+        return values
+
+    def masks(self, item: str = "mask") -> list[NDArray[np.bool_]]:
+        """Return the mask of each row; all tokens without such a column."""
+        if item not in self:
+            other = next(name for name in LENGTH_OF if name in self)
+            return [np.ones(len(tokens), np.bool_) for tokens in self.lists(other)]
+        self.tokens(item)  # checks the lengths
+        return _split(*ragged.mask(*self._column(item)))
+
+    def kept(self) -> NDArray[np.bool_]:
+        """Return which rows the sample mask keeps, [n]."""
+        if "sample_mask" not in self:
+            return np.ones(len(self), np.bool_)
+        return np.asarray(self.numbers_of("sample_mask") != 0)
+
+    def trained(self) -> list[NDArray[np.bool_]]:
+        """Return the mask of the tokens to train on: none of a response that is left out."""
+        return [mask & kept for mask, kept in zip(self.masks(), self.kept(), strict=True)]
+
+    def _column(self, item: str) -> tuple[pa.Array, CellLocation]:
+        name = self.columns[item]
+        return self.table.column(name), self._location(name)
+
+    def _location(self, column: str) -> CellLocation:
+        return CellLocation(self.path, int(self.places[0]) if len(self) else 0, column)
+
+
+def _split(offsets: NDArray[np.int64], values: NDArray[Any]) -> list[NDArray[Any]]:
+    return [values[i:j] for i, j in pairwise(offsets.tolist())]

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from rlpost.display.text import counted
-from rlpost.formats.targets.base import ExportColumns, ExportTarget, Lines, is_plain
-from rlpost.formats.targets.rows import Rows, nonfinite
+from rlpost.formats.targets.base import ExportTarget, Lines, is_plain
+from rlpost.io.arrow import fill_nulls, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rlpost.formats.targets.base import ExportColumns, Rows
     from rlpost.io.outputs import OutputFile
 
 
@@ -21,6 +23,17 @@ def is_text_in_json(kind: pa.DataType) -> bool:
     """Return whether values are a text in JSON: dates, timestamps and decimals."""
     types = pa.types
     return bool(types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind))
+
+
+def nonfinite(array: pa.Array) -> int:
+    """Return the number of NaN and infinite numbers in a column, in lists and structs, too."""
+    if is_list(array.type):
+        return nonfinite(array.flatten())
+    if pa.types.is_struct(array.type):
+        return sum(map(nonfinite, array.flatten()))
+    if not pa.types.is_floating(array.type):
+        return 0
+    return int((~np.isfinite(fill_nulls(array, 0.0))).sum())
 
 
 def write(

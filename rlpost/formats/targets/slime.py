@@ -18,8 +18,7 @@ from rlpost.formats.targets.base import ExportTarget
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rlpost.formats.targets.base import ExportColumns
-    from rlpost.formats.targets.rows import Rows
+    from rlpost.formats.targets.base import ExportColumns, Rows
     from rlpost.io.outputs import OutputFile
 
 
@@ -41,7 +40,7 @@ def write(
         for row, fields in enumerate(_fields(rows)):
             sample = {
                 "group_index": _code(groups, keys["group"][row]) if "group" in keys else None,
-                "index": int(rows.numbers[row]),
+                "index": rows.before + int(rows.places[row]),
                 **fields,
                 "metadata": {name: _storable(values[row]) for name, values in metadata.items()},
             }
@@ -106,28 +105,26 @@ FOLDER is the directory of this file. Leave --normalize-advantages out: slime wo
 advantages once more.
 """
 
-from pathlib import Path
-
 import torch
 
 
 def advantages(args, rollout_data):
     """Put the exported advantages and returns of each sample into rollout_data."""
-    stored = rollout_data.get("metadata") or of_files(rollout_data["sample_indices"])
-    found = {"advantages": [], "returns": []}
-    for i, (own, like) in enumerate(zip(stored, rollout_data["kl"], strict=True)):
+    columns = {"advantages": [], "returns": []}
+    samples = zip(rollout_data["metadata"], rollout_data["kl"], strict=True)
+    for i, (stored, like) in enumerate(samples):
         length = int(rollout_data["response_lengths"][i])
-        for name, tensors in found.items():
-            values = torch.tensor(own[name] if name in own else own["advantages"])
+        for name, tensors in columns.items():
+            values = torch.tensor(stored.get(name, stored["advantages"]))
             if len(values) != length:
                 raise ValueError(f"sample {i}: {len(values)} {name}, {length} response tokens")
             if len(like) != length:  # context parallelism: this rank has a part of the tokens
-                values = own_part(args, rollout_data, i, values)
+                values = part_of(args, rollout_data, i, values)
             tensors.append(values.to(like))
-    rollout_data.update(found)
+    rollout_data.update(columns)
 
 
-def own_part(args, rollout_data, i, values):
+def part_of(args, rollout_data, i, values):
     """Return the tokens of a sample that this rank of a context-parallel group has."""
     from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
 
@@ -135,17 +132,6 @@ def own_part(args, rollout_data, i, values):
     total, length = rollout_data["total_lengths"][i], rollout_data["response_lengths"][i]
     size = None if sizes is None else sizes[i]
     return slice_log_prob_with_cp(values, total, length, args.qkv_format, size)
-
-
-def of_files(indices):
-    """Return the metadata of samples from the files beside this one, for versions of slime that
-    do not pass it to the trainer."""
-    found = dict.fromkeys(int(i) for i in indices)
-    for path in sorted(Path(__file__).parent.glob("*.pt")):
-        for sample in torch.load(path, weights_only=False)["samples"]:
-            if sample["index"] in found:
-                found[sample["index"]] = sample["train_metadata"]
-    return [found[int(i)] for i in indices]
 '''
 
 

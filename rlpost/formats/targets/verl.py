@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from rlpost.formats.targets.base import ExportColumns
-    from rlpost.formats.targets.rows import Rows
+    from rlpost.formats.targets.base import ExportColumns, Rows
     from rlpost.io.outputs import OutputFile
 
 TENSORS = {
