@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -15,11 +16,12 @@ from rlpost.formats.containers import container_of
 from rlpost.recipe.roles import ON_DEMAND, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from rlpost.formats.calls import ModelCall
     from rlpost.formats.containers import Container
-    from rlpost.formats.records import Record, Row
+    from rlpost.formats.records import Record
     from rlpost.formats.where import Where
     from rlpost.io.paths import AnyPath
 
@@ -68,6 +70,9 @@ CANONICAL: dict[str, pa.DataType] = {
 A framework's own advantages are `dumped_...`: `advantages` is the column that rlpost writes.
 """
 
+_EXPECTED = ("group", "reward", "batch", "mask", "old_log_probs", "ref_log_probs", "log_probs",
+             "infer_log_probs", "values", "response_length")  # fmt: skip
+"""The roles that commands need most."""
 LENGTH = "response_length"
 """A count of tokens, which is checked as it is: also a role, for inputs without tokens."""
 
@@ -166,15 +171,16 @@ class Format:
     - `members` is a glob of the files of a directory or archive that have records; empty: all.
     - `sniff` recognises it by the fields of the first record, or by the names of columns.
     - `fields` names the columns (`CANONICAL`, and others under their own names) and the dotted path
-      of each, in the record or in what contains it; a `Field` computes one. A column of a role is
-      in all dumps, and a record without it is an error, if `missing_roles` does not say why the
-      role may be missing. The user's map is applied to the row's record afterwards.
+      of each, in the record or in what contains it; `a.b | c` is the first that is not null, and a
+      `Field` computes one. A column of a role is in all dumps, and a record without it is an error,
+      if `lacks` does not have the role. The user's map is applied to the row's record afterwards.
     - `at` is the path of the rows inside a record, if it has any; else it is a row. `split` makes
       several records of one by code.
-    - `rows` turns records into rows by code, each with its record; `fields` are texts for users
-      then. `Row(record, {"reward": 1.0, ...})` is a whole row; `record.get`, `record.integer` and
-      `record.nested` raise errors that name file, line and field. `record.file` is the record's
-      file, so a layout can open those beside it.
+    - `prepare` changes, leaves out or adds records of a dump by code, after `split`.
+    - `calls` returns the calls of the model in a rollout's record, each of which is a row with the
+      columns of `fields` and those of the call; None for a rollout that is left out. Code reads
+      `record.get`, `record.integer` and `record.nested`, whose errors name file, line and field;
+      `record.file` is the record's file, so that it can open those beside it.
     - `reads` are the fields that are read besides those of `fields`; all others are kept under
       their names, if `keeps` does not say that they are left out.
     """
@@ -188,9 +194,9 @@ class Format:
     """Returns whether the first record's fields, or names with None, are this layout's."""
     fields: Mapping[str, str | Field] = field(default_factory=dict)
     """Column -> what it is read from; `ReadStats.sources` and the map have precedence."""
-    missing_roles: Mapping[str, str] = field(default_factory=dict)
-    """Role -> why a dump of this format never contains it, or why this dump does not; an empty text
-    for one that only some dumps contain, of which nobody needs to hear."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Role -> why some dumps of this format, or all, lack it; an empty text for one of which nobody
+    needs to hear."""
     note: str = ""
     """One line that a user of this format should read, such as a trap."""
     at: str | None = None
@@ -198,7 +204,8 @@ class Format:
     """How token lists of `fields` are laid out, one of `rlpost.formats.layout.LAYOUTS`; or `tail`:
     `sequence_token_ids` begin with the prompt, and other lists are of the response alone."""
     split: Callable[[Record], Iterator[Record]] | None = None
-    rows: Callable[[Iterator[Record], ReadOptions], Iterator[Row]] | None = None
+    prepare: Callable[[Iterator[Record], ReadOptions], Iterator[Record]] | None = None
+    calls: Callable[[Record, ReadOptions], Iterable[ModelCall] | None] | None = None
     reads: frozenset[str] = frozenset()
     keeps: bool = True
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
@@ -232,6 +239,28 @@ class Format:
         )
 
     @property
+    def texts(self) -> dict[str, str]:
+        """Column -> what it is read from, for users."""
+        return {name: x if isinstance(x, str) else x.text for name, x in self.fields.items()}
+
+    @property
+    def missing_roles(self) -> dict[str, str]:
+        """Role -> why a dump lacks it: some of those of `fields`, and what no dump has."""
+        why = f"{self.name} dumps have none"
+        never = {role: why for role in _EXPECTED if role not in self.roles}
+        if "mask" in self.roles:
+            never.pop(LENGTH, None)
+        reasons = {**never, **self.lacks}
+        return {role: reasons[role] for role in ROLES if role in reasons}
+
+    @property
+    def read_fields(self) -> frozenset[str]:
+        """The fields of records that the columns have, or that the code reads."""
+        paths = [path for text in self.texts.values() for path in text.split(" | ")]
+        inside = [*(self.at or "").split("."), self.version.field if self.version else ""]
+        return self.reads.union(inside, (re.split(r"[^\w-]", path)[0] for path in paths))
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """The roles that a dump of this format can contain; all, if its fields decide.
 
@@ -251,8 +280,7 @@ class Format:
             ROLES[role].aliases[0] if role in ROLES else role: path
             for role, path in options.map.items()
         }
-        texts = {name: x if isinstance(x, str) else x.text for name, x in self.fields.items()}
-        return {**texts, **options.stats.sources, **mapped}
+        return {**self.texts, **options.stats.sources, **mapped}
 
 
 def _registered(name: str) -> Format:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost.errors import DataError
+from rlpost.formats.base import Field
 from rlpost.formats.records import Record, Row
 
 if TYPE_CHECKING:
@@ -20,8 +21,15 @@ FAILURES: dict[str, pa.DataType] = {"failure": pa.string(), "error": pa.string()
 TYPES = {"branch": pa.string(), "turn": pa.int64(), **FAILURES}
 """Columns that are not canonical of the calls of rollouts, which every file has."""
 
-FIELDS = {"branch": "calls that go on from one another", "turn": "the order of calls"}
-"""What these layouts read their places from, for users."""
+CALLS = {
+    "branch": Field("calls that go on from one another", lambda _: None),
+    "turn": Field("the order of calls", lambda _: None),
+    **dict.fromkeys(
+        ("response_mask", "response_token_ids", "prompt_token_ids", "infer_log_probs"),
+        Field("the calls of the model", lambda _: None),
+    ),
+}
+"""The columns that each call of a rollout sets, as fields of a layout."""
 
 
 def error_name(message: object) -> str | None:

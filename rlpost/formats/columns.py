@@ -7,11 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.types import is_null
 
 from rlpost.formats.base import CANONICAL, LENGTH
 from rlpost.formats.fields import column_of
-from rlpost.formats.keys import GroupBlocks, content_key, prompt_key, text_key
+from rlpost.formats.keys import (
+    GROUP_OF_TEXT,
+    GroupBlocks,
+    content_key,
+    prompt_key,
+    text_key,
+)
 from rlpost.formats.layout import (
     SEQUENCE_IDS,
     SEQUENCE_LENGTH,
@@ -71,6 +78,7 @@ class Canonical:
         self.blocks = GroupBlocks(options, path)
         self._layout = layout.layout if self.declared else options.layout
         self._types, self._fields = layout.types, layout.fields
+        self._by_text = not self.declared or GROUP_OF_TEXT in layout.texts.get("prompt_id", "")
         self._tokens = TokenColumns()
         self._names: dict[str, str] = {}
         self._text_batch: bool | None = None
@@ -93,8 +101,10 @@ class Canonical:
         omitted, stats = self.options.omitted_columns, self.options.stats
         if not self.declared and self.options.group_size is not None:
             arrays["prompt_id"] = pa.array([self.blocks.next() for _ in range(table.rows)])
-        elif not self.declared and "prompt" in arrays and "prompt_id" not in {*arrays, *omitted}:
-            arrays["prompt_id"] = _text_keys(arrays["prompt"])
+        elif self._by_text and "prompt" in arrays and "prompt_id" not in omitted:
+            keys_of_texts = _text_keys(arrays["prompt"])
+            stored = arrays.get("prompt_id", keys_of_texts)
+            arrays["prompt_id"] = pc.coalesce(stored, keys_of_texts)
         if self._layout and lists:
             lists = response_columns(self._layout, lists, arrays, table.location)
         elif _MASK in lists and not self.declared:

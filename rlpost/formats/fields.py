@@ -7,16 +7,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.formats.base import CANONICAL, LENGTH, Field
-from rlpost.formats.keys import SAME_TOKENS
-from rlpost.formats.layout import SEQUENCE_IDS
-from rlpost.formats.records import Record, Row, as_float, rounded_sum
+from rlpost.formats.base import CANONICAL, Field
+from rlpost.formats.keys import GROUP_OF_TEXT
+from rlpost.formats.records import Record, as_float, rounded_sum
+from rlpost.io.input_paths import step_key_of
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from rlpost.formats.base import Format, ReadOptions
+    from collections.abc import Collection, Iterator, Mapping
 
 
 def column_of(role: str) -> str:
@@ -31,27 +29,6 @@ def column_of(role: str) -> str:
         known = {**ROLES, **CANONICAL}
         raise UsageError(no_such(f"--map {role}=...: no role or column {role!r}", role, known))
     return role
-
-
-def field_rows(layout: Format, records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
-    """Yield a row for each record of a layout whose fields are paths.
-
-    Raises:
-        DataError: a record lacks a field of a role that all dumps have.
-    """
-    mapped = {ROLES[role].aliases[0] if role in ROLES else role for role in options.map}
-    fields = {column: x for column, x in layout.fields.items() if column not in mapped}
-    needed = {ROLES[role].aliases[0] for role in layout.roles if role not in layout.missing_roles}
-    if layout.layout == "tail":  # without a mask, all tokens are of the policy
-        needed = needed - {"response_mask"} | {LENGTH, SEQUENCE_IDS}
-    for record in records:
-        values: dict[str, Any] = {}
-        for column, source in fields.items():
-            if isinstance(source, Field):
-                values[column] = source.read(record)
-            else:
-                values[column] = (record.lookup if column in needed else record.find)(source)
-        yield Row(record, values)
 
 
 def read_text(record: Record, name: str) -> str:
@@ -75,9 +52,24 @@ def read_text(record: Record, name: str) -> str:
     return json.dumps(messages, ensure_ascii=False)
 
 
+def messages(path: str) -> Field:
+    """Return a field that is text, or a chat's messages."""
+    return Field(path, lambda record: read_text(record, path))
+
+
+def one_of(path: str, values: Collection[object]) -> Field:
+    """Return whether a field has one of some values."""
+    return Field(path, lambda record: record.find(path) in values)
+
+
+FILE_STEP = Field("the step of the file name", lambda record: step_key_of(record.file))
+SAME_TEXT = Field(f"prompt ({GROUP_OF_TEXT})", lambda _: None)
+"""The group of a layout without a group key: rows with the same prompt."""
+
+
 def same_tokens(ids: str) -> Field:
     """Return the group of a layout of token lists: the ids before the response."""
-    return Field(f"{ids} ({SAME_TOKENS})", lambda _: None)
+    return Field(f"{ids} (the same prompt tokens)", lambda _: None)
 
 
 def transposed(line: Record, first: str) -> Iterator[Record]:
@@ -110,11 +102,3 @@ def sum_rewards(where: str, parts: Mapping[str, Any]) -> float | None:
             raise DataError(f"{where}: the reward `{name}` is {value!r:.60}; a number is needed")
     there = [as_float(x) for x in parts.values() if x is not None and not math.isnan(as_float(x))]
     return rounded_sum(there) if there else None
-
-
-def no_token_roles(writer: str, but: Sequence[str] = ()) -> dict[str, str]:
-    """Return why a dump of texts and scores lacks the roles with a number per token."""
-    roles = ("mask", "log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs", "values")
-    why = f"{writer} writes texts and scores, no numbers per token"
-    reasons = {**dict.fromkeys(roles, why), "response_length": f"{writer} writes no lengths"}
-    return {role: reason for role, reason in reasons.items() if role not in but}

@@ -15,7 +15,7 @@ from rlpost.formats.columns import is_list_role, kept_values
 from rlpost.formats.containers import FOLDER, JSON, ZIP, container_of
 from rlpost.formats.containers import PARQUET as PARQUET_FILES
 from rlpost.formats.fields import column_of
-from rlpost.formats.keys import SAME_TEXT
+from rlpost.formats.keys import GROUP_OF_TEXT
 from rlpost.formats.layout import check_layout
 from rlpost.formats.records import first_names
 from rlpost.formats.rows import Fields, tables
@@ -135,7 +135,7 @@ class Binding:
         if self.options.group_size is not None:
             sources["prompt_id"] = f"blocks of {self.options.group_size} records"
         elif self.by_prompt and "prompt_id" not in self.options.omitted_columns:
-            sources["prompt_id"] = f"{self.fields['prompt']} ({SAME_TEXT})"
+            sources["prompt_id"] = f"{self.fields['prompt']} ({GROUP_OF_TEXT})"
         return sources
 
     def is_kept(self, name: str) -> bool:
@@ -233,7 +233,7 @@ JSONL = Format(
     name="jsonl",
     title="any JSONL or JSON array with one object per response, with --map ROLE=FIELD",
     containers=(JSON, ZIP, FOLDER),
-    missing_roles=_MISSING_ROLES,
+    lacks=_MISSING_ROLES,
     sniff=sniff_jsonl,
     source="any writer; fields are found by role name, by alias or by --map",
     note="--map ROLE=FIELD sets the field of a role; a.b is field b inside a. A list is summed if "
@@ -245,7 +245,7 @@ PARQUET = Format(
     name="parquet",
     title="any Parquet with one row per response, with --map ROLE=COLUMN",
     containers=(PARQUET_FILES,),
-    missing_roles=_MISSING_ROLES,
+    lacks=_MISSING_ROLES,
     sniff=lambda _: False,  # a Parquet file that needs no conversion looks the same
     source="any writer; columns are found by role name, by alias or by --map",
     note="--map ROLE=COLUMN sets the column of a role; a.b is field b of struct a. A list is "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.formats.base import Field, Format
 from rlpost.formats.calls import FAILURES, error_name
 from rlpost.formats.containers import JSON, ZIP
-from rlpost.formats.fields import no_token_roles, read_text
+from rlpost.formats.fields import messages
 from rlpost.formats.keys import content_key
 from rlpost.formats.records import Record
 from rlpost.io.finish_reasons import TRUNCATED
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Values of a scorer, as inspect_ai converts them: correct, incorrect, partial, no answer."""
-_HEAVY = ("messages", "events", "attachments", "store", "events_data")
+_HEAVY = frozenset({"messages", "events", "attachments", "store", "events_data"})
 
 
 def _is_log(fields: Mapping[str, Any]) -> bool:
@@ -74,23 +74,21 @@ FORMAT = Format(
     fields={
         "prompt_id": Field("id, input and target", lambda sample: content_key(
             [sample.find(name) for name in ("id", "input", "target")])),
-        "sample_id": "uuid", "reward": Field("the first of scores", _reward),
-        "truncated": Field("limit, and output.choices.stop_reason", _truncated),
+        "sample_id": "uuid", "reward": Field("scores (the first)", _reward),
+        "truncated": Field("limit | output", _truncated),
         "failure": Field("error", lambda x: error_name(x.find("error.message"))),
-        "error": "error.message",
-        "prompt": Field("input", lambda sample: read_text(sample, "input")),
+        "error": "error.message", "prompt": messages("input"),
         "response": Field("output.choices", _answer),
         "response_length": Field("model_usage.output_tokens", _length),
     },
-    missing_roles={
-        **no_token_roles("inspect_ai"),
-        "reward": "no scorer gave a number", "failure": "", "batch": "an evaluation has no steps",
+    lacks={
+        "reward": "no scorer gave a number", "failure": "",
         "response_length": "several models have a usage, or none",
     },
     note="The reward is the value of the first scorer, C 1, P 0.5, I and N 0; "
     "--map reward=score.NAME selects another.",
     at="samples",
     split=_scored,
-    reads=frozenset({*_HEAVY, "scores", "output", "limit", "model_usage"}),
+    reads=_HEAVY,
     types=FAILURES,
 )  # fmt: skip

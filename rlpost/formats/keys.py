@@ -16,13 +16,8 @@ if TYPE_CHECKING:
     from rlpost.formats.base import ReadOptions
 
 
-SAME_TEXT = "the same text"
-"""How `Format.fields` describes groups of a dump without a group key."""
-
-
-SAME_TOKENS = "the same prompt tokens"
-
-
+GROUP_OF_TEXT = "the same text"
+"""How sources describe groups of a dump without a group key: rows with the same prompt."""
 _ID_BYTES = 8
 
 

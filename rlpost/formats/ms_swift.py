@@ -5,14 +5,12 @@ A line is an object of columns; with Ray, it is one response.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Field, Format
 from rlpost.formats.containers import JSON
-from rlpost.formats.fields import no_token_roles, sum_rewards, transposed
-from rlpost.formats.keys import SAME_TEXT, text_key
+from rlpost.formats.fields import SAME_TEXT, sum_rewards, transposed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 
 _STEPS = ("step", "gen_step")
-_OWN = frozenset({*_STEPS, "prompt", "messages", "completion", "advantages", "reward", "image"})
 
 
 def _sniff(fields: Mapping[str, Any]) -> bool:
@@ -43,15 +40,6 @@ def _responses(line: Record) -> Iterator[Record]:
         yield line
     else:
         yield from transposed(line, "completion")
-
-
-def _step(record: Record) -> int:
-    return record.integer("gen_step" if "step" not in record and "gen_step" in record else "step")
-
-
-def _prompt(record: Record) -> str:
-    value = record.get("prompt" if "prompt" in record else "messages")
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _reward(record: Record) -> float | None:
@@ -76,15 +64,14 @@ FORMAT = Format(
     containers=(JSON,),
     sniff=_sniff,
     fields={
-        "step": Field("step, or gen_step", _step), "prompt": Field("prompt, or messages", _prompt),
-        "prompt_id": Field(f"prompt ({SAME_TEXT})", lambda record: text_key(_prompt(record))),
-        "reward": Field("reward, or the columns from completion to advantages", _reward),
+        "step": "step | gen_step", "prompt": "prompt | messages", "prompt_id": SAME_TEXT,
+        "reward": Field("reward | completion to advantages", _reward),
         "response": "completion", "dumped_advantage": "advantages",
     },
-    missing_roles={"reward": "GKD, a distillation, has none", **no_token_roles("ms-swift")},
+    lacks={"reward": "GKD, a distillation, has none"},
     note="Without `reward`, it is the unweighted sum of the reward functions, whose weights are "
     "not dumped; --map reward=NAME selects one function.",
     split=_responses,
-    reads=_OWN,
+    reads=frozenset({"image"}),
     integers=False,
 )  # fmt: skip

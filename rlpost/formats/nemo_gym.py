@@ -11,28 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rlpost.formats.base import Format
-from rlpost.formats.calls import FIELDS, TYPES, ModelCall, call_rows
+from rlpost.formats.base import Field, Format
+from rlpost.formats.calls import CALLS, TYPES, ModelCall
 from rlpost.formats.containers import JSON
 from rlpost.formats.containers.json_text import json_records
-from rlpost.formats.keys import SAME_TEXT, content_key
-from rlpost.formats.records import as_record
+from rlpost.formats.keys import content_key
+from rlpost.formats.records import Record, as_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rlpost.formats.base import ReadOptions
-    from rlpost.formats.records import Record, Row
 
 _TASK, _ROLLOUT, _CLASS = "_ng_task_index", "_ng_rollout_index", "_ng_failure_class"
-_ATTEMPT, _INPUT = "_ng_attempt_index", "responses_create_params"
+_ATTEMPT, _INPUT, _FAILED = "_ng_attempt_index", "responses_create_params", "_failed"
 _SIDECAR = "_failures"
 _SAMPLED = "generation_token_ids"
-_OWN = frozenset({
-    "responses_create_params", "response", "reward", "mask_sample", "agent_ref", "error_message",
-    "instance_config",
-    _TASK, _ROLLOUT, _CLASS, _ATTEMPT, "_ng_failure_terminal",
-})  # fmt: skip
 
 
 def _is_rollouts(fields: Mapping[str, Any]) -> bool:
@@ -48,41 +42,35 @@ def rollouts_of(failures: Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
+def _with_failures(records: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
+    """Yield the records of rollouts, and then those of failures beside them, numbered."""
     file = None
     for record in records:
         file = Path(record.file)
-        yield from _rollout(record, options)
+        yield record
     failures = None if file is None else file.with_name(f"{file.stem}{_SIDECAR}{file.suffix}")
-    failed = json_records(failures) if failures and failures.is_file() else iter(())
+    failed = json_records(failures) if failures and failures.is_file() else ()
     for attempt, record in enumerate(failed, 1):
-        yield from _rollout(record, options, f":failure {attempt}")
+        yield Record(record.where, {**record.fields, _FAILED: attempt}, record.file)
 
 
-def _rollout(record: Record, options: ReadOptions, failed: str = "") -> Iterator[Row]:
-    """Yield the calls of a rollout; a failed attempt is a rollout of its own."""
-    find, failure = record.find, record.find(_CLASS)
+def _task(record: Record) -> str:
     if record.has(_TASK):
-        task = str(record.integer(_TASK))
-    else:  # a key of the input
-        options.stats.sources["prompt_id"] = f"{_INPUT}.input ({SAME_TEXT})"
-        task = content_key(record.nested(_INPUT).get("input"))
+        return str(record.integer(_TASK))
+    return content_key(record.nested(_INPUT).get("input"))
+
+
+def _rollout(record: Record) -> str:
+    """Return the id of a rollout; a failed attempt is one of its own."""
     number = record.integer(_ROLLOUT) if record.has(_ROLLOUT) else record.where
-    facts = {
-        "prompt_id": task,
-        "rollout_id": f"{task}:{number}{failed}",
-        "attempt": find(_ATTEMPT) or 0,
-        "reward": find("reward") if failure else record.number("reward"),
-        "agent_role": find("agent_ref.name"),
-        "sample_loss_mask": float(not (find("mask_sample") or find("instance_config.mask_sample"))),
-        "failure": failure,
-        "error": find("error_message"),
-    }
-    yield from call_rows(record, facts, () if failure else _calls(record))
+    failed = f":failure {record.find(_FAILED)}" if _FAILED in record else ""
+    return f"{_task(record)}:{number}{failed}"
 
 
-def _calls(record: Record) -> list[ModelCall]:
+def _calls(record: Record, _: ReadOptions) -> list[ModelCall]:
     """Return the items of the output that the model sampled; one without ids has all texts."""
+    if record.find(_CLASS):
+        return []
     response = record.nested("response")
     output = response.array("output")
     while output and isinstance(output[-1], list):  # of each step, with those before it
@@ -114,34 +102,33 @@ def _text(item: Record) -> str:
     return "".join(part.get("text") or "" for part in content or ())
 
 
-_NONE = "NeMo-Gym has no trainer"
-
 FORMAT = Format(
     name="nemo-gym",
     title="NeMo-Gym rollouts.jsonl, with rollouts_failures.jsonl beside it",
     containers=(JSON,),
-    missing_roles={
+    lacks={
         "mask": "the model server returned no token ids: set return_token_id_information",
         "infer_log_probs": "the model server returned no log-probs",
-        "agent_role": "",
-        "batch": "NeMo-Gym has no training steps",
-        **dict.fromkeys(("log_probs", "old_log_probs", "ref_log_probs", "values"), _NONE),
+        "agent_role": "", "failure": "",
     },
     sniff=_is_rollouts,
-    rows=_rows,
-    reads=_OWN,
+    prepare=_with_failures,
+    calls=_calls,
+    reads=frozenset({"response", "_ng_failure_terminal", _FAILED}),
     integers=False,  # scores of the environment: their types differ between files
     types={**TYPES, "sample_loss_mask": pa.float64(), "attempt": pa.int64()},
     part_of=rollouts_of,
     source="nemo-gym 0.4.0 rollout_collection.py, base_resources_server.py, openai_utils.py",
     fields={
-        **FIELDS,
-        "prompt_id": _TASK, "rollout_id": f"{_TASK} and {_ROLLOUT}", "attempt": _ATTEMPT,
-        "reward": "reward",
-        "sample_loss_mask": "mask_sample", "failure": _CLASS, "agent_role": "agent_ref.name",
-        "response_mask": f"{_SAMPLED} (all)", "truncated": "incomplete_details",
-        "response_token_ids": _SAMPLED, "prompt_token_ids": "prompt_token_ids",
-        "infer_log_probs": "generation_log_probs",
+        **CALLS, "failure": _CLASS, "error": "error_message", "agent_role": "agent_ref.name",
+        "attempt": Field(_ATTEMPT, lambda record: record.find(_ATTEMPT) or 0),
+        "prompt_id": Field(f"{_TASK} | {_INPUT}", _task),
+        "rollout_id": Field(f"{_TASK} | {_ROLLOUT}", _rollout),
+        "reward": Field("reward", lambda record: record.find("reward") if record.find(_CLASS)
+                        else record.get("reward")),
+        "sample_loss_mask": Field("mask_sample | instance_config.mask_sample", lambda record: float(
+            not (record.find("mask_sample") or record.find("instance_config.mask_sample")))),
+        "truncated": Field("response.incomplete_details", lambda _: None),
     },
     note="Each call of the model is a row, and a rollout counts once; --unit row counts calls.",
 )  # fmt: skip

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Field, Format, has
+from rlpost.formats.base import Format, has
 from rlpost.formats.containers import JSON
-from rlpost.formats.fields import field_rows, same_tokens
+from rlpost.formats.fields import FILE_STEP, same_tokens
 from rlpost.formats.layout import as_vector
 from rlpost.formats.records import Record
-from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.formats.base import ReadOptions
-    from rlpost.formats.records import Row
 
 
 _PEEKED = 16
@@ -31,8 +29,8 @@ _LISTS = {
 }
 
 
-def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
-    """Yield the rows, without log-probs of the training policy that were not computed.
+def _measured(records: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
+    """Yield the records, without log-probs of the training policy that were not computed.
 
     With `force_on_policy_ratio` NeMo-RL skips the forward pass for them and writes zeros. Usually
     the first record has another number, which proves that they were computed.
@@ -44,13 +42,16 @@ def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
 
     head = [*islice(records, _PEEKED)]
     measured = any(map(is_measured, head))
-    for row in field_rows(FORMAT, chain(head, records), options):
-        if not measured and row.values.pop("old_log_probs", None) and is_measured(row.record):
+    for record in chain(head, records):
+        if measured:
+            yield record
+        elif is_measured(record):
             raise DataError(
-                f"{row.where}: `prev_logprobs` has values here, but only zeros in the first "
+                f"{record.where}: `prev_logprobs` has values here, but only zeros in the first "
                 f"{_PEEKED} records, which look like log-probs that were not computed"
             )
-        yield row
+        else:
+            yield Record(record.where, {**record.fields, "prev_logprobs": None}, record.file)
 
 
 def _unwrapped(record: Record) -> Iterator[Record]:
@@ -71,16 +72,6 @@ def _unwrapped(record: Record) -> Iterator[Record]:
     yield Record(record.where, fields if wrapped else {**fields, **tokens}, record.file)
 
 
-def _reward(record: Record) -> float:
-    # With dynamic sampling `rewards` is the vector before the filter and does not match the rows.
-    return record.number("filtered_rewards" if record.has("filtered_rewards") else "rewards")
-
-
-def _content(record: Record) -> Any:
-    content = record.find("content")
-    return "\n".join(map(str, content)) if isinstance(content, list) else content
-
-
 FORMAT = Format(
     name="nemo-rl",
     title="NeMo-RL train_data_step{N}.jsonl",
@@ -88,28 +79,25 @@ FORMAT = Format(
     containers=(JSON,),
     sniff=has("token_loss_mask", "generation_logprobs", "input_lengths"),
     fields={
-        **_LISTS, "sequence_length": "input_lengths", "prompt_id": same_tokens("token_ids"),
-        "step": Field("the file name", lambda record: step_key_of(record.file)),
-        "reward": Field("filtered_rewards, or rewards", _reward), "sample_id": "idx",
-        "domain": Field("agent_ref", lambda record: record.find("agent_ref.name")
-                        or record.find("agent_ref")),
-        "dumped_sample_mask": "sample_loss_mask", "content": Field("content", _content),
+        # With dynamic sampling `rewards` is the vector before the filter and fits no rows.
+        **_LISTS, "reward": "filtered_rewards | rewards", "sequence_length": "input_lengths",
+        "prompt_id": same_tokens("token_ids"), "step": FILE_STEP, "sample_id": "idx",
+        "domain": "agent_ref.name | agent_ref", "dumped_sample_mask": "sample_loss_mask",
+        "content": "content",
     },
-    missing_roles={
+    lacks={
         "group": "NeMo-RL writes no prompt id, and this dump has no token_ids; set --group-size",
-        "log_probs": "NeMo-RL dumps log-probs from before the update only",
         "old_log_probs": "prev_logprobs is all zeros: with force_on_policy_ratio it is not "
         "computed",
         "ref_log_probs": "NeMo-RL does not dump the reference policy's log-probs",
-        "values": "NeMo-RL does not dump the critic's values",
         "batch": "the step is read from the file name (train_data_step{N}), and this name has none",
+        "domain": "",
     },
     note="NeMo-RL dumps no log-probs after the update. For the ratio of the trainer to the rollout "
     "engine, which a loss without old log-probs clips, run: rlpost loss OUT "
     "--map log_probs=old_log_probs --map old_log_probs=infer_log_probs.",
     layout="padded",
     split=_unwrapped,
-    rows=_rows,
-    reads=frozenset({"filtered_rewards", "rewards", "agent_ref", "content"}),
+    prepare=_measured,
     keeps=False,
 )  # fmt: skip

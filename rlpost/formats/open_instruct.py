@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -31,15 +30,6 @@ def _domain(record: Record) -> str | None:
     return ",".join(map(str, names)) if isinstance(names, list) else names
 
 
-def _called(record: Record) -> bool | None:
-    called: Any = record.find("request_info.tool_calleds")
-    return None if called is None else bool(called)
-
-
-def _json(name: str) -> Field:
-    return Field(name, lambda record: json.dumps(record.find(name), ensure_ascii=False))
-
-
 FORMAT = Format(
     name="open-instruct",
     title="open-instruct {run}_rollouts_{shard}.jsonl of save_traces",
@@ -53,18 +43,14 @@ FORMAT = Format(
         "dumped_advantage": "advantage", "prompt_token_ids": "prompt_tokens",
         "response_token_ids": "response_tokens", "infer_log_probs": "logprobs",
         "response_mask": Field("response_tokens (all)", _mask),
-        "tool_called": Field("request_info.tool_calleds", _called),
-        "ground_truth": _json("ground_truth"), "request_info": _json("request_info"),
+        "tool_called": "request_info.tool_calleds",
+        "ground_truth": "ground_truth", "request_info": "request_info",
     },
-    missing_roles={
+    lacks={
         "domain": "",
         "mask": "rollouts do not have which tokens are tool output, so every token counts as a "
         "policy token (tool_called marks responses that used a tool)",
         "infer_log_probs": "logprobs is null: the run did not request them from the rollout engine",
-        "log_probs": "open-instruct saves the rollout engine's log-probs only",
-        "old_log_probs": "open-instruct saves the rollout engine's log-probs only",
-        "ref_log_probs": "open-instruct saves the rollout engine's log-probs only",
-        "values": "open-instruct trains without a critic",
     },
     note="Tool output counts as policy tokens (tool_called).",
     types={"tool_called": pa.bool_(), "ground_truth": pa.string(), "request_info": pa.string()},

@@ -16,20 +16,18 @@ import pyarrow as pa
 from rlpost.errors import DataError
 from rlpost.formats.attempts import ATTEMPT
 from rlpost.formats.base import Field, Format, has
-from rlpost.formats.calls import TYPES, call_rows
+from rlpost.formats.calls import CALLS, TYPES, ModelCall
 from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.fields import same_tokens
 from rlpost.formats.layout import SEQUENCE_LENGTH, as_vector, check_length
-from rlpost.formats.records import Row, as_record, rounded_sum
+from rlpost.formats.records import Record, as_record, rounded_sum
 from rlpost.io.finish_reasons import TRUNCATED
 from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.formats.base import ReadOptions
-    from rlpost.formats.records import Record
 
 
 _NODE_LISTS = {
@@ -55,102 +53,94 @@ def _is_traces(fields: Mapping[str, Any]) -> bool:
     return episode or {"nodes", "rewards", "task"} <= fields.keys()
 
 
-def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
-    """Yield the rows of episodes.
+def _traces(records: Iterator[Record], options: ReadOptions) -> Iterator[Record]:
+    """Yield the traces of episodes whose agents are trained, and episodes that failed before any.
 
     A stream has training and evaluation, and a relaunch continues it, with an id of its own. What
     annotations beside it say is not read.
     """
     counts, runs = options.stats.counts, dict[object, int]()
-    for episode in records:
-        keys = _episode_keys(episode)
+    for record in records:
+        episode = record
         if episode.file.parent.name == "stream":
             if Path(episode.file).parents[1].joinpath("annotations").is_dir():
                 options.stats.left_out["annotations"] = None
             if episode.find("run.work.type") == "eval":
                 counts["episode", "of evaluation left out; the stream has both"] += 1
                 continue
-            keys[ATTEMPT] = runs.setdefault(episode.find("run.id"), len(runs) + 1)
+            attempt = runs.setdefault(episode.find("run.id"), len(runs) + 1)
+            episode = Record(record.where, {**record.fields, ATTEMPT: attempt}, record.file)
         traces = [*episode.rows("traces")] if "traces" in episode else [episode]
         for trace in traces:
-            yield from _rows_of(trace, episode, keys, counts)
-        if not traces and (failure := _failure(episode))["failure"]:
-            yield from call_rows(episode, {**keys, "rollout_id": episode.find("id"), **failure}, ())
+            if trace.find("agent.trainable") is False:
+                counts["trace", "of agents that are not trained left out"] += 1
+            else:
+                yield trace
+        if not traces and _failure(episode):
+            yield episode
         elif not traces:
             counts["episode", "without traces left out"] += 1
 
 
-def _rows_of(
-    trace: Record, episode: Record, keys: dict[str, Any], counts: Counter[tuple[str, str]]
-) -> Iterator[Row]:
-    """Yield the branches of a trace whose agent was trainable, if the model answered in them.
-
-    A trace that failed before its first answer is a row without tokens.
-    """
-    if trace.find("agent.trainable") is False:
-        counts["trace", "of agents that are not trained left out"] += 1
-        return
-    facts = {**keys, **_trace_facts(trace, keys), **_failure(trace, episode)}
-    rows = [*_branch_rows(trace, facts)]
-    if not rows and facts["failure"]:
-        yield from call_rows(trace, facts, ())
-    elif not rows:
-        counts["trace", "without an answer of its model left out"] += 1
-    yield from rows
+def _calls(trace: Record, options: ReadOptions) -> list[ModelCall] | None:
+    """Return the branches of a trace; none of one that failed before its first answer."""
+    branches = [*_branches(trace)] if _is_trace(trace) else []
+    if branches or _failure(trace):
+        return branches
+    options.stats.counts["trace", "without an answer of its model left out"] += 1
+    return None
 
 
-def _failure(*records: Record) -> dict[str, Any]:
+def _is_trace(record: Record) -> bool:
+    """Return whether a record is a trace, and no episode without any."""
+    if "traces" in record:
+        return False
+    if record.fields.get("version", _VERSION) != _VERSION:
+        raise record.error("version", record.get("version"), f"{_VERSION}, of verifiers 0.4,")
+    if not isinstance(record.get("nodes"), list):
+        raise record.error("nodes", record.get("nodes"), "a list of message nodes")
+    return True
+
+
+def _failure(trace: Record) -> tuple[str, str | None] | None:
     """Return the type and the message of what failed: the trace, else its whole episode."""
-    for record in records:
+    for record in filter(None, (trace, trace.outer)):
         get = record.fields.get
         if not get("ok", True):
             errors = [x for x in get("errors") or () if isinstance(x, dict)]
             last = errors[-1] if errors else {}
             reason = last.get("type") or get("stop_condition") or "not ok"
-            return {"failure": reason, "error": last.get("message")}
-    return {"failure": None}
+            return reason, last.get("message")
+    return None
 
 
-def _episode_keys(episode: Record) -> dict[str, Any]:
-    find, step = episode.find, episode.find("run.work.step")
-    return {
-        "step": step_key_of(episode.file) if step is None else step,
-        "prompt_id": find("group.id") or find("task.key") or find("task.hash"),
-        "domain": find("env.name") or find("env.id"),
-        "policy_version": find("run.work.policy.start"),
-        "agent_role": "unknown",
-    }
-
-
-def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
-    fields = trace.fields
-    if fields.get("version", _VERSION) != _VERSION:
-        raise trace.error("version", fields["version"], f"{_VERSION}, of verifiers 0.4,")
-    if not isinstance(trace.get("nodes"), list):
-        raise trace.error("nodes", trace.get("nodes"), "a list of message nodes")
-    if keys["prompt_id"] is None:
+def _group(trace: Record) -> Any:
+    group = trace.find("group.id | task.key | task.hash")
+    if group is None:
         raise DataError(
             f"{trace.where}: has no group.id, task.key or task.hash, so its group is unknown; omit "
             "groups with --map group=none"
         )
+    return group
+
+
+def _truncated(trace: Record) -> bool:
+    """Return whether the last call that succeeded, or the trace, ended at a limit."""
     calls = [*trace.rows("calls")] if trace.has("calls") else []
     ends = [call.find("finish_reason") for call in calls if not call.fields.get("error")]
-    step, span = trace.find("info.ship.step"), trace.find("timing.agent") or {}
-    return {
-        "rollout_id": fields.get("id"),
-        "step": keys["step"] if step is None else step,
-        "dumped_advantage": trace.find("info.advantage"),
-        "reward": _reward(trace),
-        "truncated": not TRUNCATED.isdisjoint({*ends[-1:], fields.get("stop_condition")}),
-        "agent_role": trace.find("agent.name"),
-        "seconds": max(0.0, span["end"] - span["start"]) if span.get("end") else None,
-    }
+    return not TRUNCATED.isdisjoint({*ends[-1:], trace.fields.get("stop_condition")})
+
+
+def _seconds(trace: Record) -> float | None:
+    span = trace.find("timing.agent") or {}
+    return max(0.0, span["end"] - span["start"]) if span.get("end") else None
 
 
 def _reward(trace: Record) -> float | None:
     """Return the sum of score · weight, rounded once; None if scoring did not run."""
-    rewards = trace.nested("rewards")
-    parts = []
+    if not _is_trace(trace):
+        return None
+    rewards, parts = trace.nested("rewards"), []
     for name, part in rewards.fields.items():
         if isinstance(part, dict):
             score = rewards.nested(name)
@@ -161,7 +151,7 @@ def _reward(trace: Record) -> float | None:
     return rounded_sum(parts) if parts else None
 
 
-def _branch_rows(trace: Record, facts: dict[str, Any]) -> Iterator[Row]:
+def _branches(trace: Record) -> Iterator[ModelCall]:
     """Yield the branches that have an answer.
 
     The turn is that of a branch's last answer among those of the trace. A leaf that is an attempt
@@ -181,16 +171,15 @@ def _branch_rows(trace: Record, facts: dict[str, Any]) -> Iterator[Row]:
         texts = [_content(node.fields.get("message")) for node in branch]
         ends = [node.fields["finish_reason"] for node in branch if node.has("finish_reason")]
         values = {
-            **facts,
-            "sample_id": f"{facts['rollout_id']}:{number}",
+            "sample_id": f"{trace.find('id')}:{number}",
             "branch": str(number),
             "turn": answers.index(sampled[-1]) if sampled else 0,
-            "truncated": facts["truncated"] or ends[-1:] == ["length"],
+            "truncated": _truncated(trace) or ends[-1:] == ["length"],
             "prompt": "\n".join(texts[:first]),
             "response": "\n".join(texts[first:]),
             **tokens,
         }
-        yield Row(trace.part(f"branch {number}", trace.fields), values)
+        yield ModelCall(f"{trace.where}, branch {number}", values=values)
 
 
 def _content(message: Any) -> str:
@@ -273,37 +262,38 @@ TRACES = Format(
     title="verifiers 0.4 and prime-rl traces.jsonl, or traces/stream",
     containers=(JSON, STREAM),
     beside=("annotations/*", "*.index.jsonl", "live/*"),
-    missing_roles={
+    lacks={
         "mask": "the client of the model recorded no tokens",
         "infer_log_probs": "the client of the model recorded no tokens",
         "log_probs": _NO_LOG_PROBS,
         "old_log_probs": "traces contain the trainer's log-probs only if the trainer added them; "
         "token_exports/ always contains them",
-        "ref_log_probs": "the run had no reference model",
-        "values": "prime-rl has no critic",
-        "batch": "the run did not train", "policy_version": "", "entropy": "", "domain": "",
+        "ref_log_probs": "the run had no reference model", "batch": "the run did not train",
+        "policy_version": "", "entropy": "", "domain": "",
         "run_attempt": "only the stream of a run has its relaunches",
     },
     sniff=_is_traces,
-    rows=_trace_rows,
+    prepare=_traces,
+    calls=_calls,
     layout="padded",
-    reads=frozenset({
-        "id", "version", "nodes", "agent", "calls", "rewards", "info", "timing", "ok", "errors",
-        "stop_condition", "traces", "group", "task", "env", "run",
-    }),
+    reads=frozenset({"version", "nodes", "calls", "info", "traces", "run", ATTEMPT}),
     keeps=False,
     types={**TYPES, "seconds": pa.float64()},
     source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
     "(chunks.py at 551bfc39)",
     fields={
-        **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
-        "prompt_id": "group.id, or the task's key", "response_mask": "nodes.mask",
-        "reward": "rewards (score · weight, summed)", "step": "run.work.step",
-        "domain": "env.name", "truncated": "finish_reason and stop_condition",
-        "agent_role": "agent.name", "rollout_id": "id", "branch": "the order of the leaves",
-        "policy_version": "run.work.policy.start",
-        "failure": "the type of the last error", "turn": "the branch's last sampled message",
-        "run_attempt": "the order of run.id in the stream",
+        **CALLS, **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
+        "prompt_id": Field("group.id | task.key | task.hash", _group),
+        "reward": Field("rewards (score · weight, summed)", _reward), "rollout_id": "id",
+        "step": Field("info.ship.step | run.work.step", lambda trace: step_key_of(trace.file)
+                      if (step := trace.find("info.ship.step | run.work.step")) is None else step),
+        "domain": "env.name | env.id", "agent_role": Field("agent.name", lambda trace: trace.find(
+            "agent.name") or "unknown"),
+        "truncated": Field("stop_condition | calls.finish_reason", _truncated),
+        "policy_version": "run.work.policy.start", "dumped_advantage": "info.advantage",
+        "failure": Field("ok | errors", lambda trace: (_failure(trace) or (None,))[0]),
+        "error": Field("errors", lambda trace: (_failure(trace) or (None, None))[1]),
+        "run_attempt": ATTEMPT, "seconds": Field("timing", _seconds),
     },
     note="Each branch of a trace is one response. Newer traces store log-probs with 4 decimals.",
 )  # fmt: skip
@@ -321,20 +311,16 @@ TOKENS = Format(
     sniff=has("export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"),
     fields={
         "step": "step", "prompt_id": same_tokens("token_ids"), "domain": "env_name",
-        "sample_id": Field("step, rank and export_sequence_idx", _sequence),
+        "sample_id": Field("step | rank | export_sequence_idx", _sequence),
         "response_mask": "loss_mask", "response_token_ids": "token_ids", "entropy": "entropy",
         "infer_log_probs": "inference_logprobs", "old_log_probs": "trainer_logprobs",
         "dumped_advantages": "advantages",
         "sequence_length": Field("token_ids", lambda record: len(record.array("token_ids"))),
     },
-    missing_roles={
+    lacks={
         "reward": "token exports have no rewards; traces.jsonl has them",
-        "log_probs": _NO_LOG_PROBS,
-        "ref_log_probs": "token exports have no log-probs of a reference policy",
-        "values": "prime-rl has no critic",
-        "domain": "", "entropy": "",
+        "log_probs": _NO_LOG_PROBS, "domain": "", "entropy": "",
     },
     layout="padded",
-    reads=frozenset({"rank", "export_sequence_idx"}),
     keeps=False,
 )  # fmt: skip

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, UsageError
+from rlpost.formats.base import LENGTH, Field
+from rlpost.formats.calls import call_rows
 from rlpost.formats.columns import FLAGS, MAPPED, Canonical, kept_values
 from rlpost.formats.containers import container_of
-from rlpost.formats.fields import column_of, field_rows
+from rlpost.formats.fields import column_of
 from rlpost.formats.generic import named_tables
-from rlpost.formats.records import describe
+from rlpost.formats.layout import SEQUENCE_IDS
+from rlpost.formats.records import Row, describe
 from rlpost.formats.rows import tables
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.keys import GroupBlocks
-    from rlpost.formats.records import Record, Row
+    from rlpost.formats.records import Record
     from rlpost.formats.rows import Fields
 
 
@@ -86,7 +88,7 @@ def _values(
     """
     replaced = {*map(column_of, mapped), *(FLAGS if "truncated" in mapped else ())}
     used = {path.partition(".")[0] for path in mapped.values()}
-    read, missing, last = read_fields(layout), {*mapped.values()}, None
+    read, missing, last = layout.read_fields, {*mapped.values()}, None
     for row in rows:
         values = {name: x for name, x in row.values.items() if name not in replaced}
         values |= {MAPPED + path: row.record.find(path) for path in mapped.values()}
@@ -105,14 +107,6 @@ def _values(
         last.get(min(missing))
 
 
-def read_fields(layout: Format) -> frozenset[str]:
-    """Return the fields of records that the columns of a layout have, or its code reads."""
-    sources = layout.fields.values()
-    paths = (source if isinstance(source, str) else source.text for source in sources)
-    inside = [*(layout.at or "").split("."), layout.version.field if layout.version else ""]
-    return layout.reads.union(inside, (re.split(r"[^\w-]", path)[0] for path in paths))
-
-
 def check_container(path: Path, layout: Format) -> None:
     """Raise UsageError if a layout is not found in the container of a path."""
     container = container_of(path)
@@ -120,17 +114,6 @@ def check_container(path: Path, layout: Format) -> None:
         needed = " or ".join(kind.name for kind in layout.containers)
         what = container.name if container else "of an unknown kind"
         raise UsageError(f"{path}: is {what}; {layout.name} dumps are {needed}")
-
-
-def records_of(record: Record, layout: Format, rows: str | None) -> Iterator[Record]:
-    """Yield the rows inside a record: by a path, or what a layout splits it into."""
-    if rows is not None:
-        yield from record.rows(rows)
-        return
-    check_version(record, layout)
-    inside = layout.at is not None and record.has_path(layout.at)
-    for part in record.rows(layout.at or "") if inside else (record,):
-        yield from layout.split(part) if layout.split is not None else (part,)
 
 
 def check_version(record: Record, layout: Format) -> None:
@@ -150,7 +133,8 @@ def layout_rows(
     """Yield the rows of a dump, with the groups of blocks of rollouts.
 
     Raises:
-        DataError: a record is not as the layout's code expects it.
+        DataError: a record lacks a field of a role that all dumps have, or is not as the layout's
+            code expects it.
     """
     container, place = container_of(path), str(path)
 
@@ -158,23 +142,49 @@ def layout_rows(
         nonlocal place
         for record in container.records(path, layout.members) if container else ():
             place = record.where
-            yield from records_of(record, layout, options.rows)
+            check_version(record, layout)
+            inside = layout.at is not None and record.has_path(layout.at)
+            for part in record.rows(layout.at or "") if inside else (record,):
+                yield from layout.split(part) if layout.split is not None else (part,)
 
-    rollout, block = None, ""
     try:
-        for row in (layout.rows or partial(field_rows, layout))(records(), options):
-            if options.group_size is not None:
-                last, rollout = rollout, row.values.get("rollout_id")
-                if not row.values.get("turn") or rollout != last:  # else a call of the same rollout
-                    block = blocks.next()
-                row.values["prompt_id"] = block
-            yield row
+        prepared = layout.prepare(records(), options) if layout.prepare else records()
+        for rows in _rows_of_records(prepared, layout, options):
+            block = None
+            for row in rows:
+                if options.group_size is not None:
+                    block = block or blocks.next()  # all calls of a rollout are of one
+                    row.values["prompt_id"] = block
+                yield row
     except _OTHER_SHAPES as error:
         name = type(error).__name__
         raise DataError(
             f"{place}: is not as {layout.name} writes it ({name}: {error})",
             tip="--from jsonl  # reads it by its fields",
         ) from error
+
+
+def _rows_of_records(
+    records: Iterator[Record], layout: Format, options: ReadOptions
+) -> Iterator[Iterable[Row]]:
+    """Yield the rows of each record: itself, or the calls of its rollout."""
+    mapped = {ROLES[role].aliases[0] if role in ROLES else role for role in options.map}
+    fields = {column: x for column, x in layout.fields.items() if column not in mapped}
+    missing = layout.missing_roles
+    needed = {ROLES[role].aliases[0] for role in layout.roles if role not in missing}
+    if layout.layout == "tail":  # without a mask, all tokens are of the policy
+        needed = needed - {"response_mask"} | {LENGTH, SEQUENCE_IDS}
+    for record in records:
+        values: dict[str, Any] = {}
+        for column, source in fields.items():
+            if isinstance(source, Field):
+                values[column] = source.read(record)
+            else:
+                values[column] = (record.lookup if column in needed else record.find)(source)
+        if layout.calls is None:
+            yield [Row(record, values)]
+        elif (calls := layout.calls(record, options)) is not None:
+            yield call_rows(record, values, calls)
 
 
 _OTHER_SHAPES = (AttributeError, IndexError, KeyError, TypeError, ValueError)

@@ -54,8 +54,12 @@ class Record:
     def find(self, path: str) -> Any:
         """Return the field of that name or dotted path, of the record or of what contains it.
 
-        A field whose name has dots comes before a nested one; None if there is none.
+        A field whose name has dots comes before a nested one; None if there is none. `a | b` is
+        the first of several that is not null.
         """
+        if " | " in path:
+            values = map(self.find, path.split(" | "))
+            return next((value for value in values if value is not None), None)
         record: Record | None = self
         while record is not None:
             if path in record.fields:
@@ -70,6 +74,8 @@ class Record:
 
     def has_path(self, path: str) -> bool:
         """Return whether the record, or what contains it, has the beginning of a path."""
+        if " | " in path:
+            return any(map(self.has_path, path.split(" | ")))
         inner = path in self.fields or path.partition(".")[0] in self.fields
         return inner or (self.outer is not None and self.outer.has_path(path))
 
@@ -79,7 +85,9 @@ class Record:
         Raises:
             DataError: neither the record nor what contains it has the beginning of the path.
         """
-        return self.find(path) if self.has_path(path) else self.get(path)
+        return (
+            self.find(path) if self.has_path(path) else self.get(path.rsplit(" | ", maxsplit=1)[-1])
+        )
 
     def rows(self, path: str) -> Iterator[Record]:
         """Yield the items of a list of this record as records with this one as their outer one.

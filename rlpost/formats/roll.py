@@ -15,8 +15,8 @@ import pyarrow as pa
 from rlpost.errors import DataError
 from rlpost.formats.base import Field, Format, has
 from rlpost.formats.containers import JSON
-from rlpost.formats.fields import no_token_roles, transposed
-from rlpost.formats.keys import SAME_TEXT, text_key
+from rlpost.formats.fields import transposed
+from rlpost.formats.keys import GROUP_OF_TEXT, text_key
 from rlpost.formats.records import parse_json
 from rlpost.io.input_paths import step_key_of
 
@@ -66,15 +66,6 @@ def _responses(line: Record) -> Iterator[Record]:
         yield record.part("", {**record.fields, "trajectory_data": value}) if value else record
 
 
-def _step(record: Record) -> int | None:
-    return record.integer("global_step") if record.has("global_step") else step_key_of(record.file)
-
-
-def _reward(record: Record) -> Any:
-    path = "trajectory_data.reward_info.episode_reward"
-    return record.find(path) if "trajectory_data" in record else record.lookup("scores")
-
-
 def _difficulty(record: Record) -> float | None:
     """Return a difficulty in [0, 1]; None for others, as ROLL writes any value of the data set."""
     try:
@@ -84,14 +75,6 @@ def _difficulty(record: Record) -> float | None:
     return number if 0 <= number <= 1 else None
 
 
-def _text(name: str) -> Field:
-    def read(record: Record) -> str | None:
-        value = record.fields.get(name)
-        return value if isinstance(value, str) else None
-
-    return Field(name, read)
-
-
 BOARD = Format(
     name="roll-board",
     title="ROLL logging board data_{time}.jsonl of save_logging_board_dir",
@@ -99,16 +82,14 @@ BOARD = Format(
     containers=(JSON,),
     sniff=has("new_response_mask", "logprobs", "ref_logprobs", "response_tokens", "reward", "step"),
     fields={
-        "step": "step", "prompt_id": Field(f"prompt ({SAME_TEXT})", _same_prompt),
+        "step": "step", "prompt_id": Field(f"prompt ({GROUP_OF_TEXT})", _same_prompt),
         "reward": "reward", "prompt": "prompt", "response": "response",
         "response_mask": "new_response_mask", "old_log_probs": "logprobs",
         "ref_log_probs": "ref_logprobs", "entropy": "old_log_probs2_entropy",
         "dumped_token_rewards": Field("token_rewards", _token_rewards),
     },
-    missing_roles={
-        "log_probs": "ROLL's logging board has log-probs from before the update only",
+    lacks={
         "values": "ROLL's logging board stores token rewards under `values`, not critic values",
-        "infer_log_probs": "ROLL's logging board has the trainer's log-probs only",
         "token_rewards": "ROLL's token_rewards already include the response's reward and the KL "
         "penalty, which rlpost adds itself; they are kept as dumped_token_rewards",
         "domain": "ROLL's logging board has one file per domain and step, without the domain's "
@@ -119,7 +100,7 @@ BOARD = Format(
     "reference model, ROLL writes the policy's log-probs again as those of the reference.",
     types={"dumped_token_rewards": pa.list_(pa.float32())},
     layout="padded",
-    reads=frozenset({"token_rewards", "values"}),
+    reads=frozenset({"values"}),
     keeps=False,
 )  # fmt: skip
 
@@ -131,28 +112,18 @@ ROLLOUT = Format(
     containers=(JSON,),
     sniff=_is_rollout,
     fields={
-        "step": Field("global_step", _step),
-        "prompt_id": Field("id, or env_info.task_name", lambda record: record.find("id")
-                           or record.find("trajectory_data.env_info.task_name")),
+        "step": Field("global_step", lambda record: record.integer("global_step")
+                      if record.has("global_step") else step_key_of(record.file)),
+        "prompt_id": "id | trajectory_data.env_info.task_name",
         "sample_id": "trajectory_data.trajectory_id",
-        "reward": Field("scores, or reward_info.episode_reward", _reward),
-        "difficulty": Field("difficulty", _difficulty), "domain": _text("domain"),
-        "prompt": _text("prompt"), "response": _text("responses"), "tag": _text("tag"),
-        "source": _text("source"), "ground_truth": _text("ground_truth"),
-        "exp_name": _text("exp_name"), "messages": _text("messages"),
+        "reward": "trajectory_data.reward_info.episode_reward | scores",
+        "difficulty": Field("difficulty", _difficulty), "domain": "domain",
+        "prompt": "prompt", "response": "responses",
     },
-    missing_roles={
+    lacks={
         "group": "the dump has no column id (agentic pipeline: no env_info.task_name)",
-        "reward": "the dump has no scores (agentic pipeline: no reward_info.episode_reward)",
-        "domain": "",
-        "difficulty": "",
-        **no_token_roles("ROLL's rollout dump"),
+        "domain": "", "difficulty": "",
     },
     note="Each line contains a whole step, which is read into memory at once.",
     split=_responses,
-    reads=frozenset({
-        "global_step", "id", "trajectory_data", "scores", "difficulty", "domain", "prompt",
-        "responses", "tag", "source", "ground_truth", "exp_name", "messages",
-    }),
-    keeps=False,
 )  # fmt: skip

@@ -10,7 +10,7 @@ import pyarrow as pa
 from rlpost.errors import DataError
 from rlpost.formats.base import Field, Format, Version
 from rlpost.formats.containers import PICKLE
-from rlpost.formats.fields import same_tokens
+from rlpost.formats.fields import read_text, same_tokens
 from rlpost.formats.records import Record
 
 if TYPE_CHECKING:
@@ -76,15 +76,6 @@ def _raw_reward(sample: Record) -> float | None:
     return float(rewards[position])
 
 
-def _prompt(sample: Record) -> str | None:
-    """Return a prompt as text; of messages, their contents in order."""
-    prompt = sample.fields.get("prompt")
-    if not isinstance(prompt, list):
-        return prompt if isinstance(prompt, str) else None
-    contents = (message.get("content") for message in prompt if isinstance(message, dict))
-    return "\n".join(text for text in contents if isinstance(text, str))
-
-
 ROLLOUT = Format(
     name="slime-rollout",
     title="slime and miles rollout_data/{rollout_id}.pt",
@@ -104,24 +95,20 @@ ROLLOUT = Format(
             iter(sample.find("weight_versions") or ()), None)),
         "dumped_sample_mask": Field(
             "remove_sample", lambda sample: float(not sample.find("remove_sample"))),
-        "prompt": Field("prompt", _prompt),
+        "prompt": Field("prompt", lambda sample: read_text(sample, "prompt")
+                        if sample.has("prompt") else None),
         "response": "response", "response_length": "response_length",
         "sequence_token_ids": "tokens", "response_mask": "loss_mask",
         "infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs",
     },
-    missing_roles={
+    lacks={
         "rollout": "", "policy_version": "",
         "infer_log_probs": "the rollout stored none (rollout_log_probs is empty)",
-        "log_probs": "slime dumps the rollout before the update; log_probs are those after it",
-        "old_log_probs": "the trainer's log-probs are in train_data/, not in rollout_data/",
-        "ref_log_probs": "the reference's log-probs are in train_data/, not in rollout_data/",
-        "values": "the critic's values are in train_data/, not in rollout_data/",
+        **dict.fromkeys(("old_log_probs", "ref_log_probs", "values"),
+                        "it is in train_data/, not in rollout_data/"),
     },
     note="A .pt file is one object: tensors are memory-mapped, lists are read into memory.",
-    layout="tail", at="samples", split=_plain_sample,
-    reads=frozenset({"reward", "group_index", "rollout_id", "status", "weight_versions",
-                   "remove_sample", "prompt"}),
-    keeps=False,
+    layout="tail", at="samples", split=_plain_sample, keeps=False,
 )  # fmt: skip
 
 
@@ -146,7 +133,7 @@ TRAIN = Format(
         "entropy": "entropy", "dumped_kl": "kl", "dumped_advantages": "advantages",
         "dumped_returns": "returns",
     },
-    missing_roles={
+    lacks={
         "reward": "the dump has no raw_reward; its `rewards` are already normalised "
         "(kept as normalised_reward)",
         "log_probs": "the dump's log_probs are from before the update, so they are old_log_probs",
@@ -158,7 +145,7 @@ TRAIN = Format(
     },
     note="Tensors are memory-mapped.",
     types={"dumped_kl": pa.list_(pa.float32())},
-    layout="tail", at="samples", split=_plain_sample,
-    reads=frozenset({"rollout_position", "rollout_id", "raw_reward"}), keeps=False,
+    layout="tail", at="samples", split=_plain_sample, keeps=False,
+    reads=frozenset({"rollout_position"}),
     version=Version("format_version", (2,)),
 )  # fmt: skip

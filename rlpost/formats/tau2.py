@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.formats.base import Field, Format
 from rlpost.formats.calls import FAILURES
 from rlpost.formats.containers import JSON
-from rlpost.formats.fields import no_token_roles
+from rlpost.formats.fields import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,21 +56,17 @@ FORMAT = Format(
     sniff=_is_results,
     fields={
         "prompt_id": "task_id", "sample_id": "id", "domain": "info.environment_info.domain_name",
-        "reward": Field("reward_info.reward, or reward", lambda simulation: simulation.find(
-            "reward_info.reward" if "reward_info" in simulation else "reward")),
-        "truncated": Field("termination_reason", lambda simulation: simulation.find(
-            "termination_reason") in _LIMITS),
-        "failure": Field("termination_reason, or info.error", _failure),
-        "error": "info.error", "messages": Field("messages, or traj", _text),
+        "reward": "reward_info.reward | reward",
+        "truncated": one_of("termination_reason", _LIMITS),
+        "failure": Field("termination_reason | info.error", _failure),
+        "error": "info.error", "messages": Field("messages | traj", _text),
         "response_length": Field("messages.usage.completion_tokens", _length),
     },
-    missing_roles={
-        **no_token_roles("tau2"),
+    lacks={
         "reward": "no simulation was evaluated", "domain": "tau-bench writes no domain",
-        "failure": "", "batch": "tau2 does not train",
-        "response_length": "the messages have no usage",
+        "failure": "", "response_length": "the messages have no usage",
     },
     at="simulations",
-    reads=frozenset({"reward_info", "reward", "traj", "info", "ticks"}),
+    reads=frozenset({"ticks"}),
     types=FAILURES,
 )  # fmt: skip

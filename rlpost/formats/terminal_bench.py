@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.formats.base import Field, Format
 from rlpost.formats.calls import FAILURES, seconds_of
 from rlpost.formats.containers import JSON
-from rlpost.formats.fields import no_token_roles
+from rlpost.formats.fields import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,17 +47,13 @@ FORMAT = Format(
     fields={
         "prompt_id": "task_id", "sample_id": "trial_name", "reward": "is_resolved",
         "prompt": "instruction", "failure": Field("failure_mode", _failure),
-        "truncated": Field("failure_mode", lambda trial: trial.find("failure_mode") in _LIMITS),
+        "truncated": one_of("failure_mode", _LIMITS),
         "response_length": Field("total_output_tokens", lambda trial: trial.find(
             "total_output_tokens") or None),
-        "seconds": Field("agent_started_at and agent_ended_at", lambda trial: seconds_of(
+        "seconds": Field("agent_started_at | agent_ended_at", lambda trial: seconds_of(
             trial, "agent_started_at", "agent_ended_at")),
     },
-    missing_roles={
-        **no_token_roles("terminal-bench"),
-        "failure": "", "batch": "terminal-bench does not train",
-        "response_length": "the agent counted no tokens",
-    },
+    lacks={"failure": "", "response_length": "the agent counted no tokens"},
     at="results",
     part_of=run_of,
     types={"failure": FAILURES["failure"]},

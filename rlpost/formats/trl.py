@@ -6,20 +6,16 @@ from typing import TYPE_CHECKING
 
 from rlpost.formats.base import Field, Format, has
 from rlpost.formats.containers import PARQUET
-from rlpost.formats.fields import no_token_roles, read_text, sum_rewards
-from rlpost.formats.keys import SAME_TEXT, text_key
+from rlpost.formats.fields import SAME_TEXT, messages, sum_rewards
 
 if TYPE_CHECKING:
     from rlpost.formats.records import Record
 
 
-_NEEDED = frozenset({"step", "prompt", "completion", "advantage"})
-
-
 def _reward(record: Record) -> float | None:
     """Return the sum of the float columns except advantage: no mark says which are rewards."""
     floats = {name: x for name, x in record.fields.items() if isinstance(x, float)}
-    return sum_rewards(record.where, {name: floats[name] for name in floats.keys() - _NEEDED})
+    return sum_rewards(record.where, {name: floats[name] for name in floats.keys() - {"advantage"}})
 
 
 FORMAT = Format(
@@ -27,19 +23,14 @@ FORMAT = Format(
     title="TRL completions_{step}.parquet of log_completions",
     source="TRL 0.25 to 1.16, trl/trainer/grpo_trainer.py, log",
     containers=(PARQUET,),
-    sniff=has(*_NEEDED),
+    sniff=has("step", "prompt", "completion", "advantage"),
     fields={
-        "prompt_id": Field(f"prompt ({SAME_TEXT})", lambda record: text_key(
-            read_text(record, "prompt"))),
-        "prompt": Field("prompt", lambda record: read_text(record, "prompt")), "step": "step",
-        "response": Field("completion", lambda record: read_text(record, "completion")),
-        "reward": Field("all float columns", _reward), "dumped_advantage": "advantage",
+        "prompt_id": SAME_TEXT, "prompt": messages("prompt"), "step": "step",
+        "response": messages("completion"), "dumped_advantage": "advantage",
+        "reward": Field("all float columns", _reward),
     },
-    missing_roles={
-        **no_token_roles("TRL"), "reward": "no column has floats besides step and advantage",
-    },
+    lacks={"reward": "no column has floats besides step and advantage"},
     note="The reward is the unweighted sum of all float columns except advantage, because TRL does "
     "not dump which columns are rewards or their weights; --map reward=NAME selects one column, "
     "and --reward-components A,B with --component-weights of rlpost advantages weights several.",
-    reads=_NEEDED,
 )  # fmt: skip

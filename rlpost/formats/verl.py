@@ -7,32 +7,27 @@ from typing import TYPE_CHECKING
 
 from rlpost.formats.base import Field, Format
 from rlpost.formats.containers import JSON
-from rlpost.formats.fields import no_token_roles
-from rlpost.formats.keys import SAME_TEXT, text_key
+from rlpost.formats.keys import GROUP_OF_TEXT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlpost.formats.records import Record
 
 
 _NEEDED = {"input", "output", "score", "step"}
-_UID = re.compile(r"(?P<prompt_id>.+)_(?P<session>\d+)_(?P<index>\d+)", re.DOTALL)
-"""Of the newer trainer: the prompt's uid, the rollout, and the output, as it can have several."""
+_UID = re.compile(r"((.+)_\d+)_\d+", re.DOTALL)
+"""Of the newer trainer: an output, of which a rollout can have several, the rollout, the prompt."""
 
 
-def _prompt(record: Record) -> str:
-    uid = str(record.find("uid") or "")
-    match = _UID.fullmatch(uid)
-    return match["prompt_id"] if match else uid or text_key(record.text("input"))
+def _uid(part: int, otherwise: str = "") -> Callable[[Record], str | None]:
+    """Return what reads a part of the uid, or another field of dumps whose uid has no parts."""
 
+    def read(record: Record) -> str | None:
+        match = _UID.fullmatch(str(record.find("uid") or ""))
+        return match[part] if match else record.find(otherwise)
 
-def _rollout(record: Record) -> str | None:
-    uid = str(record.find("uid") or "")
-    return uid.rpartition("_")[0] if _UID.fullmatch(uid) else record.find("request_id")
-
-
-def _sample(record: Record) -> str | None:
-    uid = str(record.find("uid") or "")
-    return uid if _UID.fullmatch(uid) else None
+    return read
 
 
 FORMAT = Format(
@@ -43,10 +38,10 @@ FORMAT = Format(
     sniff=lambda fields: fields.keys() >= _NEEDED and isinstance(fields["input"], str),
     fields={
         "prompt": "input", "response": "output", "reward": "score", "step": "step",
-        "prompt_id": Field(f"uid, or input ({SAME_TEXT})", _prompt),
-        "rollout_id": Field("uid, or request_id", _rollout), "sample_id": Field("uid", _sample),
+        "prompt_id": Field(f"uid | input ({GROUP_OF_TEXT})", _uid(2, "uid")),
+        "rollout_id": Field("uid | request_id", _uid(1, "request_id")),
+        "sample_id": Field("uid", _uid(0)),
     },
-    missing_roles={**no_token_roles("verl"), "rollout": ""},
-    reads=frozenset({"uid", "request_id"}),
+    lacks={"rollout": ""},
     integers=False,  # fields of the reward function: their types differ between runs
 )  # fmt: skip

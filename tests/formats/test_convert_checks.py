@@ -209,7 +209,7 @@ def test_a_conversion_prints_its_summary_in_every_format(tmp_path):
     assert (ran.code, ran.err) == (0, "")
     summary = json.loads(ran.out)
     assert summary["responses"] == 12
-    assert summary["sources"]["reward"] == "filtered_rewards, or rewards"
+    assert summary["sources"]["reward"] == "filtered_rewards | rewards"
     ran = run("convert", dump, tmp_path / "b.parquet", "--format", "markdown")
     assert "mask = token_loss_mask" in ran.out
     side = tmp_path / "side.json"

@@ -17,7 +17,7 @@ def test_the_map_has_precedence_over_fields_that_the_dump_set_and_these_over_the
     stats = ReadStats(sources={"reward": "scores.total", "prompt_id": "uid"})
     options = ReadOptions(map={"reward": "own"}, stats=stats)
     assert (
-        verl.sources(ReadOptions(stats=ReadStats()))["prompt_id"] == "uid, or input (the same text)"
+        verl.sources(ReadOptions(stats=ReadStats()))["prompt_id"] == "uid | input (the same text)"
     )
     sources = verl.sources(options)
     assert (sources["prompt_id"], sources["reward"], sources["step"]) == ("uid", "own", "step")

@@ -38,9 +38,3 @@ def test_rewards_of_functions_are_summed_without_null_and_nan():
     assert fields.sum_rewards("line 1", {"a": None, "b": math.nan}) is None
     with pytest.raises(DataError, match=r"line 1: the reward `a` is 'x'"):
         fields.sum_rewards("line 1", {"a": "x"})
-
-
-def test_reasons_for_missing_roles_leave_out_those_that_are_there():
-    reasons = fields.no_token_roles("TRL", but=("response_length",))
-    assert "response_length" not in reasons
-    assert "TRL writes" in reasons["old_log_probs"]

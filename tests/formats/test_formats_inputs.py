@@ -29,7 +29,7 @@ def test_a_directory_of_dumps_becomes_one_of_parquet_files(tmp_path):
         }
     (line,) = lines
     assert "train_data_step2.jsonl: 2 dumps, read as nemo-rl, " in line
-    assert "it has no log_probs, ref_log_probs, values" in line
+    assert "it has no ref_log_probs, log_probs, values" in line
     ran = run("advantages", tmp_path / "in", tmp_path / "out", "--estimator", "grpo")
     assert ran.code == 0, ran.err
     assert names(tmp_path / "out") == files
