@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.calls import ModelCall
     from rlpost.formats.containers import Container
-    from rlpost.formats.records import Record
+    from rlpost.formats.records import Field, Record
     from rlpost.formats.where import Where
     from rlpost.io.paths import AnyPath
 
@@ -150,14 +150,6 @@ class Version:
     field: str
     """The field of a record with its version; a record without it is of the first one."""
     known: tuple[int | str, ...]
-
-
-@dataclass(frozen=True)
-class Field:
-    """A column that is computed from a record: what it is made of, for users, and how."""
-
-    text: str
-    read: Callable[[Record], Any]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Field
-from rlpost.formats.records import Record, Row
+from rlpost.formats.records import Field, Record, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -7,9 +7,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.formats.base import CANONICAL, Field
+from rlpost.formats.base import CANONICAL
 from rlpost.formats.keys import GROUP_OF_TEXT
-from rlpost.formats.records import Record, as_float, rounded_sum
+from rlpost.formats.records import Field, Record, as_float, rounded_sum
 from rlpost.io.input_paths import step_key_of
 from rlpost.recipe.roles import ROLES
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rlpost.formats.base import Field, Format, Version
+from rlpost.formats.base import Format, Version
 from rlpost.formats.calls import CALLS, TYPES, ModelCall, seconds_of
 from rlpost.formats.containers import FOLDER, JSON
 from rlpost.formats.containers.json_text import json_records
 from rlpost.formats.keys import text_key
 from rlpost.formats.reading import check_version
-from rlpost.formats.records import Record
+from rlpost.formats.records import Field, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

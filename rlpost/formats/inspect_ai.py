@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.formats.base import Field, Format
+from rlpost.formats.base import Format
 from rlpost.formats.calls import FAILURES, error_name
 from rlpost.formats.containers import JSON, ZIP
 from rlpost.formats.fields import messages
 from rlpost.formats.keys import content_key
-from rlpost.formats.records import Record
+from rlpost.formats.records import Field, Record
 from rlpost.io.finish_reasons import TRUNCATED
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Field, Format
+from rlpost.formats.base import Format
 from rlpost.formats.containers import JSON
 from rlpost.formats.fields import SAME_TEXT, sum_rewards, transposed
+from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rlpost.formats.base import Field, Format
+from rlpost.formats.base import Format
 from rlpost.formats.calls import CALLS, TYPES, ModelCall
 from rlpost.formats.containers import JSON
 from rlpost.formats.containers.json_text import json_records
 from rlpost.formats.keys import content_key
-from rlpost.formats.records import Record, as_record
+from rlpost.formats.records import Field, Record, as_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

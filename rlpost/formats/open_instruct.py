@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rlpost.formats.base import Field, Format, has
+from rlpost.formats.base import Format, has
 from rlpost.formats.containers import JSON
+from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
     from rlpost.formats.records import Record

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.attempts import ATTEMPT
-from rlpost.formats.base import Field, Format, has
+from rlpost.formats.base import Format, has
 from rlpost.formats.calls import CALLS, TYPES, ModelCall
 from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.fields import same_tokens
 from rlpost.formats.layout import SEQUENCE_LENGTH, as_vector, check_length
-from rlpost.formats.records import Record, as_record, rounded_sum
+from rlpost.formats.records import Field, Record, as_record, rounded_sum
 from rlpost.io.finish_reasons import TRUNCATED
 from rlpost.io.input_paths import step_key_of
 

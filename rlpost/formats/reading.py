@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, UsageError
-from rlpost.formats.base import LENGTH, Field
+from rlpost.formats.base import LENGTH
 from rlpost.formats.calls import call_rows
 from rlpost.formats.columns import FLAGS, MAPPED, Canonical, kept_values
 from rlpost.formats.containers import container_of
 from rlpost.formats.fields import column_of
 from rlpost.formats.generic import named_tables
 from rlpost.formats.layout import SEQUENCE_IDS
-from rlpost.formats.records import Row, describe
+from rlpost.formats.records import Field, Row, describe
 from rlpost.formats.rows import tables
 from rlpost.recipe.roles import ROLES
 

@@ -14,7 +14,7 @@ import msgspec
 from rlpost.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 
 _SHOWN = 60
@@ -207,6 +207,14 @@ class Row:
     def where(self) -> str:
         """The position in error messages."""
         return self.record.where
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column that is computed from a record: what it is made of, for users, and how."""
+
+    text: str
+    read: Callable[[Record], Any]
 
 
 def is_keyed(value: object) -> bool:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Field, Format, has
+from rlpost.formats.base import Format, has
 from rlpost.formats.containers import JSON
 from rlpost.formats.fields import transposed
 from rlpost.formats.keys import GROUP_OF_TEXT, text_key
-from rlpost.formats.records import parse_json
+from rlpost.formats.records import Field, parse_json
 from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:

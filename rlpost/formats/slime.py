@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Field, Format, Version
+from rlpost.formats.base import Format, Version
 from rlpost.formats.containers import PICKLE
 from rlpost.formats.fields import read_text, same_tokens
-from rlpost.formats.records import Record
+from rlpost.formats.records import Field, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

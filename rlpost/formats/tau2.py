@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rlpost.formats.base import Field, Format
+from rlpost.formats.base import Format
 from rlpost.formats.calls import FAILURES
 from rlpost.formats.containers import JSON
 from rlpost.formats.fields import one_of
+from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.formats.base import Field, Format
+from rlpost.formats.base import Format
 from rlpost.formats.calls import FAILURES, seconds_of
 from rlpost.formats.containers import JSON
 from rlpost.formats.fields import one_of
+from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

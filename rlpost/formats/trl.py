@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlpost.formats.base import Field, Format, has
+from rlpost.formats.base import Format, has
 from rlpost.formats.containers import PARQUET
 from rlpost.formats.fields import SAME_TEXT, messages, sum_rewards
+from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
     from rlpost.formats.records import Record

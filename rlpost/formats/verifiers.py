@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.formats.base import Field, Format
+from rlpost.formats.base import Format
 from rlpost.formats.calls import CALLS, TYPES, ModelCall, error_name
 from rlpost.formats.containers import JSON
 from rlpost.formats.fields import FILE_STEP, messages, read_text
 from rlpost.formats.keys import content_key
-from rlpost.formats.records import Record, as_record
+from rlpost.formats.records import Field, Record, as_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rlpost.formats.base import Field, Format
+from rlpost.formats.base import Format
 from rlpost.formats.containers import JSON
 from rlpost.formats.keys import GROUP_OF_TEXT
+from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
