@@ -18,7 +18,7 @@ from rlpost.display.text import counted
 from rlpost.errors import FindingsError, UsageError
 from rlpost.io.clock import Clock
 from rlpost.io.outputs import SMALL_BYTES
-from rlpost.io.parquet.schemas import join_table_metadata
+from rlpost.io.parquet.schemas import SPARK_SCHEMA
 from rlpost.io.parquet.sink import open_sink
 from rlpost.io.parquet.source import CHUNK_TOKENS, TableSource
 from rlpost.io.system import cores, keep_freed_memory
@@ -200,7 +200,7 @@ def enrich_table(
         if plan.resolved.recipe.emit_only
         else table.drop_columns([name for name in names if name in table.schema.names])
     )
-    metadata = join_table_metadata(kept.schema.metadata or {}, kept.schema.names, new.schema)
+    metadata = {k: v for k, v in (kept.schema.metadata or {}).items() if k != SPARK_SCHEMA}
     metadata |= {k.encode(): v.encode() for k, v in mask_metadata(plan.resolved, names).items()}
     for field, column in zip(new.schema, new.columns, strict=True):
         kept = kept.append_column(field, column)

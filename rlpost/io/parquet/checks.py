@@ -29,7 +29,7 @@ from rlpost.io.parquet.footer import (
     column_metas,
     decode,
     decoded_structs,
-    encoded,
+    file_end,
     read_footer_bytes,
 )
 from rlpost.io.ranges import close_file, open_file
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 MAX_NESTING = 100  # levels of nested groups; Arrow reads few types beyond 60
 MAX_CREATOR = 1024  # bytes of the writer's name, which pyarrow matches with a backtracking regex
 _REPETITIONS = 3  # required, optional, repeated
-_OPTIONAL, _REPEATED = 1, 2
 _SIZES, _LEVELS = 16, (2, 3)  # SizeStatistics, and its histograms of repetition and definition
-_PHYSICAL_TYPES = 8
+_TYPES = (
+    "BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"
+)  # fmt: skip
 _CODECS = 8
 
 
 class _Leaf(NamedTuple):
     """A leaf column of the schema: its path, physical type and maximum levels."""
 
-    path: tuple[int, bytes]
-    """As it is encoded in the metadata of its chunks."""
+    path: str
     type: int
     repetition: int
     definition: int
@@ -70,7 +70,7 @@ def read_metadata(path: AnyPath) -> tuple[pq.FileMetaData, DecodedFooter]:
         data, _ = read_footer_bytes(file, size)
         footer, _ = decode(data, FOOTER)
         _check(footer)
-    except FooterError as error:
+    except (FooterError, UnicodeDecodeError) as error:
         raise pa.ArrowInvalid(str(error)) from None
     finally:
         close_file(file)
@@ -97,8 +97,9 @@ def _check(footer: Struct) -> None:
     """Raise DamagedError if pyarrow could not construct its objects from a footer."""
     leaves = _leaves(footer.encoded(FileMeta.SCHEMA))
     writer = footer.binary(FileMeta.CREATED_BY, b"")
-    if len(writer) > MAX_CREATOR or not _is_text(writer):
-        raise DamagedError("its writer's name is too long, or not UTF-8")
+    if len(writer) > MAX_CREATOR:
+        raise DamagedError("its writer's name is too long")
+    writer.decode()
     rows = 0
     for number, group in enumerate(footer.structs(FileMeta.ROW_GROUPS)):
         metas = column_metas(group)
@@ -119,7 +120,7 @@ def _check(footer: Struct) -> None:
 def _check_chunk(meta: Struct, leaf: _Leaf, column: str) -> None:
     if meta.integer(ColumnMeta.TYPE) != leaf.type:
         raise DamagedError(f"{column} and the schema have different types")
-    if meta.get(ColumnMeta.PATH) != leaf.path:
+    if _dotted(meta.encoded(ColumnMeta.PATH)) != leaf.path:
         raise DamagedError(f"{column} and the schema have different names")
     if not 0 <= meta.integer(ColumnMeta.CODEC) < _CODECS:
         raise DamagedError(
@@ -135,73 +136,39 @@ def _check_chunk(meta: Struct, leaf: _Leaf, column: str) -> None:
                 raise DamagedError(f"{column} has a histogram of {count} levels, not {most + 1}")
 
 
-class _SchemaGroup(NamedTuple):
-    """A group of the schema whose children are not all read yet."""
-
-    left: int
-    """Children that are not read yet."""
-    path: tuple[bytes, ...]
-    repetition: int
-    definition: int
-
-
 @lru_cache(4)
 def _leaves(schema: bytes) -> list[_Leaf]:
-    """Return the leaf columns of an encoded schema, which is a tree in depth-first order."""
-    elements = decoded_structs(schema)
-    if not elements:
-        raise DamagedError("it has no schema")
-    leaves: list[_Leaf] = []
-    pending = [_SchemaGroup(elements[0].integer(SchemaElement.CHILDREN, 0), (), 0, 0)]
-    for element in elements[1:]:
-        while pending and not pending[-1].left:
-            pending.pop()
-        if not pending:
-            raise DamagedError("its schema has more columns than its groups")
-        above = pending.pop()
-        pending.append(above._replace(left=above.left - 1))
-        below = _below(above, element)
-        if SchemaElement.TYPE in element:
-            parts = [encoded(Wire.BINARY, part) for part in below.path]
-            path = Struct().put_parts(ColumnMeta.PATH, Wire.BINARY, parts)[ColumnMeta.PATH]
-            leaves.append(_Leaf(path, _physical(element), below.repetition, below.definition))
-        elif below.left < 0 or len(pending) > MAX_NESTING:
-            raise DamagedError(
-                f"its columns are nested more than {MAX_NESTING} levels deep, or wrongly"
-            )
-        else:
-            pending.append(below)
-    if any(group.left for group in pending):
-        raise DamagedError("its schema ends too early")
-    return leaves
+    """Return the leaf columns of an encoded schema, as pyarrow reads it."""
+    _check_nesting(decoded_structs(schema))
+    footer = Struct().put(FileMeta.VERSION, Wire.I32, 2).put(FileMeta.ROWS, Wire.I64, 0)
+    footer[FileMeta.SCHEMA] = (Wire.LIST, schema)
+    end = file_end(footer.put_structs(FileMeta.ROW_GROUPS, []))
+    columns = pq.read_metadata(pa.BufferReader(MAGIC + end)).schema
+    return [
+        _Leaf(x.path, _TYPES.index(x.physical_type), x.max_repetition_level, x.max_definition_level)
+        for x in map(columns.column, range(len(columns)))
+    ]
 
 
-def _below(above: _SchemaGroup, element: Struct) -> _SchemaGroup:
-    """Return an element of the schema, with the path and levels that it has in its group."""
-    kind = element.integer(SchemaElement.REPETITION, 0)
-    if not 0 <= kind < _REPETITIONS:
-        raise DamagedError(f"a column has the unknown repetition type {kind}")
-    name = element.binary(SchemaElement.NAME)
-    if not _is_text(name):
-        raise DamagedError(f"the column name {name!r} is not UTF-8")
-    return _SchemaGroup(
-        element.integer(SchemaElement.CHILDREN, 0),
-        (*above.path, name),
-        above.repetition + (kind == _REPEATED),
-        above.definition + (kind in (_OPTIONAL, _REPEATED)),
-    )
+def _check_nesting(elements: list[Struct]) -> None:
+    """Raise DamagedError if groups of a flattened schema are nested too deep, or wrongly."""
+    left: list[int] = []  # children of each open group that are not read yet
+    for element in elements:
+        while left and not left[-1]:
+            left.pop()
+        if left:
+            left[-1] -= 1
+        left.append(element.integer(SchemaElement.CHILDREN, 0))
+        if not 0 <= element.integer(SchemaElement.REPETITION, 0) < _REPETITIONS:
+            raise DamagedError("a column has an unknown repetition type")
+        if not 0 <= element.integer(SchemaElement.TYPE, 0) < len(_TYPES):
+            raise DamagedError("a column has an unknown type")
+        if len(left) > MAX_NESTING:
+            raise DamagedError(f"its columns are nested more than {MAX_NESTING} levels deep")
 
 
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _physical(element: Struct) -> int:
-    kind = element.integer(SchemaElement.TYPE)
-    if not 0 <= kind < _PHYSICAL_TYPES or element.integer(SchemaElement.CHILDREN, 0):
-        raise DamagedError(f"a column has the unknown type {kind}, or is a group, too")
-    return kind
+@lru_cache(1024)
+def _dotted(path: bytes) -> str:
+    """Return the path of a column chunk, as pyarrow joins it."""
+    parts = Struct({1: (Wire.LIST, path)}).parts(1, Wire.BINARY)
+    return ".".join(Struct({1: (Wire.BINARY, part)}).binary(1).decode() for part in parts)

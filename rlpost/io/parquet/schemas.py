@@ -1,14 +1,13 @@
-"""Schemas in key-value metadata, in Arrow's or Spark's format, with new columns.
+"""Key-value metadata of a file with new columns, and the schema that Arrow's writer has in it.
 
-Their readers prefer them to Parquet's own schema, so they have the columns of the file.
+Arrow's readers prefer it to Parquet's own schema, so it has the columns of the file.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -22,16 +21,7 @@ SOURCE_KEY = b"rlpost.source"  # the input of an output of --skip-existing
 _LEFT_OUT = {SOURCE_KEY, b"rlpost.summary"}  # of what Arrow's schema repeats
 ARROW_SCHEMA = b"ARROW:schema"
 SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-_SPARK_TYPES = {
-    pa.bool_(): "boolean",
-    pa.int8(): "byte",
-    pa.int16(): "short",
-    pa.int32(): "integer",
-    pa.int64(): "long",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-}
+"""Without it Spark reads Parquet's own schema, which has the new columns."""
 
 
 def key_values(footer: Struct) -> dict[bytes, bytes]:
@@ -55,8 +45,8 @@ def join_file_metadata(
 
     What an input says about its own input is not true of the output, and is left out.
     """
-    joined = join_table_metadata(metadata, names, fields)
-    joined.pop(SOURCE_KEY, None)
+    left_out = (SOURCE_KEY, SPARK_SCHEMA)
+    joined = {key: value for key, value in metadata.items() if key not in left_out}
     if ARROW_SCHEMA in joined:
         joined[ARROW_SCHEMA] = _join_arrow_schema(joined[ARROW_SCHEMA], (*names,), fields)
     return joined
@@ -93,37 +83,3 @@ def _join_arrow_schema(value: bytes, names: tuple[str, ...], fields: pa.Schema) 
     entries = {key: x for key, x in (schema.metadata or {}).items() if key not in _LEFT_OUT}
     kept = (schema.field(name) for name in names)
     return base64.b64encode(pa.schema([*kept, *fields], entries or None).serialize())
-
-
-def join_table_metadata(
-    metadata: Mapping[bytes, bytes], names: Sequence[str], fields: pa.Schema
-) -> dict[bytes, bytes]:
-    """Select columns of the Spark schema in a table's metadata, if any, and append new ones.
-
-    One that is damaged is left out: Spark uses Parquet's own schema then.
-    """
-    joined = dict(metadata)
-    if (value := joined.pop(SPARK_SCHEMA, None)) is None:
-        return joined
-    try:
-        schema = json.loads(value)
-        by_name = {field["name"]: field for field in schema["fields"]}
-        kept = [by_name[name] for name in names]
-        new = [_spark_field(field.name, field.type, null=field.nullable) for field in fields]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return joined
-    text = json.dumps({**schema, "fields": [*kept, *new]}, separators=(",", ":"))
-    return {**joined, SPARK_SCHEMA: text.encode()}
-
-
-def _spark_field(name: str, kind: pa.DataType, *, null: bool) -> dict[str, Any]:
-    return {"name": name, "type": _spark_type(kind), "nullable": null, "metadata": {}}
-
-
-def _spark_type(kind: pa.DataType) -> str | dict[str, Any]:
-    """Return a column's type in Spark's JSON; KeyError if Spark has no simple type for it."""
-    if pa.types.is_list(kind):
-        inner = kind.value_field
-        element = {"elementType": _spark_type(inner.type), "containsNull": inner.nullable}
-        return {"type": "array", **element}
-    return _SPARK_TYPES[kind]

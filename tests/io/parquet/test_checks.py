@@ -78,8 +78,16 @@ FATAL = {
         "different types",
     ),
     "name": (
-        lambda f: first_meta(f).put_parts(ColumnMeta.PATH, Wire.BINARY, [b"\1\xff"]),
+        lambda f: first_meta(f).put_parts(ColumnMeta.PATH, Wire.BINARY, [b"\1a"]),
         "different names",
+    ),
+    "no name": (
+        lambda f: first_meta(f).put_parts(ColumnMeta.PATH, Wire.BINARY, [b"\1\xff"]),
+        "codec can't decode",
+    ),
+    "column type": (
+        lambda f: f.structs(FileMeta.SCHEMA)[1].put(SchemaElement.TYPE, Wire.I32, 77),
+        "unknown type",
     ),
     "more chunks": (
         lambda f: f.structs(FileMeta.ROW_GROUPS)[0].structs(RowGroup.COLUMNS).pop(),
@@ -88,15 +96,15 @@ FATAL = {
     "depth": (nested, f"more than {MAX_NESTING} levels deep"),
     "children": (
         lambda f: f.structs(FileMeta.SCHEMA)[0].put(SchemaElement.CHILDREN, Wire.I32, 2**31 - 1),
-        "its schema ends too early",
+        "not enough elements",
     ),
     "too few children": (
         lambda f: f.structs(FileMeta.SCHEMA)[0].put(SchemaElement.CHILDREN, Wire.I32, 1),
-        "more columns than its groups",
+        "too many elements",
     ),
     "repetition": (
         lambda f: f.structs(FileMeta.SCHEMA)[1].put(SchemaElement.REPETITION, Wire.I32, 7),
-        "unknown repetition type 7",
+        "unknown repetition type",
     ),
     "writer": (
         lambda f: f.put(FileMeta.CREATED_BY, Wire.BINARY, b"a version " * 9999), "too long"
