@@ -33,6 +33,7 @@ TOKENS = (
 ROWS = ("reward", "response_advantage", "sample_weight")
 """Columns of responses that batches have by default."""
 _COMPUTED = ("is_weight", "sample_mask", "sample_weight")
+PROMPT, RESPONSE = "prompt_token_ids", "response_token_ids"
 _SHOWN = 12  # columns that an error shows
 RESERVED = (
     "mask", "lengths", "cu_seqlens", "position_ids", "input_ids", "attention_mask", "rows",
@@ -50,14 +51,12 @@ class TrainingColumns:
     """Column of the mask of responses; None if `mask` includes it, or if there is none."""
     lengths: str | None
     """Column whose lists set the length of a response; None if the input has no tokens."""
-    tokens: dict[str, str]
-    """Columns with a number per response token."""
+    lists: dict[str, str]
+    """Columns with a number per response token, and ids of tokens."""
     rows: dict[str, str]
     """Columns with one number per response."""
     others: dict[str, str]
     """Other columns: texts, lists of other lengths."""
-    response_token_ids: str | None
-    prompt_token_ids: str | None
     input_ids: bool
     """Whether batches have `input_ids`. Nothing precedes the first token of a response without a
     prompt, so it is not trained on then."""
@@ -65,9 +64,8 @@ class TrainingColumns:
     @property
     def of_batches(self) -> list[str]:
         """The columns that batches need."""
-        ids = (self.response_token_ids, self.prompt_token_ids)
-        names = (self.mask, self.sample_mask, self.lengths, *ids)
-        more = (*self.tokens.values(), *self.rows.values(), *self.others.values())
+        names = (self.mask, self.sample_mask, self.lengths)
+        more = (*self.lists.values(), *self.rows.values(), *self.others.values())
         return list(dict.fromkeys(name for name in (*names, *more) if name is not None))
 
 
@@ -103,20 +101,17 @@ def training_columns(
             names.pop(name, None)
     _check_alike(source, {*names, *served.values()})
     picked = _picked(chosen, names, ids, source.name)
-    tokens, rows, others = dict[str, str](), dict[str, str](), dict[str, str]()
-    for name in (x for x in picked if x not in TOKEN_IDS):
+    lists, rows, others = dict[str, str](), dict[str, str](), dict[str, str]()
+    for name in picked:
         kind = kinds[names[name]]
-        (tokens if is_tokens(kind) else rows if is_number(kind) else others)[name] = names[name]
-    response_token_ids, prompt_token_ids = (
-        ids[name] if name in picked else None for name in TOKEN_IDS
-    )
+        is_ids = name in TOKEN_IDS or is_tokens(kind)
+        (lists if is_ids else rows if is_number(kind) else others)[name] = names[name]
     mask = FINAL_MASK if FINAL_MASK in source.columns else served.get("mask")
-    lists = [name for name in (mask, *tokens.values(), response_token_ids) if name is not None]
-    lengths = next((name for name in lists if is_list(kinds[name])), None)
+    tokens = [column for name, column in lists.items() if name != PROMPT]
+    lengths = next((x for x in (mask, *tokens) if x is not None and is_list(kinds[x])), None)
     return TrainingColumns(
-        mask, None if mask == FINAL_MASK else served.get("sample_mask"), lengths,
-        tokens, rows, others, response_token_ids, prompt_token_ids,
-        input_ids=response_token_ids is not None and (packed or prompt_token_ids is not None),
+        mask, None if mask == FINAL_MASK else served.get("sample_mask"), lengths, lists, rows,
+        others, input_ids=RESPONSE in lists and (packed or PROMPT in lists),
     )  # fmt: skip
 
 
@@ -170,7 +165,7 @@ def _picked(
             f"{where}: has no advantages; rlpost advantages writes them, and columns= chooses "
             "other columns to load"
         )
-    read = TOKEN_IDS if "response_token_ids" in names else ()  # prompts alone are no input_ids
+    read = TOKEN_IDS if RESPONSE in names else ()  # prompts alone are no input_ids
     default = [name for name in (*TOKENS, *ROWS, *read) if name in names]
     by_column = {column: name for name, column in ids.items()}
     picked = default if chosen is None else [*dict.fromkeys(by_column.get(x, x) for x in chosen)]
@@ -182,7 +177,7 @@ def _picked(
         if name not in names:
             text = f"{where}: columns: no role or column {name!r}"
             raise DataError(_no_column(text, name, names))
-    if "prompt_token_ids" in picked and "response_token_ids" not in picked:
+    if PROMPT in picked and RESPONSE not in picked:
         raise UsageError(
             "load: columns: prompt_token_ids need response_token_ids, too, for input_ids"
         )

@@ -9,25 +9,20 @@ import torch
 from numpy.typing import NDArray
 
 from rlpost.kernels.segments import offsets_of
+from rlpost.training.columns import PROMPT, RESPONSE
 
 if TYPE_CHECKING:
-    from rlpost.training.reading import BatchRows
+    from rlpost.training.reading import LoadedRows, RaggedColumn
 
 
-PROMPT, RESPONSE = "prompt_token_ids", "response_token_ids"
 _DTYPES: dict[str, Any] = {"mask": np.bool_, PROMPT: np.int64, RESPONSE: np.int64}
 
 
-def _dtype(name: str) -> Any:
-    return _DTYPES.get(name, np.float32)
+def _values(name: str, column: RaggedColumn) -> NDArray[Any]:
+    return column.values.astype(_DTYPES.get(name, np.float32), copy=False)
 
 
-def _lengths(batch: BatchRows, name: str) -> NDArray[np.int64]:
-    """Return the number of values of each row, [B]."""
-    return np.array([len(values) for values in batch.lists[name]], np.int64)
-
-
-def padded(batch: BatchRows) -> dict[str, Any]:
+def padded(batch: LoadedRows) -> dict[str, Any]:
     """Return the tensors of a batch of B responses, padded to the longest of T tokens.
 
     Columns of tokens are [B, T] float32, `mask` is [B, T] bool, `lengths` [B] int64. With ids of
@@ -36,19 +31,19 @@ def padded(batch: BatchRows) -> dict[str, Any]:
     """
     if not batch.lists:
         return {}
-    lengths, arrays = _lengths(batch, "mask"), dict[str, NDArray[Any]]()
+    lengths, arrays = batch.lists["mask"].lengths, dict[str, NDArray[Any]]()
     longest = int(lengths.max())
-    for name, rows in batch.lists.items():
+    inside = np.arange(longest) < lengths[:, None]
+    for name, column in batch.lists.items():
         if name != PROMPT:
-            arrays[name] = np.zeros((len(lengths), longest), _dtype(name))
-            for row, values in zip(arrays[name], rows, strict=True):
-                row[: len(values)] = values
+            values = _values(name, column)
+            arrays[name] = np.zeros(inside.shape, values.dtype)
+            arrays[name][inside] = values
     if {PROMPT, RESPONSE} <= batch.lists.keys():
-        sizes = _lengths(batch, PROMPT)[:, None]
+        sizes = batch.lists[PROMPT].lengths[:, None]
         width = int(sizes.max())
         ids = np.zeros((len(sizes), width), np.int64)
-        for row, values in zip(ids, batch.lists[PROMPT], strict=True):
-            row[width - len(values) :] = values
+        ids[np.arange(width) >= width - sizes] = batch.lists[PROMPT].values
         places = np.arange(width + longest) - (width - sizes)
         attention = (places >= 0) & (places < sizes + lengths[:, None])
         arrays |= {
@@ -60,7 +55,7 @@ def padded(batch: BatchRows) -> dict[str, Any]:
     return _tensors({"lengths": lengths, **arrays})
 
 
-def packed(batch: BatchRows) -> dict[str, Any]:
+def packed(batch: LoadedRows) -> dict[str, Any]:
     """Return the tensors of a batch as one sequence of T tokens.
 
     Columns of tokens are [T] float32, `mask` [T] bool, `position_ids` [T] int64, `cu_seqlens`
@@ -69,17 +64,15 @@ def packed(batch: BatchRows) -> dict[str, Any]:
     """
     if not batch.lists:
         return {}
-    lengths, before = _lengths(batch, "mask"), None
+    lengths, before = batch.lists["mask"].lengths, None
     if {PROMPT, RESPONSE} <= batch.lists.keys():
-        before = _lengths(batch, PROMPT)
+        before = batch.lists[PROMPT].lengths
     sizes = lengths if before is None else lengths + before
     bounds = offsets_of(sizes)
     positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], sizes)
     arrays = {
-        "input_ids" if name == RESPONSE else name: np.concatenate(
-            rows, dtype=_dtype(name), casting="unsafe"
-        )
-        for name, rows in batch.lists.items()
+        "input_ids" if name == RESPONSE else name: _values(name, column)
+        for name, column in batch.lists.items()
         if name != PROMPT
     }
     if before is not None:
@@ -87,14 +80,14 @@ def packed(batch: BatchRows) -> dict[str, Any]:
         for name, values in arrays.items():
             arrays[name] = np.zeros(bounds[-1], values.dtype)
             arrays[name][inside] = values
-        arrays["input_ids"][~inside] = np.concatenate(batch.lists[PROMPT])
+        arrays["input_ids"][~inside] = batch.lists[PROMPT].values
     more = {"position_ids": positions, "cu_seqlens": bounds.astype(np.int32)}
     return _tensors({"lengths": lengths, **arrays, **more})
 
 
-def of_rows(batch: BatchRows) -> dict[str, Any]:
+def of_rows(batch: LoadedRows) -> dict[str, Any]:
     """Return the columns of responses, [B] float32, int64 or bool, and the others as lists."""
-    return _tensors(batch.rows) | batch.others
+    return _tensors(batch.rows) | {name: x.to_pylist() for name, x in batch.others.items()}
 
 
 def _tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:

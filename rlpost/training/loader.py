@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rlpost.errors import DataError, UsageError, warn_caller
@@ -22,31 +21,25 @@ from rlpost.io.threads import Prefetcher
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 from rlpost.training.columns import training_columns
 from rlpost.training.layout import of_rows, packed, padded
-from rlpost.training.reading import BatchRows, windows
+from rlpost.training.reading import LoadedRows, windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from rlpost.training.reading import SliceData
+    from numpy.typing import NDArray
 
 
 Layout = Literal["padded", "packed"]
 
 
-class _LoadedRow(NamedTuple):
-    """A response in memory."""
+class _Part(NamedTuple):
+    """Some rows of a window; a batch has them of one or several."""
 
-    data: SliceData
-    place: int
-    size: int
-    """Tokens, with those of the prompt if it is read."""
-    tokens: int
-    """Tokens that are trained on."""
-    length: int
-    """Tokens without the prompt."""
+    window: LoadedRows
+    places: NDArray[np.int64]
 
 
-_Rows = list[_LoadedRow]
+_Batch = list[_Part]
 
 
 class TrainingData(IterableDataset[dict[str, Any]]):
@@ -130,19 +123,18 @@ class TrainingData(IterableDataset[dict[str, Any]]):
         self._source.check_unchanged("since it was loaded; load it anew")
         layout = padded if self._layout == "padded" else packed
         for batches in islice(self._rounds(), number, None, workers):
-            batch = BatchRows.of((row.data, row.place) for row in batches[self._rank])
+            batch = _rows(batches[self._rank])
             yield {
                 **layout(batch),
                 **of_rows(batch),
-                "rows": torch.from_numpy(batch.numbers),
-                "totals": _totals([row for batch in batches for row in batch]),
+                "totals": _totals([part for batch in batches for part in batch]),
             }
 
-    def _rounds(self) -> Iterator[list[_Rows]]:
+    def _rounds(self) -> Iterator[list[_Batch]]:
         """Yield a batch of each rank, and again."""
-        batches: list[_Rows] = []
+        batches: list[_Batch] = []
         yielded = False
-        for batch in _cut(self._rows(), self._most, padded=self._layout == "padded"):
+        for batch in self._batches():
             batches.append(batch)
             if len(batches) == self._world:
                 yielded = True
@@ -151,22 +143,38 @@ class TrainingData(IterableDataset[dict[str, Any]]):
         if batches and (divided := _divided(batches, self._world)):
             yield divided
         elif not yielded:
-            left = sum(map(len, batches))
+            left = sum(_count(batch) for batch in batches)
             raise DataError(
                 f"{self._source.name}: {left} responses are left to train on by {self._world} "
                 "ranks; sample masks drop the others"
             )
 
-    def _rows(self) -> Iterator[_LoadedRow]:
+    def _batches(self) -> Iterator[_Batch]:
+        """Cut what is trained on into batches of at most so many tokens, and at least one row."""
+        batch: _Batch = []
+        count = longest = total = 0
+        for window, order in self._windows():
+            begin = 0
+            for place, size in enumerate(window.sizes[order].tolist()):
+                longest, total = max(longest, size), total + size
+                tokens = longest * (count + 1) if self._layout == "padded" else total
+                if count and tokens > self._most:
+                    yield [*batch, _Part(window, order[begin:place])]
+                    batch, begin, count, longest, total = [], place, 0, size, size
+                count += 1
+            batch.append(_Part(window, order[begin:]))
+        if count:
+            yield batch
+
+    def _windows(self) -> Iterator[_Part]:
         """Yield the responses that are trained on, in the order of training."""
         random = None if self._seed is None else np.random.default_rng(self._seed)
         groups = None if random is None else random.spawn(1)[0]
         ahead = Prefetcher(windows(self._source, self._columns, groups), 1)
         try:
             for window in ahead:
-                rows = [row for data in window for row in _kept_rows(data)]
-                order = range(len(rows)) if random is None else random.permutation(len(rows))
-                yield from (rows[number] for number in order)
+                kept = np.flatnonzero(window.kept)
+                yield _Part(window, kept if random is None else random.permutation(kept))
         finally:
             ahead.close()
 
@@ -181,51 +189,43 @@ def _check_options(layout: str, numbers: Mapping[str, tuple[object, int]]) -> No
             raise UsageError(text)
 
 
-def _kept_rows(data: SliceData) -> Iterator[_LoadedRow]:
-    """Yield the rows of a slice that the sample mask keeps."""
-    places = np.flatnonzero(data.kept)
-    counts = (x[places].tolist() for x in (data.sizes, data.tokens, data.lengths))
-    for place, *numbers in zip(places.tolist(), *counts, strict=True):
-        yield _LoadedRow(data, place, *numbers)
+def _count(batch: _Batch) -> int:
+    return sum(len(part.places) for part in batch)
 
 
-def _cut(rows: Iterable[_LoadedRow], most: int, *, padded: bool) -> Iterator[_Rows]:
-    """Cut rows into batches of at most `most` tokens, and at least one row."""
-    batch: _Rows = []
-    longest = total = 0
-    for row in rows:
-        longest = max(longest, row.size)
-        total += row.size
-        if batch and (longest * (len(batch) + 1) if padded else total) > most:
-            yield batch
-            batch, longest, total = [], row.size, row.size
-        batch.append(row)
-    if batch:
-        yield batch
+def _rows(batch: _Batch) -> LoadedRows:
+    """Return the rows of a batch."""
+    parts = [part.window.take(part.places) for part in batch if len(part.places)]
+    return LoadedRows.joined(parts)
 
 
-def _divided(batches: Sequence[_Rows], count: int) -> list[_Rows] | None:
+def _divided(batches: Sequence[_Batch], count: int) -> list[_Batch] | None:
     """Divide batches in two, the one of the most rows first, until there are `count`.
 
     None if there are too few rows.
     """
-    parts = list(batches)
+    parts = [_Part(_rows(batch), np.arange(_count(batch))) for batch in batches]
     while len(parts) < count:
-        number = max(range(len(parts)), key=lambda i: len(parts[i]))
-        half = len(parts[number]) // 2
+        number = max(range(len(parts)), key=lambda i: len(parts[i].places))
+        window, places = parts[number]
+        half = len(places) // 2
         if not half:
             return None
-        parts[number : number + 1] = [parts[number][:half], parts[number][half:]]
-    return parts
+        parts[number : number + 1] = [_Part(window, places[:half]), _Part(window, places[half:])]
+    return [[part] for part in parts]
 
 
-def _totals(rows: Sequence[_LoadedRow]) -> dict[str, int]:
+def _totals(parts: Sequence[_Part]) -> dict[str, int]:
     """Return what `totals` of a policy loss needs."""
+    tokens, lengths = (
+        np.concatenate([getattr(part.window, name)[part.places] for part in parts])
+        for name in ("tokens", "lengths")
+    )
     return {
-        "tokens": sum(row.tokens for row in rows),
-        "responses": sum(row.tokens > 0 for row in rows),
-        "rows": len(rows),
-        "longest": max(row.length for row in rows),
+        "tokens": int(tokens.sum()),
+        "responses": int((tokens > 0).sum()),
+        "rows": len(tokens),
+        "longest": int(lengths.max()),
     }
 
 

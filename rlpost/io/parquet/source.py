@@ -127,7 +127,7 @@ class Source:
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
         ]
         self._opened: dict[int, ObjectInfo] = {}
-        """Fingerprints of remote files when `check_same` first had a reader of them."""
+        """Fingerprints of remote files when they were first opened to be read."""
 
     @classmethod
     def joined(cls, sources: Sequence[Source | TableSource]) -> Source:
@@ -225,38 +225,25 @@ class Source:
             yield from self.read_file(index, columns, chunk_tokens, sized_by)
 
     def check_unchanged(
-        self, since: str = "during the run; run again when no other process writes it"
+        self,
+        since: str = "during the run; run again when no other process writes it",
+        index: int | None = None,
     ) -> None:
         """Raise ReadWriteError if a local file changed since its footer was read.
 
         Args:
             since: the end of the error: since when, and what to do.
+            index: of the only file to check; None for all.
         """
-        paths = (file.path for file in self.files)
-        check_unchanged(zip(paths, self.fingerprints, strict=True), since)
+        files = range(len(self.files)) if index is None else (index,)
+        check_unchanged(((self.files[i].path, self.fingerprints[i]) for i in files), since)
 
-    def check_same(self, index: int, reader: ParquetReader) -> None:
-        """Check that a file is the one whose footer was read: what was decoded until now is its.
-
-        An object of a store is compared with the one that was opened first.
-
-        Args:
-            index: of the file.
-            reader: of the file.
-
-        Raises:
-            ReadWriteError: it was written again or removed.
-        """
-        now, path = reader.opened, self.files[index].path
-        expected = self.fingerprints[index]
-        if now is not None:
-            expected = self._opened.setdefault(index, now)
-        elif expected is not None:
-            now = local_fingerprint(path)
-        if now != expected:
+    def _check_same(self, index: int, opened: ObjectInfo | None) -> None:
+        """Raise ReadWriteError if an object is not the one that was opened first."""
+        if opened is not None and self._opened.setdefault(index, opened) != opened:
             raise ReadWriteError(
-                f"{path}: was written again or removed since it was loaded, and values of two "
-                "versions are not mixed: load it anew"
+                f"{self.files[index].path}: was written again since it was loaded, and values of "
+                "two versions are not mixed: load it anew"
             )
 
     def read_file(
@@ -284,6 +271,8 @@ class Source:
                 if physical
                 else nullcontext()
             ) as reader:
+                if reader is not None:
+                    self._check_same(index, reader.opened)
                 row = 0
                 sized = [i for i, name in enumerate(_leaf_columns(footer)) if name == sized_by]
                 for group in range(footer.num_row_groups):
