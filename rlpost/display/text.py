@@ -197,81 +197,29 @@ def reads_tokens(summary: Mapping[str, Any]) -> bool:
 
 
 def run_times(summary: Mapping[str, Any]) -> list[str]:
-    """Return the lines about a run: its time with its parts, bytes, and what made it slower."""
-    seconds = summary["seconds"]
-    count, unit = summary["responses"], "response"
-    if reads_tokens(summary):
-        count, unit = summary["tokens"]["all"], "token"
-    lines = [run_time(seconds, count, unit), cpu_time(seconds)]
-    lines += moved_bytes(summary)
+    """Return the lines about a run: times by part, CPU times, bytes, and what made it slower."""
+    seconds, tokens = summary["seconds"], reads_tokens(summary)
+    count, unit = (summary["tokens"]["all"], "token") if tokens else (summary["responses"], "row")
+    passes = sum(seconds["passes"].values())
+    speed = f" · {count / passes / 1e6:.1f} M {unit}s/s in the passes" if passes else ""
+    parts = {"start-up": seconds["start_up"], **seconds["passes"]}
+    parts |= {name: seconds[name] for name in ("summary", "publishing") if name in seconds}
+    lines = [f"{_times(seconds['total'], parts)}{speed}"]
+    cpu = dict(seconds["cpu"])
+    lines.append(f"CPU time: {_times(cpu.pop('total'), cpu)}")
+    if "bytes" in summary:
+        moved = (f"{name} {size(x)}" for name, x in summary["bytes"].items() if x)
+        lines.append(f"bytes: {', '.join(moved).replace('_', ' ')}")
     lines.append(f"device: {summary['device']}")
     return lines + [f"re-encoded, not copied: {why}" for why in summary.get("rewritten", [])]
 
 
-def run_time(seconds: Mapping[str, Any], count: int, unit: str = "token") -> str:
-    """Return the time of a run and of its parts, and the speed of its passes.
+def _times(total: float, parts: Mapping[str, float]) -> str:
+    """Return seconds, and those of parts that are not 0.00.
 
-    >>> passes = {"read responses": 0.2, "write": 0.4}
-    >>> times = {"total": 2.25, "start_up": 1.5, "passes": passes, "publishing": 0.1}
-    >>> run_time(times, 12_000_000)
-    '2.25 s: start-up 1.50, passes 0.60 (read responses 0.20, write 0.40), publishing 0.10, other \
-0.05 · 20.0 M tokens/s in the passes'
+    >>> _times(2.25, {"start_up": 1.5, "write": 0.4, "publishing": 0.001})
+    '2.25 s: start-up 1.50, write 0.40, other 0.35'
     """
-    passes = sum(seconds["passes"].values())
-    speed = count / passes / 1e6 if passes else 0.0
-    summary = seconds.get("summary", 0.0)
-    other = seconds["total"] - seconds["start_up"] - passes - seconds["publishing"] - summary
-    return (
-        f"{seconds['total']:.2f} s: start-up {seconds['start_up']:.2f}, "
-        f"passes {passes:.2f}{time_parts(seconds['passes'])}, "
-        f"publishing {seconds['publishing']:.2f}"
-        f"{f', summary {summary:.2f}' if summary >= LEAST_SECONDS else ''}"
-        f"{f', other {other:.2f}' if other >= LEAST_SECONDS else ''}"
-        f" · {speed:.1f} M {unit}s/s in the passes"
-    )
-
-
-def cpu_time(seconds: Mapping[str, Any]) -> str:
-    """Return the CPU time of a run by kind of work.
-
-    >>> cpu_time({"cpu": {"total": 5.5, "start_up": 1.9, "read": 1.5, "compute": 1.0}})
-    'CPU time: 5.50 s (start-up 1.90, read 1.50, compute 1.00, other 1.10)'
-    """
-    parts = {name.replace("_", "-"): value for name, value in seconds["cpu"].items()}
-    total = parts.pop("total")
-    return f"CPU time: {total:.2f} s{time_parts({**parts, 'other': total - sum(parts.values())})}"
-
-
-def moved_bytes(summary: Mapping[str, Any]) -> list[str]:
-    """Return a line of what a run decoded and wrote; [] if it was not counted.
-
-    >>> moved_bytes({"bytes": {"decoded": 5_000_000, "written": 4_000_000, "copied": 3_000_000}})
-    ['5 MB of columns decoded, 4 MB written, of which 3 MB copied unchanged']
-    """
-    if "bytes" not in summary:
-        return []
-    decoded, written, copied = (size(summary["bytes"][n]) for n in ("decoded", "written", "copied"))
-    lines = _transferred(summary)
-    outputs = f", {written} written, of which {copied} copied unchanged"
-    return [f"{decoded} of columns decoded{outputs if summary['bytes']['written'] else ''}", *lines]
-
-
-def _transferred(summary: Mapping[str, Any]) -> list[str]:
-    """Return a line of what was copied to and from devices; [] if the CPU computed."""
-    sent, fetched = (summary["bytes"].get(name, 0) for name in ("to_device", "to_host"))
-    if not sent:
-        return []
-    tokens = max(summary["tokens"]["all"], 1)
-    each = f"({sent / tokens:.1f} bytes a token)"
-    back = f"{size(fetched)} fetched ({fetched / tokens:.1f})"
-    return [f"{size(sent)} sent to {summary['device']} {each}, {back}"]
-
-
-def time_parts(seconds: Mapping[str, float]) -> str:
-    """Return the times that are not 0.00, in parentheses.
-
-    >>> time_parts({"read": 0.25, "write": 0.001})
-    ' (read 0.25)'
-    """
-    parts = [f"{name} {value:.2f}" for name, value in seconds.items() if value >= LEAST_SECONDS]
-    return f" ({', '.join(parts)})" if parts else ""
+    times = {**parts, "other": total - sum(parts.values())}
+    texts = [f"{name.replace('_', '-')} {x:.2f}" for name, x in times.items() if x >= LEAST_SECONDS]
+    return f"{total:.2f} s{': ' * bool(texts)}{', '.join(texts)}"

@@ -134,7 +134,7 @@ def _advice(result: Json) -> str:
 def _next_steps(result: Json) -> Iterator[str]:
     if "search" in result and result["reproduced"]:
         words = result["search"]["best"]["named"]
-        yield f"rlpost config {words} --format toml  # a file for --config; --save-config writes it"
+        yield f"rlpost config {words} --format toml  # a file for --config"
 
 
 # ---- tables ----
