@@ -131,7 +131,7 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     assert any(line.startswith("--preset") for line in recipes[1:])
     command = next(line for line in ran.out.splitlines() if "rlpost config" in line)
     found = run(shlex.split(command.partition("rlpost ")[2], comments=True), folder).out
-    assert tomllib.loads(found) == {"estimator": "grpo"}
+    assert tomllib.loads(found) == {}  # the default
     (folder / "found.toml").write_text(found)
     pq.write_table(rollouts, folder / "in.parquet")
     config = ["--config", "found.toml"]

@@ -178,12 +178,13 @@ def chosen_cases(sides: Sequence[Tree], only: str) -> list[cases.Case]:
 def names_of(tree: Tree) -> set[str]:
     """The estimators, losses, numerics and presets of a tree."""
     schema = json.loads(tree.output("config", "schema"))
-    fields, options = schema["properties"], schema["$defs"]
-    loss = options["LossOptions"]["properties"]["loss"]
-    return {
-        *fields["estimator"]["anyOf"][0]["enum"], *loss["anyOf"][0]["enum"],
-        *fields["preset"]["enum"], *options["Numerics"]["properties"],
-    }  # fmt: skip
+    listed = {
+        row[key]
+        for kind, key in (("estimators", "estimator"), ("losses", "loss"))
+        for row in json.loads(tree.output("list", kind, "--format", "json"))
+    }
+    numerics = schema["$defs"]["Numerics"]["properties"]
+    return {*listed, *schema["properties"]["preset"]["enum"], *numerics}
 
 
 def without_case(sides: Sequence[Tree], estimators: Sequence[str]) -> list[str]:

@@ -88,14 +88,13 @@ def title(summary: Json) -> str:
     return f"rlpost loss · {_few_paths(summary['inputs'])} · {what}{preset}"
 
 
-def _outcome(summary: Json) -> Notice | None:
-    """Return that nothing is learnt, or what was written; None of numbers alone."""
-    if summary["verdict"]["level"] == "error":
-        return Notice("error", summary["verdict"]["text"])
-    if summary["outputs"]:
+def _outcome(summary: Json) -> Notice:
+    """Return what was written, else whether anything is learnt."""
+    verdict = summary["verdict"]
+    if verdict["level"] != "error" and summary["outputs"]:
         columns = ", ".join(summary["new_columns"])
         return Notice("ok", f"{_few_paths(summary['outputs'])} written: {columns}")
-    return None
+    return Notice(verdict["level"], verdict["text"])
 
 
 def of_all(facts: Json, name: str, key: str = "mean") -> Any:
