@@ -159,7 +159,7 @@ def chosen_cases(sides: Sequence[Tree], only: str) -> list[cases.Case]:
     """The cases that run here; those that are left out are printed with the reason."""
     rows = json.loads(sides[0].output("list", "estimators", "--format", "json"))
     listed = [row["estimator"] for row in rows]
-    if gaps := without_case(sides, listed):
+    if gaps := without_case(sides[1], listed):
         tables = "NUMERICS, LOSSES, PRESETS or ESTIMATORS in tests/equality/cases.py"
         print(f"no case has {', '.join(gaps)}: add a row to {tables}")
     chosen = []
@@ -178,17 +178,14 @@ def chosen_cases(sides: Sequence[Tree], only: str) -> list[cases.Case]:
 def names_of(tree: Tree) -> set[str]:
     """The estimators, losses, numerics and presets of a tree."""
     schema = json.loads(tree.output("config", "schema"))
-    listed = {
-        row[key]
-        for kind, key in (("estimators", "estimator"), ("losses", "loss"))
-        for row in json.loads(tree.output("list", kind, "--format", "json"))
-    }
-    numerics = schema["$defs"]["Numerics"]["properties"]
-    return {*listed, *schema["properties"]["preset"]["enum"], *numerics}
+    names = {*schema["$defs"]["Numerics"]["properties"]}
+    for kinds, kind in (("estimators", "estimator"), ("losses", "loss"), ("presets", "preset")):
+        names |= {row[kind] for row in json.loads(tree.output("list", kinds, "--format", "json"))}
+    return names
 
 
-def without_case(sides: Sequence[Tree], estimators: Sequence[str]) -> list[str]:
-    """What both trees have and no case tries: estimators, losses, numerics, presets."""
+def without_case(new: Tree, estimators: Sequence[str]) -> list[str]:
+    """What the new tree has and no case tries: estimators, losses, numerics, presets."""
     tried = [
         *estimators,
         *cases.LOSSES.split(),
@@ -197,8 +194,7 @@ def without_case(sides: Sequence[Tree], estimators: Sequence[str]) -> list[str]:
     ]
     for names in (*cases.PRESETS.values(), *cases.PRESET_LOSSES.values()):
         tried += names.split()
-    there = set.intersection(*map(names_of, sides))
-    return sorted(there - {*tried, *cases.LEFT_OUT})
+    return sorted(names_of(new) - {*tried, *cases.LEFT_OUT})
 
 
 def outcomes(
