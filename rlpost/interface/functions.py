@@ -405,7 +405,8 @@ def replay(
     """Compare the numbers that a trainer recorded with those of a recipe, as `rlpost replay` does.
 
     A number is equal if |recorded - computed| <= tolerance * |computed| + tolerance / 100 * (1 +
-    |raw reward|); for tokens the largest |value| of the response is added to |raw reward|.
+    |raw reward|); for tokens the largest |value| of the response is added to |raw reward|, and the
+    second part of advantages and returns of n tokens is times √n.
 
     Args:
         inputs: paths or tables, as of `advantages`, with recorded columns, such as `advantages`,
@@ -416,14 +417,14 @@ def replay(
         named: what the result calls `recipe`.
         columns_map: column for a role or stage (default: by name); `{"advantages": "adv"}`.
         tolerance: relative difference of equal numbers (default: 1e-4); at least 0.
-        sample_tokens: tokens in memory, in whole steps (default: 4,000,000); of a larger input,
-            whole steps or prompt groups are compared stage by stage, all from the start.
+        sample_tokens: tokens in memory (default: 4,000,000); of a larger input, the first whole
+            steps or prompt groups are compared.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
-        `reproduced`; `stages`, each computed from what was recorded before it; `first`, the first
-        that differs; `findings`; `examples`; and `search`, without a recipe: `best` (`named`,
-        `toml`, `by_metadata`), `same_numbers`, `tried`.
+        `reproduced`; `stages`; `first`, the first that differs; `findings`; `examples`; and
+        `search`, without a recipe: `best` (`named`, `toml`, `by_metadata`), `same_numbers`,
+        `tried`.
 
     Raises:
         UsageError: options do not fit together, or `columns_map` names no role and no stage.

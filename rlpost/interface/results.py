@@ -124,7 +124,7 @@ class Replay(Result):
     first: str | None
     """The first stage that differs, by its column of `emit`; None if none does."""
     stages: list[Json]
-    """In order: recorded column, counts, differences, and the verdict equal, differs or follows."""
+    """In order: recorded column, counts, differences, and the verdict, equal or differs."""
     findings: list[Json]
     """What the difference is: `check`, `text`, `advice`, `option`, `explains`."""
     examples: list[Json]

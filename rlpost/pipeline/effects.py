@@ -49,19 +49,29 @@ def columns_after(part: str, resolved: ResolvedRecipe) -> set[str]:
     return columns.get(part, {part})
 
 
-def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
+def fields_by_part(
+    resolved: ResolvedRecipe, recorded: Collection[str] = ()
+) -> list[tuple[str, str]]:
     """Return the fields of a recipe whose value can change a number on some data, as the recipe is.
 
     Those of its numerics are `numerics.NAME`, the options of its estimator `options.NAME`. A part
     that is off has the field that turns it on. A field stands in each part of the pipeline that
     reads it, in order; when in doubt, a field is one that can.
+
+    Args:
+        resolved: the recipe.
+        recorded: written columns whose numbers are known, so that no field changes them.
     """
     recipe, numerics, estimator = resolved.recipe, resolved.recipe.numerics, resolved.estimator
-    recorded, (mean_of, std_of), clip = resolved.recorded, resolved.norm, recipe.reward_clip
+    (mean_of, std_of), clip = resolved.norm, recipe.reward_clip
+    early = numerics.kl_credit == "response"
+    # With the KL penalty before the normalisation, token rewards come before it, too.
+    rewards_recorded = "raw_advantages" in recorded
+    rewards_recorded |= "token_level_rewards" in recorded and not early
     # What is computed, and not read as a trainer recorded it.
     credit = "raw_advantages" not in recorded
-    placed = credit and not resolved.rewards_recorded
-    rewarded = not resolved.rewards_recorded and "response_level_rewards" not in recorded
+    placed = credit and not rewards_recorded
+    rewarded = not rewards_recorded and "response_level_rewards" not in recorded
     shaped = rewarded and "token_level_rewards" not in recorded
     shaped &= estimator.rewards is None or "rewards" in estimator.reward_columns
     # What statistics of rewards count.
@@ -80,11 +90,10 @@ def fields_by_part(resolved: ResolvedRecipe) -> list[tuple[str, str]]:
     in_rewards = numerics.kl_credit == "return" and used
     charges = in_rewards or numerics.kl_credit in ("token", "response")
     charged = resolved.has_kl and recipe.kl_coef > 0
-    early = numerics.kl_credit == "response"
     kl = resolved.has_kl and not (
-        early and {"response_level_rewards", "token_level_rewards"} & recorded
+        early and {"response_level_rewards", "token_level_rewards"} & {*recorded}
     )
-    kl &= not resolved.rewards_recorded or resolved.charges_kl
+    kl &= not rewards_recorded or resolved.charges_kl
     estimated = kl and "kl" not in recorded
     estimated &= "kl" in resolved.written or (charges and recipe.kl_coef > 0)
     estimate = "kl_estimator numerics.kl_clamp numerics.kl_policy numerics.log_ratio_clamp"
@@ -197,12 +206,16 @@ def fields_of(resolved: ResolvedRecipe) -> frozenset[str]:
     return frozenset(name for _, name in fields_by_part(resolved))
 
 
-def fields_behind(resolved: ResolvedRecipe, column: str) -> frozenset[str]:
+def fields_behind(
+    resolved: ResolvedRecipe, column: str, recorded: Collection[str] = ()
+) -> frozenset[str]:
     """Return the fields that can change one written column; all of them for any other column.
 
-    An estimator may set the default of a field of an earlier part.
+    An estimator may set the default of a field of an earlier part; `recorded` as of
+    `fields_by_part`.
     """
-    return frozenset(n for part, n in fields_by_part(resolved) if leads_to(part, column, resolved))
+    fields = fields_by_part(resolved, recorded)
+    return frozenset(name for part, name in fields if leads_to(part, column, resolved))
 
 
 def leads_to(part: str, column: str, resolved: ResolvedRecipe) -> bool:

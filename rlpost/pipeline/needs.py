@@ -92,7 +92,6 @@ def _parts(resolved: ResolvedRecipe) -> list[tuple[str, list[str]]]:
     emitted = [column for column in recipe.emit or () if column in columns]
     policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"
     charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "none"
-    charged &= "kl" not in resolved.recorded and not resolved.rewards_recorded
     caps = "infer_log_probs" in weight_roles(recipe, estimator)
     table = (
         (name, " ".join(in_signature), True),

@@ -17,11 +17,10 @@ from rlpost.pipeline.needs import needed_roles, reasons
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
-from rlpost.pipeline.stages.recorded import ADVANTAGES
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN, TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS
-from rlpost.recipe.roles import RECORDED, RECORDED_ROWS, ROLES, is_read_by_name, kind_of
+from rlpost.recipe.roles import RECORDED, ROLES, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -256,8 +255,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(TURN_ROLES if counts_rows(resolved) or scans_row_units(resolved) else []),
         *(["turn_reward"] if resolved.joins else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
-        *([ADVANTAGES] if resolved.rows_only else []),
-        *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
+        *([RECORDED] if resolved.rows_only else []),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
     ]
 

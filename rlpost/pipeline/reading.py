@@ -24,9 +24,8 @@ from rlpost.pipeline.data import (
     Batch,
 )
 from rlpost.pipeline.failures import attempts, failure_reasons
-from rlpost.pipeline.stages.recorded import ADVANTAGES
 from rlpost.pipeline.turns import ROLLOUT, TURN
-from rlpost.recipe.roles import is_component, is_nullable, is_read_by_name, kind_of
+from rlpost.recipe.roles import RECORDED, is_component, is_nullable, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -168,7 +167,7 @@ class Decoder:
                 array = ragged.whole_numbers(array, location)
             if kind_of(role) == "number" and ragged.is_number(array.type):  # of all tokens
                 values.append(np.repeat(ragged.numbers(array, location), np.diff(expected)))
-            elif role == ADVANTAGES:
+            elif role == RECORDED:
                 values.append(_recorded(array, location, expected))
             else:
                 bounds, numbers = ragged.list_values(array, location)
@@ -198,7 +197,7 @@ class Decoder:
             with np.errstate(all="ignore"):  # signalling NaN; sums beyond the range
                 own[:] = numbers
                 total = own.sum()
-            if not np.isfinite(total) and role != ADVANTAGES:  # else all are: 10 times as fast
+            if not np.isfinite(total) and role != RECORDED:  # else all are: 10 times as fast
                 inside = offsets[row : last + 1] - offsets[row]
                 needed = mask[window] & ~np.isnan(own) if lacking else mask[window]
                 self._check_finite(own, chunk, role, inside, needed, mask[window])
@@ -368,7 +367,7 @@ _OWN_TYPES: dict[str, Callable[[pa.Array, CellLocation], Column | pa.Array]] = {
     ROLLOUT: _rollouts,
     FAILURE: failure_reasons,
     **dict.fromkeys(ATTEMPTS, attempts),
-    ADVANTAGES: _numbers_or_nan,
+    RECORDED: _numbers_or_nan,
 }
 """What reads the columns of roles that have a type of their own."""
 

@@ -11,19 +11,15 @@ from rlpost.kernels.arrays import is_tensor, namespace
 from rlpost.kernels.segments import count_true, segment_max
 from rlpost.pipeline.columns import content_of
 from rlpost.pipeline.output.columns import token_column
-from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import stages_of, unit_stages
-from rlpost.pipeline.stages.recorded import ADVANTAGES
 from rlpost.pipeline.stages.tokens import inside, partial_mask
 from rlpost.recipe.candidates import MOST_CANDIDATES
 from rlpost.recipe.input_columns import recorded_advantages
-from rlpost.recipe.roles import ROLES
+from rlpost.recipe.roles import RECORDED, ROLES
 
 if TYPE_CHECKING:
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.kernels.arrays import Array
-    from rlpost.kernels.moments import Floats
-    from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
@@ -35,13 +31,11 @@ LEAST_SIGN = 0.1  # has another sign than 0; less may be rounding, over the devi
 FLIPPED = 0.01  # of the numbers differ in sign: a warning
 
 
-def compared_column(
-    source: Source | TableSource, columns: ColumnMap, recipe: Recipe
-) -> dict[str, str]:
-    """Return the column of recorded advantages by its written name; empty if none has numbers."""
+def compared_column(source: Source | TableSource, columns: ColumnMap, recipe: Recipe) -> str | None:
+    """Return the column of recorded advantages; None if none has numbers."""
     name = recorded_advantages(source, columns, recipe.columns)
     kinds = ("number",) if columns.rows_only else ("number", "floats", "integers")
-    return {"advantages": name} if name and content_of(source, name) in kinds else {}
+    return name if name and content_of(source, name) in kinds else None
 
 
 def compared(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:
@@ -51,31 +45,10 @@ def compared(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:
     `sign_differs`; and the largest absolute `difference`. Without tokens, kept responses count.
     """
     if resolved.rows_only:
-        recorded, computed, mask = (batch.table[name] for name in (ADVANTAGES, "credit", "kept"))
+        recorded, computed, mask = (batch.table[name] for name in (RECORDED, "credit", "kept"))
         return _differences(recorded, computed, mask, np.arange(len(mask) + 1))
     computed = token_column(batch, resolved, "advantages")
-    return _differences(batch[ADVANTAGES], computed, partial_mask(batch), batch.offsets)
-
-
-def row_facts(rows: Responses, values: Floats, tokens: Floats, resolved: ResolvedRecipe) -> Json:
-    """Return the facts of advantages that are the same for all tokens of a response.
-
-    Args:
-        rows: [N] after the stages of `unit_stages`.
-        values: [N] the recorded ones; NaN where there are none.
-        tokens: [N] policy tokens; 1 if responses count.
-        resolved: the recipe, of rows alone.
-    """
-    before = {stage.name for stage in unit_stages(resolved)}
-    for stage in stages_of(resolved, RunState()):
-        rows = stage.reduce(rows) if stage.reduce and stage.name not in before else rows
-    numbers = _differences(values, rows["credit"], rows["kept"], np.arange(len(rows) + 1))
-    count = int(tokens @ numbers["compared"])
-    shares = {name: int(tokens @ numbers[name]) for name in ("differs", "sign_differs")}
-    facts: Json = {x: {"count": count, "total": total, "mean": total / count if count else None}
-                   for x, total in shares.items()}  # fmt: skip
-    facts["difference"] = {"max": float(numbers["difference"].max(initial=0.0))}
-    return {f"recorded_{name}": {"of": "trained", "all": entry} for name, entry in facts.items()}
+    return _differences(batch[RECORDED], computed, partial_mask(batch), batch.offsets)
 
 
 def _differences(
@@ -108,7 +81,7 @@ def verdict(
     """Return what was compared in one line, with other columns to read if many signs differ."""
     count, differs = (facts["recorded_differs"]["all"][name] for name in ("count", "total"))
     flips = facts["recorded_sign_differs"]["all"]["total"]
-    text = f"{of} (`{columns.column(ADVANTAGES)}`): "
+    text = f"{of} (`{columns.column(RECORDED)}`): "
     if not differs:
         return text + ("equal" if count else "not compared: no number for a kept token")
     unit = plural("response" if columns.rows_only else "policy token")

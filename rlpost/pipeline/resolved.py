@@ -65,20 +65,8 @@ class ResolvedRecipe:
     """The input has rewards of turns."""
     attempts: bool = False
     """The input says which attempt of the run, or of a rollout, a row is."""
-    recorded: frozenset[str] = frozenset()
-    """Written columns that are read as a trainer recorded them, in place of being computed."""
-
-    @property
-    def rewards_recorded(self) -> bool:
-        """Token rewards, or what follows from them, are recorded, so that no reward is computed.
-
-        With the KL penalty in the reward before its normalisation, recorded token rewards come
-        before the normalisation, too.
-        """
-        early = self.recipe.numerics.kl_credit == "response"
-        return "raw_advantages" in self.recorded or (
-            "token_level_rewards" in self.recorded and not early
-        )
+    compares_recorded: bool = False
+    """Advantages that a trainer recorded are compared with the computed ones."""
 
     @property
     def charges_kl(self) -> bool:
@@ -155,20 +143,15 @@ class ResolvedRecipe:
         return 2.0**-40 if self.whiten or self.estimator.over_batch else SMALLEST
 
     @property
-    def compares_recorded(self) -> bool:
-        """Advantages that a trainer recorded are compared with the computed ones."""
-        return "advantages" in self.recorded
-
-    @property
     def joins(self) -> bool:
         """Scans run over the rows of a rollout."""
-        return self.recipe.scan == "rollout" and "raw_advantages" not in self.recorded
+        return self.recipe.scan == "rollout"
 
     @property
     def scans_rows(self) -> bool:
         """A scan ends with each row, where the next row of its rollout could go on."""
         recipe, estimator = self.recipe, self.estimator
-        if recipe.scan == "rollout" or not scans(estimator) or self.recorded & {"raw_advantages"}:
+        if recipe.scan == "rollout" or not scans(estimator):
             return False
         return "values" in estimator.token_columns or recipe.gamma != 1
 
@@ -242,13 +225,9 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     estimator = estimator_of(recipe).bound(columns.columns)
     recipe = completed(recipe, estimator)
     _check(recipe, estimator)
-    recorded = columns.recorded
     process = process_rewards(recipe, estimator) if "token_rewards" in columns else None
-    process = None if recorded & {"token_level_rewards", "raw_advantages"} else process
     in_rewards = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
-    early = recipe.numerics.kl_credit == "response"
     varying = in_rewards or recipe.whiten_rewards or process == "token"
-    varying |= "token_level_rewards" in recorded and not early
     varying |= recipe.bootstrap is not None
     unit, unit_reason = _unit(recipe, estimator, columns)
     one_end = columns.rows_only or (
@@ -267,8 +246,6 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     own = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "token"
     plain = estimator.level == "response" or plain_return
     charged = own or (bool(recipe.teachers) and "distillation" not in estimator.columns)
-    if "raw_advantages" in recorded:
-        plain = charged = False
     kl_reads = _kl_reads(recipe, columns)
     lengths: Lengths = "column" if "response_length" in columns else "unknown"
     lengths = lengths if recipe.tokenizer is None else "texts"
@@ -293,7 +270,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         failures="failure" in columns,
         attempts="run_attempt" in columns or {"rollout", "attempt"} <= columns.columns.keys(),
         turn_rewards="turn_reward" in columns,
-        recorded=recorded,
+        compares_recorded=RECORDED in columns,
     )
 
 
@@ -463,8 +440,6 @@ def compares_rows(estimator: Estimator) -> bool:
 
 
 def _kl_reads(recipe: Recipe, columns: ColumnMap) -> frozenset[str]:
-    if "kl" in columns.recorded:
-        return frozenset({f"{RECORDED}kl"})
     policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"
     reads = {policy, "ref_log_probs"}
     if not all(role in columns for role in reads):

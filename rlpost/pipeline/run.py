@@ -212,7 +212,8 @@ def bind(
     source: Source | TableSource,
     recipe: Recipe,
     state: RunState | None = None,
-    recorded: Mapping[str, str] | None = None,
+    *,
+    compares: bool = True,
 ) -> Plan:
     """Return the plan of a recipe on an open source; raises as `rlpost.api.plan`.
 
@@ -220,13 +221,11 @@ def bind(
         source: the input.
         recipe: what is computed.
         state: before the first batch.
-        recorded: columns of the input that are read in place of computing written ones, by name;
-            None: advantages that a trainer recorded are compared with the computed ones.
+        compares: advantages that a trainer recorded are compared with the computed ones.
     """
     columns = columns_of_rows(source, recipe)
-    if recorded is None:
-        recorded = compared_column(source, columns, recipe)
-    columns = columns.with_recorded(recorded)
+    if compares:
+        columns = columns.with_recorded(compared_column(source, columns, recipe))
     return plan_of(source, columns, resolve_recipe(recipe, columns), state or RunState())
 
 

@@ -27,11 +27,11 @@ from rlpost.pipeline.groups import group_counts, key_counts
 from rlpost.pipeline.measures import advantage_facts, whole
 from rlpost.pipeline.profiles import profiles
 from rlpost.pipeline.rollout_order import SAME_TURN
-from rlpost.pipeline.stages.recorded import ADVANTAGES
 from rlpost.pipeline.stages.units import unit_table
 from rlpost.pipeline.totals import ExactTotals, Sets, SummaryCells
 from rlpost.pipeline.turns import EVIDENCE
 from rlpost.pipeline.words import recipe_words
+from rlpost.recipe.roles import RECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -374,7 +374,7 @@ def roles_of(plan: Plan) -> Json:
             **({"ignored": columns.ignored[role]} if role in columns.ignored else {}),
         }
         for role in plan.roles
-        if role != ADVANTAGES
+        if role != RECORDED
     }
 
 

@@ -26,13 +26,12 @@ _CONTENTS: dict[Kind, tuple[str, ...]] = {
 }
 _ALSO = {"mask": ("integers",), "policy_version": ("integers", "floats")}
 """Further contents of roles: a policy version may be one number, or one per token."""
-RECORDED = "recorded:"
-"""How the role of a column begins that a trainer recorded; the name of the written one follows."""
+RECORDED = "recorded:advantages"
+"""The role of advantages that a trainer recorded, which are compared with the computed ones."""
 RECORDED_ADVANTAGES = (
     "advantages", "dumped_advantages", "dumped_advantage", "advantage", "response_advantage",
 )  # fmt: skip
 """Names of columns of a trainer's advantages, in files of frameworks and of `rlpost convert`."""
-RECORDED_ROWS = (f"{RECORDED}sample_mask", f"{RECORDED}response_level_rewards")
 POLICIES = {
     "new": "log_probs",
     "old": "old_log_probs",
@@ -192,8 +191,6 @@ def kind_of(role: str) -> Kind:
     """Return the kind of a role; of components, teachers, recorded, named and id columns, too."""
     if role in ROLES:
         return ROLES[role].kind
-    if role in RECORDED_ROWS:
-        return "number"
     kinds: dict[str, Kind] = {"component": "number", "teacher": "tokens", "recorded": "tokens"}
     start, colon, _ = role.partition(":")
     return (kinds | READ_BY_NAME).get(start, "key") if colon else "key"
@@ -201,7 +198,7 @@ def kind_of(role: str) -> Kind:
 
 def is_nullable(role: str) -> bool:
     """Return whether a row may have no value of a role."""
-    return role == f"{RECORDED}advantages" or (role in ROLES and ROLES[role].nullable)
+    return role == RECORDED or (role in ROLES and ROLES[role].nullable)
 
 
 def is_component(role: str) -> bool:
@@ -230,16 +227,12 @@ class ColumnMap:
     rows_only: bool = False
     """The input is processed without tokens: one number per response is all that is computed."""
 
-    @property
-    def recorded(self) -> frozenset[str]:
-        """The written columns that have a recorded one, in place of being computed."""
-        return frozenset(role.removeprefix(RECORDED) for role in self.columns if RECORDED in role)
-
-    def with_recorded(self, columns: Mapping[str, str]) -> ColumnMap:
-        """Return the same columns with those that a trainer recorded, by written column."""
-        recorded = {f"{RECORDED}{name}": column for name, column in columns.items()}
-        how = dict.fromkeys(recorded, "map")
-        return replace(self, columns={**self.columns, **recorded}, how={**self.how, **how})
+    def with_recorded(self, column: str | None) -> ColumnMap:
+        """Return the same columns with that of advantages that a trainer recorded, if any."""
+        if column is None:
+            return self
+        columns, how = {**self.columns, RECORDED: column}, {**self.how, RECORDED: "map"}
+        return replace(self, columns=columns, how=how)
 
     def column(self, role: str) -> str:
         """Return the column of a role that has one."""

@@ -52,7 +52,6 @@ def test_inspect_shows_everything_that_needs_no_tokens(files):
         for name in ("reward", "passed", "truncated", "equal_rewards", "counted"):
             assert other.facts[name] == masked.facts[name]
         assert other.advantages["column"] == "response_advantage"
-        assert other.masks is None
     assert lengths.histograms["policy_tokens"] == masked.histograms["policy_tokens"]
     policy = int(LENGTHS["response_length"].sum())
     assert lengths.tokens == {"all": None, "policy": policy}

@@ -4,14 +4,14 @@ import tomllib
 
 import rlpost
 from rlpost.analysis.replay.input_columns import NamedColumns
-from rlpost.analysis.replay.rollouts import RolloutReader
+from rlpost.analysis.replay.rollouts import rollouts_of as first_rollouts
 from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.recipe import Recipe
 
 
 def rollouts_of(table, tokens=10**8, **columns):
     """The first part of a table, with the columns of some stages."""
-    return RolloutReader.of(TableSource(table), NamedColumns.of(columns), tokens).rollouts(0)
+    return first_rollouts(TableSource(table), NamedColumns.of(columns), tokens)
 
 
 def searched(table, recipe, **fixed):

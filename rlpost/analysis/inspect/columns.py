@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -56,47 +55,54 @@ class ListColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """Tokens of some responses; all lists of a response have the same length."""
+    """Tokens of some responses of a chunk; all lists of a response have the same length."""
 
     offsets: NDArray[np.int64]
-    mask: NDArray[np.bool_] | None
-    """[T]; None if all tokens are policy tokens."""
     values: Mapping[str, NDArray[Any]]
+    """[T] each."""
+    mask: Mask | None = None
+    """[T]; None if all tokens are policy tokens."""
     nulls: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """By role, the values that are null in the file; only of roles with such values."""
-    chosen: Mask | None = None
-    """Which rows of the chunk these are, [N]; None: all."""
+    rows: NDArray[np.int64] | None = None
+    """[n] places of the responses in the chunk, ascending; None: all of them."""
 
-    @property
-    def rows(self) -> int:
-        """The number of responses."""
+    def __len__(self) -> int:
+        """Return the number of responses."""
         return len(self.offsets) - 1
 
-    @cached_property
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values
+
+    @property
     def places(self) -> NDArray[np.int64]:
         """The places of the responses in the chunk, [n]."""
-        return np.arange(self.rows) if self.chosen is None else np.flatnonzero(self.chosen)
+        return np.arange(len(self)) if self.rows is None else self.rows
 
     def policy(self) -> Block:
         """Return the block without observation tokens."""
         if self.mask is None:
             return self
-        kept = {role: values[self.mask] for role, values in self.values.items()}
-        nulls = {role: flags[self.mask] for role, flags in self.nulls.items()}
         offsets = kept_offsets(self.mask, self.offsets)
-        return replace(self, offsets=offsets, mask=None, values=kept, nulls=nulls)
+        return replace(self._tokens(self.mask), offsets=offsets, mask=None)
 
-    def of_rows(self, chosen: Mask) -> Block:
-        """Return the block of some rows of the chunk, [N]; this one has all of them."""
-        if chosen.all():
+    def of_rows(self, keep: Mask) -> Block:
+        """Return the block of some of its responses, [n] bool."""
+        if keep.all():
             return self
-        inside = np.repeat(chosen, np.diff(self.offsets))
-        offsets = np.append(0, np.diff(self.offsets)[chosen].cumsum())
-        values, nulls = (
-            {role: x[inside] for role, x in part.items()} for part in (self.values, self.nulls)
-        )
-        mask = None if self.mask is None else self.mask[inside]
-        return Block(offsets, mask, values, nulls, chosen)
+        lengths = np.diff(self.offsets)
+        offsets = np.append(0, lengths[keep].cumsum())
+        return replace(self._tokens(np.repeat(keep, lengths)), offsets=offsets,
+                       rows=self.places[keep])  # fmt: skip
+
+    def _tokens(self, keep: Mask) -> Block:
+        values = {name: numbers[keep] for name, numbers in self.values.items()}
+        nulls = {name: flags[keep] for name, flags in self.nulls.items()}
+        mask = None if self.mask is None else self.mask[keep]
+        return replace(self, values=values, nulls=nulls, mask=mask)
 
 
 def lists_of(array: pa.Array, location: CellLocation) -> ListColumn:

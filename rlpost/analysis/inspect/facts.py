@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
 from rlpost.analysis.counted import unit_of
-from rlpost.analysis.inspect.alignment import mask_facts
 from rlpost.analysis.inspect.causes import causes_of
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
-from rlpost.analysis.inspect.footers import input_facts, normalises_components, role_facts
-from rlpost.analysis.inspect.measures import WORDS, table_facts
+from rlpost.analysis.inspect.footers import input_facts, role_facts
+from rlpost.analysis.inspect.measures import table_facts
 from rlpost.analysis.inspect.model import (
     Facts,
     FailureFacts,
@@ -23,16 +22,12 @@ from rlpost.analysis.inspect.model import (
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
-    component_profile,
-    covariance,
     entropy_profile,
     group_facts,
     group_table,
     histograms_of,
     populations_of,
     profiles_of,
-    recorded_facts,
-    row_advantages,
     table_of,
 )
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, select_columns
@@ -44,7 +39,6 @@ from rlpost.io.paths import PathText, location_of
 from rlpost.pipeline.columns import LENGTH, absent, lacks_of, masked_rows, without_effect
 from rlpost.pipeline.failures import reasons_of_failures
 from rlpost.pipeline.groups import NO_GROUPS
-from rlpost.pipeline.recorded import verdict
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.recipe.input_columns import recorded_advantages, resolve_input
 from rlpost.recipe.recipe import Recipe
@@ -154,22 +148,13 @@ def inspect_source(
     table = table_of(rows, resolved, masked=masked)
     groups = table.groups() if "group" in rows else None
     group_rows = None if groups is None else group_table(rows, table, groups)
-    stored_input, of_row, share_of = input_facts(source, columns), None, ""
-    if selection.components:
-        of_row, share_of = row_advantages(rows, table, selection.advantages)
-    if normalises_components(stored_input):
-        of_row = None
-    populations, pairs, labels = populations_of(rows, table, groups, of_row)
+    stored_input = input_facts(source, columns)
+    populations, pairs, labels = populations_of(rows, table, groups)
     noun = "rollout" if resolved.unit == "rollout" else "response"
     words = {"row": "row" if noun == "rollout" else noun, "unit": noun}
-    advantages, covariances = covariance(reading, table, labels.get("step", ()))
-    compared = recorded_facts(reading, table, recipe)
-    measured = {**compared, **covariances}
-    for entry in measured.values():
-        entry["of"] = WORDS[entry["of"]].format(**words)
-    measured |= table_facts(populations, pairs, labels, **words)
+    measured = table_facts(populations, pairs, labels, **words)
     measured |= reading.sums.facts(labels, **words)
-    has_mask, both = selection.lists == "mask", {*LOG_PROB_PAIRS[0]} <= {*selection.tokens}
+    both = {*LOG_PROB_PAIRS[0]} <= {*selection.tokens}
     credit = selection.advantages if "advantage" in measured else None
     facts = Facts(
         inputs=[str(location_of(path)) for path in inputs],
@@ -183,8 +168,6 @@ def inspect_source(
             selection.columns, table, groups, group_rows, rewarded="reward" in rows
         ),
         histograms=histograms_of(reading, table),
-        masks=mask_facts(rows, columns.column("mask"), counts.high.get("mask"))
-        if has_mask else None,
         token_columns={role: _column(role, reading) for role in selection.tokens},
         mismatch=_mismatch(reading) if both and "engine_k3" in measured else None,
         input=stored_input,
@@ -195,12 +178,7 @@ def inspect_source(
             "column": credit,
             "nonfinite": counts["advantages.nonfinite"],
             "recorded": selection.recorded,
-            "compared": verdict(
-                source, selection.columns.with_recorded({"advantages": credit}), compared,
-                "recorded advantages and those of grpo",
-            ) if compared else None,
         },
-        components=component_profile(rows, table, selection.components, share_of),
         failures=None if "failure" not in selection.columns else FailureFacts(
             selection.columns.column("failure"),
             recipe.failures,
@@ -226,7 +204,7 @@ def inspect_source(
         findings=findings,
         checks=checks,
         turns=bool((data.turns > 0).any()),
-        entropy=entropy_profile(reading, facts, advantages),
+        entropy=entropy_profile(reading, facts),
         seconds=time.perf_counter() - start,
     )
 
@@ -346,6 +324,6 @@ def _column(role: str, reading: PassResult) -> TokenColumn:
         min=counts.low.get(role),
         max=counts.high.get(role),
         **numbers,
-        nonfinite_rows=int(rows[f"nonfinite:{role}"].fill_nan(0).sum()),
+        nonfinite_rows=int(rows[f"nonfinite:{role}"].sum()),
         unequal_rows=int(rows[f"unequal:{role}"].sum()),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.model import ColumnFacts, FileFacts, InputFacts, RoleFacts
-from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.inputs import stored_object
 
 if TYPE_CHECKING:
@@ -59,15 +58,6 @@ def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
     if b"rlpost.tokenizer" in metadata:
         origin["tokenizer"] = metadata[b"rlpost.tokenizer"].decode(errors="replace")
     return origin
-
-
-def normalises_components(stored: InputFacts) -> bool:
-    """Return whether advantages are of reward components that the estimator of a file normalised.
-
-    A share of the advantage is then that of numbers which the file does not have.
-    """
-    names = {(file.rlpost or {}).get("estimator") for file in stored.files}
-    return any(x in ESTIMATORS and "components" in ESTIMATORS[x].columns for x in names if x)
 
 
 def _types(source: Source) -> dict[str, dict[str, list[str]]]:

@@ -9,22 +9,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rlpost.analysis.inspect.columns import Block
 from rlpost.analysis.segments import segment_counts, segment_sums
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.pipeline.measures import (
-    COMPONENT,
-    CORRELATION,
     LEFT,
-    MEASURES,
-    SHARE,
-    WITH_REWARD,
     Measure,
     Numbers,
     Population,
@@ -47,7 +41,6 @@ WORDS = {
     "counted": "{row}s that nothing leaves out, with a finite reward or without",
     "units": "{unit}s that nothing leaves out, with a finite reward or without",
     "scored": "{unit}s that count",
-    "credited": "{row}s that count, with an advantage",
     "tried": "{unit}s that nothing leaves out, or a failure alone",
     "groups": "prompt groups",
     "several": "prompt groups of several {unit}s",
@@ -64,47 +57,22 @@ WORDS = {
 POPULATIONS = {name: Population(words, f"{name}.count") for name, words in WORDS.items()}
 
 
-@dataclass(frozen=True)
-class PolicyTokens:
-    """Policy tokens of some responses of a chunk, with finite numbers."""
+def by_position(tokens: Block) -> tuple[Block, Block]:
+    """Return the tokens by bucket of positions in place of responses, and the last ones.
 
-    rows: Integers
-    """[n] places of the responses in the chunk, ascending."""
-    offsets: Integers
-    """[n + 1]"""
-    columns: Mapping[str, NDArray[Any]]
-    """[T] each."""
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self.columns[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.columns
-
-    def chosen(self, keep: Mask) -> PolicyTokens:
-        """Return the tokens of some responses, [n] bool."""
-        if keep.all():
-            return self
-        lengths = np.diff(self.offsets)
-        inside, offsets = np.repeat(keep, lengths), np.append(0, lengths[keep].cumsum())
-        columns = {name: values[inside] for name, values in self.columns.items()}
-        return PolicyTokens(self.rows[keep], offsets, columns)
-
-    def by_position(self) -> tuple[PolicyTokens, PolicyTokens]:
-        """Return the tokens by bucket of positions in place of responses, and the last ones.
-
-        Buckets are the positions 0, 1 to 3, 4 to 15, 16 to 63, ..., up to the longest response.
-        """
-        edges, last = [0, 1], self.offsets[1:] - 1
-        while edges[-1] < np.diff(self.offsets).max():
-            edges.append(edges[-1] * 4)
-        starts = np.minimum(self.offsets[:-1, None] + np.array(edges[:-1]), self.offsets[1:, None])
-        buckets = np.tile(np.arange(len(edges) - 1), len(last))
-        ends = {name: values[last] for name, values in self.columns.items()}
-        return (
-            PolicyTokens(buckets, np.append(starts.reshape(-1), self.offsets[-1]), self.columns),
-            PolicyTokens(np.full(len(last), LAST), np.arange(len(last) + 1), ends),
-        )
+    Buckets are the positions 0, 1 to 3, 4 to 15, 16 to 63, ..., up to the longest response.
+    """
+    edges, last = [0, 1], tokens.offsets[1:] - 1
+    while edges[-1] < np.diff(tokens.offsets).max():
+        edges.append(edges[-1] * 4)
+    starts = np.minimum(tokens.offsets[:-1, None] + np.array(edges[:-1]), tokens.offsets[1:, None])
+    buckets = np.tile(np.arange(len(edges) - 1), len(last))
+    ends = {name: values[last] for name, values in tokens.values.items()}
+    starts = np.append(starts.reshape(-1), tokens.offsets[-1])
+    return (
+        Block(starts, tokens.values, rows=buckets),
+        Block(np.arange(len(last) + 1), ends, rows=np.full(len(last), LAST)),
+    )
 
 
 LAST = 63
@@ -120,14 +88,14 @@ def bucket_text(bucket: int) -> str:
 
 
 def of_tokens(
-    name: str, of: str, about: str, compute: Callable[[PolicyTokens], Any], kind: Kind = "numbers"
+    name: str, of: str, about: str, compute: Callable[[Block], Any], kind: Kind = "numbers"
 ) -> Measure:
     """Return the measure of a number, or of a flag, that is computed of each token."""
     return Measure(name, of, about, kind, partial(_add_tokens, name, compute, kind=kind))
 
 
 def _add_tokens(
-    name: str, compute: Callable[[PolicyTokens], Any], numbers: Numbers, tokens: PolicyTokens,
+    name: str, compute: Callable[[Block], Any], numbers: Numbers, tokens: Block,
     *, kind: Kind,
 ) -> None:  # fmt: skip
     values, offsets = compute(tokens), tokens.offsets
@@ -229,14 +197,12 @@ class TokenSums:
     """Sums of the populations of tokens over the chunks of a pass, by cell and by position."""
 
     def __init__(self) -> None:
-        self.steps: dict[Any, int] = {}
-        """The code of each step so far."""
         self._pairs: dict[Pair, int] = {}
         self._by_cell: dict[str, ExactTotals] = defaultdict(ExactTotals)
         self._by_position: dict[str, ExactTotals] = defaultdict(ExactTotals)
 
-    def keys(self, steps: Any | None, domains: Any | None, count: int) -> tuple[Integers, Integers]:
-        """Return the number of each row's step and domain, and the code of its step, [n] each.
+    def keys(self, steps: Any | None, domains: Any | None, count: int) -> Integers:
+        """Return the number of each row's step and domain, [n].
 
         Args:
             steps: [n] a series of polars; None without the column.
@@ -244,14 +210,11 @@ class TokenSums:
             count: n.
         """
         labels = [[None] * count if x is None else x.to_list() for x in (steps, domains)]
-        numbers, codes = self._pairs, self.steps
+        numbers = self._pairs
         keys = [numbers.setdefault(pair, len(numbers)) for pair in zip(*labels, strict=True)]
-        step = [codes.setdefault(label, len(codes)) for label in labels[0]]
-        return np.array(keys, np.int64), np.array(step, np.int64)
+        return np.array(keys, np.int64)
 
-    def add(
-        self, population: str, tokens: PolicyTokens, keys: Integers, *, placed: bool = False
-    ) -> None:
+    def add(self, population: str, tokens: Block, keys: Integers, *, placed: bool = False) -> None:
         """Add tokens of a chunk.
 
         Args:
@@ -260,15 +223,15 @@ class TokenSums:
             keys: [N] the cell of each row of the chunk.
             placed: whether to add measures by position, too.
         """
-        tokens = tokens.chosen(np.diff(tokens.offsets) > 0)
-        if not len(tokens.rows):
+        tokens = tokens.of_rows(np.diff(tokens.offsets) > 0)
+        if not len(tokens):
             return
         measures = measures_of(population)
-        self._by_cell[population] += _token_totals(measures, tokens, keys[tokens.rows])
+        self._by_cell[population] += _token_totals(measures, tokens, keys[tokens.places])
         if placed:
             of_place = [x._replace(kind="mean") for x in measures if x.name in PLACED]
-            for part in tokens.by_position():
-                self._by_position[population] += _token_totals(of_place, part, part.rows)
+            for part in by_position(tokens):
+                self._by_position[population] += _token_totals(of_place, part, part.places)
 
     def facts(self, labels: Labels, **words: str) -> dict[str, Json]:
         """Return the measures of all populations that have tokens; `words` as of `facts_of`."""
@@ -289,7 +252,7 @@ class TokenSums:
         return table
 
 
-def _token_totals(measures: Sequence[Measure], tokens: PolicyTokens, keys: Integers) -> ExactTotals:
+def _token_totals(measures: Sequence[Measure], tokens: Block, keys: Integers) -> ExactTotals:
     """Return the sums of measures of one population by key, [n]."""
     numbers = Numbers({POPULATIONS[measures[0].of].size: np.diff(tokens.offsets)})
     for measure in measures:
@@ -310,8 +273,6 @@ class CountedRows(NamedTuple):
     """[n]"""
     columns: Mapping[str, NDArray[Any]]
     """[n] numbers or flags by measure; without those that the input lacks."""
-    pairs: Mapping[str, tuple[NDArray[Any], NDArray[Any]]] = MappingProxyType({})
-    """[n] each, of which a measure is a correlation or a share."""
 
     def totals(self, size: str) -> ExactTotals:
         """Return the sums of all columns by cell, and of what counts under the name `size`."""
@@ -327,19 +288,12 @@ class CountedRows(NamedTuple):
                 else:
                     known = counted & np.isfinite(values)
                     numbers.add_numbers(name, values.astype(np.float64), known)
-            for name, (x, y) in self.pairs.items():
-                both = counted & np.isfinite(x[part]) & np.isfinite(y[part])
-                numbers.add_pair(name, x[part], y[part], both)
             totals += ExactTotals.of(self.cell[part], numbers.sums, numbers.spans)
         return totals
 
 
 BLOCK = 1 << 14
 """Rows whose sums fit the cache."""
-OF_COMPONENTS = {
-    COMPONENT: "scored", WITH_REWARD: "scored", CORRELATION: "scored", SHARE: "credited",
-}  # fmt: skip
-"""The populations of the measures of reward components, which are those of a run."""
 TABLE_MEASURES = (
     Measure(LEFT, "all", "Rows that no statistic counts, by reason.", "share"),
     Measure("counted", "all", "Rows that no mask, failure or later attempt leaves out.", "share"),
@@ -354,7 +308,6 @@ TABLE_MEASURES = (
     Measure("single", "groups", "Groups of one.", "share"),
     Measure("equal_rewards", "several", "Groups whose rewards are equal: no signal.", "share"),
     Measure("all_pass", "several", "Groups of equal rewards that pass.", "share"),
-    *(x._replace(of=OF_COMPONENTS[x.name], add=None) for x in MEASURES if x.name in OF_COMPONENTS),
 )
 
 

@@ -61,27 +61,6 @@ class PromptGroup:
 
 
 @dataclass(frozen=True)
-class MaskFacts:
-    """The mask column: 1 where the policy produced the token."""
-
-    column: str
-    observation_share: float
-    """Of all tokens."""
-    leading: int
-    """Responses that begin with a masked token."""
-    trailing: int
-    """Responses that end with a masked token."""
-    empty: int
-    """Responses without a policy token."""
-    not_binary: int
-    """Responses with a value that is neither 0 nor 1; such a value counts as 1."""
-    other_value: float | None
-    """One of these values, the largest; None if all are null or NaN."""
-    equal_lengths: bool
-    """Whether all lists have one length, as padded lists have."""
-
-
-@dataclass(frozen=True)
 class TokenColumn:
     """A list column of numbers, over policy tokens."""
 
@@ -254,7 +233,6 @@ class Facts:
     histograms: dict[str, Histogram]
     """Of rewards, policy tokens and advantages, by measure; of advantages without those that are 0.
     """
-    masks: MaskFacts | None
     token_columns: dict[str, TokenColumn]
     """By role: log-probs, values and token rewards that were read."""
     mismatch: Mismatch | None
@@ -265,18 +243,14 @@ class Facts:
     seconds: float
     rlpost_version: str
     advantages: Json | None = None
-    """Of the advantages that the file already has: `column`, `nonfinite` tokens, whether a trainer
-    `recorded` them, and how they are `compared` with those of grpo; None if they are not."""
-    components: dict[str, Json] = field(default_factory=dict)
-    """Of the reward components that the user names: `weight`, `nonfinite` responses, groups with
-    `no_signal`, and what the share of the advantage is a `share_of`."""
+    """Of the advantages that the file already has: `column`, `nonfinite` tokens, and whether a
+    trainer `recorded` them."""
     failures: FailureFacts | None = None
     """None without a column that names them."""
     turns: bool = False
     """Whether rows look like turns of rollouts: returns then lack the rewards of later turns."""
     entropy: Json | None = None
-    """`column`; whether it is an estimate, `sampled`; `log_probs`, and what `covariance_of` is of.
-    """
+    """`column`, and whether it is an estimate, `sampled`."""
     left_out: int = 0
     """Responses whose sample mask is 0. If a run of rlpost computed it, those alone that count here
     and are left out of `advantages`."""

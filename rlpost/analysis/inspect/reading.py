@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect import columns as decode
-from rlpost.analysis.inspect.alignment import ShiftSums
+from rlpost.analysis.inspect.alignment import MaskJumps
 from rlpost.analysis.inspect.columns import Block
 from rlpost.analysis.inspect.measures import TokenSums
 from rlpost.analysis.inspect.selection import KEYS, LOG_PROB_PAIRS, LOG_PROBS, ColumnSelection
@@ -62,8 +62,8 @@ class PassResult:
     """Of the populations of tokens."""
     counts: ColumnCounts = field(default_factory=ColumnCounts)
     """Of columns of tokens."""
-    totals: ShiftSums = field(default_factory=ShiftSums)
-    """Of offsets between columns."""
+    jumps: MaskJumps = field(default_factory=MaskJumps)
+    """Of log-probs at the edges of the mask."""
     tally: NDArray[np.int64] = field(default_factory=lambda: tally(np.zeros(0)))
     """Of advantages, of `rlpost.kernels.histogram`."""
     sample: TokenSample = field(default_factory=TokenSample)
@@ -113,65 +113,28 @@ def read(
     chunks = source.read(columns, CHUNK_TOKENS, selection.lists_column or names[0])
     reporter = reporter or SilentReporter()
     reporter.start("statistics", source.rows)
-    parts = RowParts()
+    parts: list[pl.DataFrame] = []
     kept = KeptMemory(f"{source.name}: the numbers of all responses", _COPIES)
     for chunk in Prefetcher(chunks, AHEAD):
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
-            rows = _rows(chunk, source, reading)
-        kept.add(parts.add(rows))
+            parts.append(pl.DataFrame(_rows(chunk, source, reading)))
+        kept.add(int(parts[-1].estimated_size()))
         for user in beside:
             user.add(chunk)
         reporter.advance(chunk.table.num_rows)
     if not source.rows:
-        parts.add(_rows(_empty_chunk(source, names), source, reading))
+        parts.append(pl.DataFrame(_rows(_empty_chunk(source, names), source, reading)))
     reading.counts.drop_buffers()
-    joined = parts.joined()
+    rows = _joined(parts)
     pa.default_memory_pool().release_unused()
     release_freed_memory()
-    return replace(reading, rows=joined)
+    return replace(reading, rows=rows)
 
 
-class RowParts:
-    """The columns of responses of the chunks of a pass.
-
-    Flags that no response has, as most, take no memory: a part, or a column, of one value is that
-    value.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[str, list[tuple[int, Any]]] = {}
-
-    def add(self, rows: dict[str, Any]) -> int:
-        """Add the columns of a chunk, which all chunks have; return the bytes that are kept."""
-        kept = 0
-        for name, values in rows.items():
-            count, part = len(values), values
-            if isinstance(values, np.ndarray) and values.dtype.itemsize <= _SMALL and count:
-                same = values == values[0] if values[0] == values[0] else values != values  # noqa: PLR0124 - NaN
-                part = values[0] if same.all() else values
-            series = isinstance(part, pl.Series)
-            kept += part.estimated_size() if series else np.asarray(part).nbytes
-            self._parts.setdefault(name, []).append((count, part))
-        return int(kept)
-
-    def joined(self) -> pl.DataFrame:
-        """Return the columns of all chunks, which are freed."""
-        columns, constants = dict[str, pl.Series](), dict[str, pl.Expr]()
-        for name in [*self._parts]:
-            parts = self._parts.pop(name)
-            values = [part for _, part in parts]
-            if isinstance(values[0], pl.Series):
-                columns[name] = _concatenated(values)
-            elif all(np.ndim(x) == 0 for x in values) and len({str(x) for x in values}) == 1:
-                constants[name] = pl.lit(pl.Series([values[0]])).first()
-            else:
-                filled = [np.full(n, x) if np.ndim(x) == 0 else x for n, x in parts]
-                columns[name] = pl.Series(name, np.concatenate(filled))
-        rows = pl.DataFrame(columns)
-        return rows.with_columns(**constants)
-
-
-_SMALL = 4  # bytes of a number
+def _joined(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of all chunks; keys are strings if their types differ between files."""
+    mixed = [x for x in parts[0].columns if len({part.schema[x] for part in parts}) > 1]
+    return pl.concat([part.with_columns(pl.col(mixed).cast(pl.String)) for part in parts])
 
 
 def _empty_chunk(source: Source, names: Sequence[str]) -> RowChunk:
@@ -179,13 +142,6 @@ def _empty_chunk(source: Source, names: Sequence[str]) -> RowChunk:
     schema = source.schemas[0]
     fields = [schema.field(name) if name in schema.names else (name, pa.string()) for name in names]
     return RowChunk(0, 0, 0, pa.RecordBatch.from_pylist([], pa.schema(fields)))
-
-
-def _concatenated(parts: list[pl.Series]) -> pl.Series:
-    """Return the keys of all chunks; as strings if their types differ between files."""
-    if len({part.dtype for part in parts}) > 1:
-        parts = [part.cast(pl.String) for part in parts]
-    return pl.concat(parts)
 
 
 def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any]:
@@ -203,7 +159,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
         "row": np.arange(chunk.first_row, chunk.first_row + count, dtype=np.uint32),
     }
     rows |= _keys_and_numbers(column, selection)
-    keys, steps = sums.keys(rows.get("batch"), rows.get("domain"), count)
+    keys = sums.keys(rows.get("batch"), rows.get("domain"), count)
     lists: dict[str, ListColumn] = {}
     if selection.lists is not None:
         lists = {
@@ -211,7 +167,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
             for role in dict.fromkeys((selection.lists, *selection.tokens))
         }
         rows |= _labels_of_tokens(column, selection, lists)
-        rows |= _tokens(lists, reading, rows, (keys, steps))
+        rows |= _tokens(lists, reading, rows, keys)
     if selection.lengths is not None:
         rows["tokens"] = decode.numbers_of(*column(selection.lengths))
     if selection.text is not None:
@@ -233,7 +189,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
         reading.tally[:] += tally(credit["advantage"])
         of_tokens = is_list(array.type)
         sums.add("trained" if of_tokens else "trained rows", credit, keys)
-        if selection.components or selection.recorded or not of_tokens:
+        if selection.recorded:
             values, number = credit["advantage"], np.diff(credit.offsets)
             total = segment_sums(values, credit.offsets)
             rows["advantage"] = np.where(number > 0, total / np.maximum(number, 1), np.nan)
@@ -288,8 +244,7 @@ def _labels_of_tokens(
     rows: dict[str, Any] = {
         f"machine:{name}": decode.keys_of(*column(name)) for name in selection.machines
     }
-    advantages = selection.advantages if selection.details else None
-    named = {"entropy": selection.entropy, "advantages": advantages, "version": selection.version}
+    named = {"entropy": selection.entropy, "version": selection.version}
     for name in (x for x, column_name in named.items() if column_name is not None):
         array, location = column(named[name] or "")
         if is_list(array.type):
@@ -301,7 +256,7 @@ def _labels_of_tokens(
 
 def _tokens(
     lists: dict[str, ListColumn], reading: PassResult, others: Mapping[str, Any],
-    cells: tuple[NDArray[np.int64], NDArray[np.int64]],
+    keys: NDArray[np.int64],
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Return numbers per response of its tokens; the reading gets sums.
 
@@ -309,9 +264,8 @@ def _tokens(
         lists: by role.
         reading: the pass.
         others: numbers and keys of the responses, [n] each.
-        cells: of `TokenSums.keys`.
+        keys: of `TokenSums.keys`.
     """
-    keys, steps = cells
     selection = reading.selection
     assert selection.lists is not None
     first = lists[selection.lists]
@@ -326,15 +280,15 @@ def _tokens(
     mask: Mask | None = None
     if selection.lists == "mask":
         mask, rows["not_binary"] = _mask(first, reading.counts)
-    rows |= alignment.mask_rows(Block(first.offsets, mask, {}))
+    rows |= alignment.mask_rows(Block(first.offsets, {}, mask))
     # A column whose lengths differ in most rows is left out; so are rows with unequal lengths.
     fitting = [role for role, flags in unequal.items() if 2 * flags.sum() <= count]
     good = ~np.any([unequal[role] for role in fitting] or [np.zeros(count, bool)], axis=0)
-    others_of_tokens = [x for x in ("entropy", "version", "advantages") if x in lists]
+    others_of_tokens = [x for x in ("entropy", "version") if x in lists]
     used = {x: lists[x] if good.all() else lists[x].like(first.offsets) for x in fitting}
     used |= {name: lists[name].like(first.offsets) for name in others_of_tokens}
     nulls = {x: null for x in fitting if (null := used[x].null_values) is not None}
-    whole = Block(first.offsets, mask, {x: left.values for x, left in used.items()}, nulls)
+    whole = Block(first.offsets, {x: left.values for x, left in used.items()}, mask, nulls)
     block = whole.of_rows(good)
     policy = block.policy()
     flags = alignment.end_rows(block)
@@ -343,16 +297,16 @@ def _tokens(
         flags |= more
         if selection.details:
             reading.sums.add(f"column {role}", finite, keys)
-    reading.totals.add(block, steps)
+    reading.jumps.add(block)
     for left, other in LOG_PROB_PAIRS:
         if {left, other} <= policy.values.keys():
             pair, equal = f"{left}/{other}", policy.values[left] == policy.values[other]
             reading.counts.count(f"{pair}.equal", equal)
             reading.counts[f"{pair}.tokens"] += len(equal)
-    missing = np.full(block.rows, np.nan)
     for role in selection.tokens:
-        placed = {x: flags.get(x, missing).astype(np.float32) for x in _names(role)}
-        rows |= tokens.placed_rows(count, block.places, placed)
+        kinds = OF_TOKENS if role in LOG_PROBS else {"nonfinite": OF_TOKENS["nonfinite"]}
+        empty = {f"{kind}:{role}": value for kind, value in kinds.items()}
+        rows |= _placed(flags, block, empty, count)
     # Columns are checked in all rows; statistics of policies are of those that count.
     if reading.counted is not None:
         begin = reading.sample.rows
@@ -367,7 +321,7 @@ def _policy_rows(
     block: Block, policy: Block, reading: PassResult, others: Mapping[str, Any],
     keys: NDArray[np.int64],
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
-    """Return divergences, and sums for a covariance, per response; the reading gets sums.
+    """Return divergences per response; the reading gets sums.
 
     Args:
         block: of the rows that count.
@@ -379,9 +333,10 @@ def _policy_rows(
     selection, sums, counts = reading.selection, reading.sums, reading.counts
     details = selection.details
     rows: dict[str, NDArray[Any]] = {}
+    roles = [role for role in _SAMPLED if role in selection.tokens]
+    others_of_tokens = [x for x in ("entropy", "version") if x in block.values]
+    reading.sample.add(block, reading.sample.rows + block.places, roles, others_of_tokens)
     if {"old_log_probs", "infer_log_probs"} <= block.values.keys():
-        extra = {x: block.values[x] for x in ("entropy", "version") if x in block.values}
-        reading.sample.add(block, reading.sample.rows + block.places, extra)
         compared = tokens.compared_tokens(policy, counts)
         sums.add("compared", compared, keys, placed=details)
         number = np.diff(compared.offsets)
@@ -392,15 +347,13 @@ def _policy_rows(
         rows["kl"], gaps = tokens.reference_tokens(policy, counts)
         sums.add("drift", gaps, keys)
     if details:
-        entropies, products = tokens.entropy_tokens(policy, tokens.policy_role(selection.tokens))
-        rows |= products
+        entropies = tokens.entropy_tokens(policy, tokens.policy_role(selection.tokens))
         if entropies is not None:
             sums.add("policy", entropies, keys, placed=True)
         if "values" in block.values and "reward" in others:
             critic = tokens.critic_tokens(policy, others["reward"][block.places])
             sums.add("critic", critic, keys, placed=True)
-    wanted = {name: rows.get(name, np.full(block.rows, np.nan)) for name in selection.row_numbers}
-    return tokens.placed_rows(len(keys), block.places, wanted)
+    return _placed(rows, block, dict.fromkeys(selection.row_numbers, np.nan), len(keys))
 
 
 def _entries(lists: ListColumn, unequal: Mask) -> NDArray[np.int32]:
@@ -411,9 +364,31 @@ def _entries(lists: ListColumn, unequal: Mask) -> NDArray[np.int32]:
     return entries
 
 
-def _names(role: str) -> list[str]:
-    kinds = ("mean", "nonfinite", "positive", *alignment.ENDS)
-    return [f"{kind}:{role}" for kind in (kinds if role in LOG_PROBS else ["nonfinite"])]
+_SAMPLED = ("infer_log_probs", "old_log_probs", "ref_log_probs")
+
+
+def _placed(
+    numbers: Mapping[str, NDArray[Any]], block: Block, empty: Mapping[str, Any], count: int
+) -> dict[str, NDArray[Any]]:
+    """Return numbers of the rows of a block among all rows of a chunk, [count]; others are empty.
+
+    Args:
+        numbers: [n] each; those that lack are empty in all rows.
+        block: of n rows.
+        empty: by name, the number of other rows.
+        count: of rows of the chunk.
+    """
+    rows = {name: np.full(count, value) for name, value in empty.items()}
+    for name in rows.keys() & numbers.keys():
+        rows[name][block.places] = numbers[name]
+    return rows
+
+
+OF_TOKENS: dict[str, Any] = {
+    "mean": np.float32(np.nan), "nonfinite": np.False_, "positive": np.False_,
+    "padded": np.int32(-1), "left": np.int32(-1), "shifted": np.False_,
+}  # fmt: skip
+"""Numbers of responses of each column of log-probs, with those of a response that is left out."""
 
 
 def _mask(lists: ListColumn, counts: ColumnCounts) -> tuple[Mask | None, Mask]:

@@ -17,7 +17,7 @@ from rlpost.analysis.inspect.about.responses import (
     threshold_lines,
     without_tokens_lines,
 )
-from rlpost.analysis.inspect.about.tokens import compared_lines, left_out_lines
+from rlpost.analysis.inspect.about.tokens import left_out_lines
 from rlpost.display.charts import spark
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Page, show_page
@@ -59,7 +59,7 @@ def page(facts: Facts, *, verbose: bool = False) -> Page:
         facts: of the input.
         verbose: with the tables of every topic, and the time.
     """
-    parts = [_distributions(facts), *TOPICS["components"].run(facts).parts]
+    parts = [_distributions(facts)]
     if verbose:
         parts = [part for topic in TOPICS.values() for part in topic.run(facts).parts]
     lines = overview(facts) + ([f"{facts.seconds:.2f} s"] if verbose else [])
@@ -104,7 +104,7 @@ def overview(facts: Facts) -> list[str]:
     return [
         *lines, *domain_lines(facts), *_shares(facts), *threshold_lines(facts),
         *without_tokens_lines(facts), *_mapped_lines(facts), *ignored_lines(facts),
-        *left_out_lines(facts), *failure_lines(facts), *compared_lines(facts),
+        *left_out_lines(facts), *failure_lines(facts),
     ]  # fmt: skip
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,39 +27,30 @@ from rlpost.analysis.inspect.tokens import policy_role
 from rlpost.io.keys import step_order
 from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.histogram import histogram
-from rlpost.kernels.moments import exact_sums, reaches
+from rlpost.kernels.moments import reaches
 from rlpost.kernels.segments import count_true
 from rlpost.pipeline.data import LEFT_OUT
-from rlpost.pipeline.groups import equal_components, profile_tallies
-from rlpost.pipeline.measures import COMPONENT, CORRELATION, LEFT, SHARE, WITH_REWARD
+from rlpost.pipeline.groups import profile_tallies
+from rlpost.pipeline.measures import LEFT
 from rlpost.pipeline.profiles import profiles
-from rlpost.pipeline.recorded import row_facts
-from rlpost.pipeline.resolved import resolve_recipe
-from rlpost.pipeline.stages.rewards import group_statistics
 from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.measures import Labels, Pair
     from rlpost.analysis.inspect.model import Facts, Json
     from rlpost.analysis.inspect.reading import PassResult
-    from rlpost.kernels.moments import Floats
     from rlpost.pipeline.columns import Masked
     from rlpost.pipeline.groups import PromptGroups
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
 
 MOST_SIZES = 100
 LONG = 32  # tokens: longer responses are hardly equal by chance
 LONG_TEXT = 128  # characters, if no list has the number of tokens
-WITHOUT_ADVANTAGES = "reward minus the mean of its group"
-"""What the share is of in an input without advantages: the advantage of a group baseline."""
 
 
 def table_of(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: Masked) -> CountedTable:
@@ -108,7 +97,6 @@ def populations_of(
     rows: pl.DataFrame,
     table: CountedTable,
     groups: PromptGroups | None,
-    credit: NDArray[np.float64] | None,
 ) -> tuple[dict[str, CountedRows], list[Pair], Labels]:
     """Return the populations of measures, with step and domain of each cell, and their labels.
 
@@ -119,34 +107,23 @@ def populations_of(
         rows: of a PassResult.
         table: of the rows.
         groups: of the table.
-        credit: [N] the advantage of each row, NaN where it is unknown; None without components.
     """
     whole, units, recipe = table.rows, table.units, table.resolved.recipe
     names = {"tokens": "policy_tokens", "length": "tokens", "kl": "kl"}
     numbers = {names[x]: rows[x].to_numpy() for x in names if x in rows}
     of_all = {f"{LEFT}{x}": whole["left_out"] == LEFT_OUT.index(x) + 1 for x in table.left_out}
-    weights = recipe.component_weight if recipe.reward_components else {}
-    parts = {name: units[f"{COMPONENT}{name}"] for name in weights}
-    scored = {f"{COMPONENT}{name}": values for name, values in parts.items()}
-    pairs = {f"{WITH_REWARD}{x}": (values, units["reward"]) for x, values in parts.items()}
-    pairs |= {f"{CORRELATION}{x},{y}": (parts[x], parts[y]) for x, y in combinations(parts, 2)}
+    scored: dict[str, NDArray[Any]] = {}
     if "reward" in rows:
         rewards = units["reward"]
-        scored |= {"reward": rewards, "passed": reaches(rewards, recipe.pass_threshold)}
+        scored = {"reward": rewards, "passed": reaches(rewards, recipe.pass_threshold)}
     cut = {x: units[x] for x in ("truncated",) if x in units}
     cell, all_rows = whole["cell"], np.ones(len(whole), np.bool_)
     populations = {
         "all": CountedRows(cell, all_rows, of_all | {"counted": table.counted}),
         "counted": CountedRows(cell, table.counted, numbers),
         "units": CountedRows(units["cell"], table.counted_units, cut),
-        "scored": CountedRows(units["cell"], table.scored, scored, pairs),
+        "scored": CountedRows(units["cell"], table.scored, scored),
     }
-    if credit is not None:
-        columns = {name: whole[f"{COMPONENT}{name}"] for name in weights}
-        columns = {x: np.where(np.isfinite(y), y, 0.0) * weights[x] for x, y in columns.items()}
-        shares = {f"{SHARE}{name}": (part, credit) for name, part in columns.items()}
-        credited = table.counted & whole["valid"] & np.isfinite(credit)
-        populations["credited"] = CountedRows(cell, credited, {}, shares)
     if "failure:end" in whole:
         tried = whole["known"] & np.isin(whole["left_out"], (0, LEFT_OUT.index("failure") + 1))
         of_rows = (table.unit[x] for x in (tried, tried & whole["failure:end"]))
@@ -310,135 +287,13 @@ def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
     return signs
 
 
-# ---- reward components ----
+# ---- entropies ----
 
 
-def component_profile(
-    rows: pl.DataFrame, table: CountedTable, weights: Mapping[str, float], share_of: str
-) -> dict[str, Json]:
-    """Return of each reward component what no measure has.
-
-    Args:
-        rows: of a PassResult.
-        table: of the rows.
-        weights: by component; none if the user names no components.
-        share_of: what the share of the advantage is a share of.
-    """
-    if not weights:
-        return {}
-    rewarded = table.scored & table.units["keyed"]
-    equal = equal_components(table.units, table.resolved.recipe, rewarded)
-    finite = {name: rows[f"{COMPONENT}{name}"].is_finite().to_numpy() for name in weights}
-    return {
-        name: {
-            "weight": weight,
-            "no_signal": equal[name] if "group" in rows else None,
-            "nonfinite": int((~finite[name] & table.counted).sum()),
-            "share_of": share_of,
-        }
-        for name, weight in weights.items()
-    }
-
-
-def row_advantages(
-    rows: pl.DataFrame, table: CountedTable, column: str | None
-) -> tuple[Floats, str]:
-    """Return the advantage of each row, [N], and what it is; NaN where it is unknown.
-
-    Without numbers of the column, it is the reward minus the mean of its group.
-    """
-    if column is not None and "advantage" in rows:
-        return rows["advantage"].to_numpy(), column
-    rewards, scored = table.units["reward"], table.scored
-    if "group" not in rows:
-        centred = rewards - math.fsum(rewards[scored]) / max(int(scored.sum()), 1)
-    else:
-        scored = scored & table.units["keyed"]
-        centred = rewards - group_statistics(table.units, rewards, rows=scored)[0].mean
-    return np.where(scored, centred, np.nan)[table.unit], WITHOUT_ADVANTAGES
-
-
-# ---- advantages, and entropies ----
-
-
-def entropy_profile(reading: PassResult, facts: Facts, advantages: str | None) -> Json | None:
-    """Return the columns of entropies, log-probs and advantages; None without entropies."""
+def entropy_profile(reading: PassResult, facts: Facts) -> Json | None:
+    """Return the column of entropies, or of the log-probs that estimate them; None without any."""
     if "entropy" not in facts.facts:
         return None
     selection = reading.selection
-    role = policy_role(selection.tokens)
-    log_probs = selection.columns.column(role) if role else None
-    return {
-        "column": selection.entropy or log_probs or "",
-        "sampled": selection.entropy is None,
-        "log_probs": log_probs,
-        "covariance_of": advantages,
-    }
-
-
-def covariance(
-    reading: PassResult, table: CountedTable, steps: Sequence[Label]
-) -> tuple[str | None, Json]:
-    """Return what the advantages are, and the fact of their covariance with log-probs, if known.
-
-    That is the mean over policy tokens of (A - mean A)(log π - mean log π), with the means of a
-    step, as of a batch of `clip_cov`; of the whole input, the mean over the tokens of all steps.
-
-    Args:
-        reading: of the input.
-        table: of its rows.
-        steps: in order; none without the column.
-    """
-    rows, column = reading.rows, reading.selection.advantages
-    if "entropy:l" not in rows:
-        return None, {}
-    tokens, log = (rows[f"entropy:{name}"].to_numpy() for name in ("l_tokens", "l"))
-    advantages: str | None = column
-    if "entropy:a" in rows and rows["entropy:a"].is_finite().any():
-        credit, product = (rows[f"entropy:{name}"].to_numpy() for name in ("a", "la"))
-    elif (column is not None and "advantage" in rows) or {"reward", "group"} <= {*rows.columns}:
-        of_row, advantages = row_advantages(rows, table, column)
-        credit, product = of_row * tokens, of_row * log
-    else:
-        return None, {}
-    known = table.counted & (tokens > 0) & np.isfinite(credit)
-    if "kept" in rows:
-        known &= rows["kept"].to_numpy()
-    codes = np.zeros(len(rows), np.int64)
-    if "batch" in rows:
-        places = {label: place for place, label in enumerate(steps)}
-        of_labels = [places.get(label, -1) for label in table.rows.labels["step"]]
-        codes = np.array(of_labels, np.int64)[table.rows["step"]]
-        known &= codes >= 0
-    if not known.any():
-        return None, {}
-    columns, codes = (tokens, log, credit, product), codes[known]
-    sums = (exact_sums(values[known], codes, max(len(steps), 1)) for values in columns)
-    counts, log, advantage, product = sums
-    number = counts.clip(1)
-    values = product / number - (log / number) * (advantage / number)
-    total = float(counts.sum())
-    mean = float(sum((values * counts).tolist()) / total)
-    entry: dict[str, Any] = {"of": "policy", "all": {"count": int(total), "value": mean}}
-    if "batch" in rows:
-        known = [value if n else None for value, n in zip(values.tolist(), counts, strict=True)]
-        entry["step"] = {"label": [*steps], "count": counts.astype(int).tolist(), "value": known}
-    return advantages, {"covariance": entry}
-
-
-def recorded_facts(reading: PassResult, table: CountedTable, recipe: Recipe) -> Json:
-    """Return how recorded advantages differ from those of grpo, as `rlpost advantages` does.
-
-    None are compared if they differ between the tokens of a response, or without a group or reward.
-    """
-    rows, selection = reading.rows, reading.selection
-    if not selection.recorded or not {"group", "reward"} <= {*rows.columns}:
-        return {}
-    known = table.counted & table.rows["keyed"] & table.rows["valid"]
-    if not known.any() or not rows["one_advantage"].to_numpy()[known].all():
-        return {}
-    columns = replace(selection.columns, rows_only=True)
-    resolved = resolve_recipe(recipe.model_copy(update={"estimator": "grpo"}), columns)
-    values = np.where(known, rows["advantage"].to_numpy(), np.nan)
-    tokens = np.nan_to_num(rows["tokens"].to_numpy()) if "tokens" in rows else np.ones(len(rows))
-    return row_facts(table.rows, values, tokens, resolved)
+    column = selection.entropy or selection.columns.column(policy_role(selection.tokens) or "")
+    return {"column": column, "sampled": selection.entropy is None}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rlpost.analysis.inspect.tokens import policy_role
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
 from rlpost.pipeline.columns import (
@@ -190,9 +189,6 @@ class ColumnSelection:
             names.append("k3")
         if {"old_log_probs", "ref_log_probs"} <= roles:
             names.append("kl")
-        if self.details and policy_role(roles):
-            names += ["entropy:l_tokens", "entropy:l"]
-            names += ["entropy:a", "entropy:la"] if self.advantages else []
         return names
 
     @property

@@ -1,4 +1,4 @@
-"""Tokens with both log-probs: a sample of windows of neighbours, and those that differ most.
+"""Tokens with several log-probs: a sample of windows of neighbours, and those that differ most.
 
 The sample is of windows of consecutive policy tokens, those with the smallest hash of their content
 up to a number of tokens. So it does not depend on chunks, on the order of rows or on files, and an
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from rlpost.analysis.inspect.alignment import best_lag
 from rlpost.analysis.inspect.causes import ComparedTokens
-from rlpost.analysis.inspect.model import LargestToken
+from rlpost.analysis.inspect.model import LargestToken, Shift
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -49,33 +51,37 @@ class TokenSample:
     largest: list[tuple[float, int, int, float, float]] = field(default_factory=list)
     """|d|, row, position in its list, old, infer."""
 
-    def add(self, block: Block, rows: Integers, extra: Mapping[str, NDArray[Any]]) -> None:
+    def add(self, block: Block, rows: Integers, roles: Sequence[str], names: Sequence[str]) -> None:
         """Add the policy tokens of responses.
 
         Args:
-            block: with both log-probs.
+            block: with log-probs of several policies.
             rows: [n] numbers of the responses in the input.
-            extra: more values of all its tokens, [T] each.
+            roles: of log-probs, which are NaN if the block lacks them.
+            names: of other columns of the block.
         """
         policy = block.policy()
         offsets = policy.offsets
         lengths = np.diff(offsets)
-        if not offsets[-1]:
+        present = [role for role in roles if role in policy.values]
+        if not offsets[-1] or len(present) < 2:  # noqa: PLR2004
             return
-        self._add_largest(block, policy, rows)
+        if {*LOG_PROB_PAIRS[0]} <= {*present}:
+            self._add_largest(block, policy, rows)
         pieces = -(-lengths // WINDOW)
         owner = np.repeat(np.arange(len(lengths)), pieces)
         place = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         first = offsets[owner] + place * WINDOW
         end = np.minimum(first + WINDOW, offsets[owner + 1])
-        hashes = _hashes(policy, first, end, place, lengths[owner])
+        hashes = _hashes(policy, present[:2], (first, end, place), lengths[owner])
         kept = np.flatnonzero(hashes <= np.uint64(self.bound))
         if not len(kept):
             return
         first, size, owner = first[kept], (end - first)[kept], owner[kept]
         index = _ranges(first, size)
-        values = {n: x if block.mask is None else x[block.mask] for n, x in extra.items()}
-        values |= {n: policy.values[f"{n}_log_probs"] for n in ("old", "infer")}
+        missing = np.full(int(offsets[-1]), np.nan)
+        values = {x.removesuffix("_log_probs"): policy.values.get(x, missing) for x in roles}
+        values |= {name: policy.values[name] for name in names}
         part = {"hash": hashes[kept], "row": rows[owner], "size": size}
         part |= {name: numbers[index] for name, numbers in values.items()}
         self.parts.append(part | _places(block, policy, index, np.repeat(owner, size)))
@@ -127,6 +133,35 @@ class TokenSample:
             for _, row, place, old, infer in self.largest
         ]
 
+    def shifts(self, rows: pl.DataFrame) -> dict[tuple[str, str], dict[Any, Shift]]:
+        """Return the best lag of each pair of columns, of all tokens (None) and of each step.
+
+        A trainer may misalign lists from some step on.
+
+        Args:
+            rows: of the whole input.
+        """
+        if not self.parts:
+            return {}
+        self._prune()
+        (part,) = self.parts
+        window = np.repeat(np.arange(len(part["size"])), part["size"])
+        codes, labels = _labels(rows["batch"]) if "batch" in rows else (np.full(self.rows, -1), [])
+        codes = codes[part["row"]][window]
+        order = np.argsort(codes, kind="stable")
+        bounds = np.searchsorted(codes[order], np.arange(len(labels) + 1))
+        places = {None: slice(None)} | {
+            label: order[bounds[at] : bounds[at + 1]] for at, label in enumerate(labels)
+        }
+        shifts: dict[tuple[str, str], dict[Any, Shift]] = {}
+        for pair in LOG_PROB_PAIRS:
+            left, right = (part.get(role.removesuffix("_log_probs")) for role in pair)
+            if left is not None and right is not None:
+                for label, at in places.items():
+                    shift = best_lag(pair, left[at], right[at], window[at])
+                    shifts.setdefault(pair, {}).update({label: shift} if shift else {})
+        return shifts
+
     def compared(self, rows: pl.DataFrame, machines: Sequence[str]) -> ComparedTokens | None:
         """Return the tokens of the sample with the labels of their rows; None if there are none.
 
@@ -152,7 +187,7 @@ class TokenSample:
             values: dict[str, Any] = {
                 name: numbers.astype(np.float64) if numbers.dtype.kind == "f" else numbers
                 for name, numbers in part.items()
-                if name not in (*_OF_WINDOWS, "version")
+                if name not in (*_OF_WINDOWS, "version", "ref")
             }
         tokens = ComparedTokens(
             **values,
@@ -171,11 +206,20 @@ def _ranges(first: Integers, size: Integers) -> Integers:
 
 
 def _hashes(
-    policy: Block, first: Integers, end: Integers, place: Integers, lengths: Integers
-) -> NDArray[np.uint64]:
-    """Return the hash of each window: of its first, middle and last values, and its place."""
+    policy: Block, roles: Sequence[str], windows: tuple[Integers, Integers, Integers],
+    lengths: Integers,
+) -> NDArray[np.uint64]:  # fmt: skip
+    """Return the hash of each window: of its first, middle and last values, and its place.
+
+    Args:
+        policy: the tokens.
+        roles: of two columns.
+        windows: where each begins and ends, and its number in the response.
+        lengths: of the responses.
+    """
+    first, end, place = windows
     total = place.astype(np.uint64) * _MIX[0] + lengths.astype(np.uint64)
-    for role in ("infer_log_probs", "old_log_probs"):
+    for role in roles:
         for at in (first, (first + end) // 2, end - 1):
             bits = policy.values[role][at].astype(np.float64).view(np.uint64)
             total = (total ^ (bits ^ (bits >> np.uint64(29)))) * _MIX[1]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.inspect.columns import lists_of, numbers_of
-from rlpost.analysis.inspect.measures import PolicyTokens
+from rlpost.analysis.inspect.columns import Block, lists_of, numbers_of
 from rlpost.analysis.segments import kept_offsets, segment_sums
 from rlpost.io.arrow import is_list
 from rlpost.kernels.divergence import FAR, confident_disagreement
@@ -21,14 +21,12 @@ from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.columns import Block, ListColumn
+    from rlpost.analysis.inspect.columns import ListColumn
     from rlpost.io.arrow import CellLocation
-    from rlpost.kernels.moments import Floats, Integers, Mask
+    from rlpost.kernels.moments import Floats, Mask
 
     Rows = dict[str, NDArray[Any]]
 
@@ -60,7 +58,7 @@ class ColumnCounts(Counter[str]):
         """Add how many flags are set."""
         self[name] += int(np.count_nonzero(flags))
 
-    def add(self, role: str, policy: Block) -> tuple[Rows, PolicyTokens]:
+    def add(self, role: str, policy: Block) -> tuple[Rows, Block]:
         """Count the tokens of a chunk; return means and flags of responses, and finite tokens."""
         values, offsets = policy.values[role], policy.offsets
         wide = self.buffer("column", len(values))
@@ -89,10 +87,10 @@ class ColumnCounts(Counter[str]):
                 positive = segment_sums(above.astype(np.int64), offsets) > 0
         mean = np.where(lengths > 0, total / np.maximum(lengths, 1), np.nan)
         flags = {f"mean:{role}": mean, f"nonfinite:{role}": nonfinite, f"positive:{role}": positive}
-        return flags, PolicyTokens(policy.places, offsets, {"values": wide})
+        return flags, Block(offsets, {"values": wide}, rows=policy.rows)
 
 
-def compared_tokens(policy: Block, counts: ColumnCounts) -> PolicyTokens:
+def compared_tokens(policy: Block, counts: ColumnCounts) -> Block:
     """Return the tokens with both log-probs: d = old - infer clamped to ±40, and its size."""
     infer, offsets = policy.values["infer_log_probs"], policy.offsets
     gap, most = _gap(policy, "infer_log_probs", counts)
@@ -110,7 +108,7 @@ def compared_tokens(policy: Block, counts: ColumnCounts) -> PolicyTokens:
         sure = confident_disagreement(infer, size)
     excess = np.expm1(gap, out=counts.buffer("excess", len(gap)))
     columns = {"d": gap, "size": size, "excess": excess, "clamped": clamped, "sure": sure}
-    return PolicyTokens(policy.places, offsets, columns)
+    return Block(offsets, columns, rows=policy.rows)
 
 
 def _gap(policy: Block, other: str, counts: ColumnCounts) -> tuple[Floats, float]:
@@ -121,7 +119,7 @@ def _gap(policy: Block, other: str, counts: ColumnCounts) -> tuple[Floats, float
     return gap, float(max(gap.max(initial=0.0), -gap.min(initial=0.0)))
 
 
-def reference_tokens(policy: Block, counts: ColumnCounts) -> tuple[Floats, PolicyTokens]:
+def reference_tokens(policy: Block, counts: ColumnCounts) -> tuple[Floats, Block]:
     """Return the mean of old - ref of each response, clamped to ±40, and the finite tokens.
 
     The mean is NaN if a number is not finite.
@@ -134,7 +132,7 @@ def reference_tokens(policy: Block, counts: ColumnCounts) -> tuple[Floats, Polic
         clamped = np.where(finite, gap.clip(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP), np.nan)
     lengths = np.maximum(np.diff(policy.offsets), 1)
     kl = segment_sums(clamped, policy.offsets) / lengths
-    return kl, PolicyTokens(policy.places, offsets, {"gap": tokens})
+    return kl, Block(offsets, {"gap": tokens}, rows=policy.rows)
 
 
 def policy_role(roles: Any) -> str | None:
@@ -142,36 +140,26 @@ def policy_role(roles: Any) -> str | None:
     return next((role for role in POLICIES if role in roles), None)
 
 
-def entropy_tokens(
-    policy: Block, role: str | None
-) -> tuple[PolicyTokens | None, dict[str, Floats]]:
-    """Return the tokens of responses with finite entropies, and sums for a covariance, [n] each.
+def entropy_tokens(policy: Block, role: str | None) -> Block | None:
+    """Return the tokens of responses with finite entropies.
 
     Without a column of entropies, -log p of the sampled tokens is their estimate.
 
     Args:
-        policy: with the columns `entropy` and `advantages`, if the input has them.
+        policy: with the column `entropy`, if the input has it.
         role: of log p.
     """
-    offsets, names = policy.offsets, {role or "": "l", "entropy": "h", "advantages": "a"}
-    numbers: dict[str, Floats] = {new: policy.values[name].astype(np.float64)
-           for name, new in names.items() if name in policy.values}  # fmt: skip
-    if not numbers.keys() & {"h", "l"}:
-        return None, {}
-    numbers.setdefault("h", -numbers.get("l", np.zeros(0)))
-    sums: dict[str, Floats] = {}
-    if "l" in numbers:
-        products: dict[str, Floats] = {x: numbers[x] for x in ("l", "a") if x in numbers}
-        if "a" in numbers:
-            products["la"] = numbers["l"] * numbers["a"]
-        sums = {f"entropy:{n}": segment_sums(x, offsets) for n, x in products.items()}
-        finite = np.all([np.isfinite(x) for x in sums.values()], axis=0)
-        sums["entropy:l_tokens"] = np.where(finite, np.diff(offsets), 0).astype(np.float64)
-    tokens = PolicyTokens(policy.places, offsets, {"entropy": numbers["h"]})
-    return tokens.chosen(np.isfinite(segment_sums(numbers["h"], offsets))), sums
+    if "entropy" in policy.values:
+        entropies = policy.values["entropy"].astype(np.float64)
+    elif role is not None and role in policy.values:
+        entropies = -policy.values[role].astype(np.float64)
+    else:
+        return None
+    tokens = Block(policy.offsets, {"entropy": entropies}, rows=policy.rows)
+    return tokens.of_rows(np.isfinite(segment_sums(entropies, policy.offsets)))
 
 
-def critic_tokens(policy: Block, rewards: Floats) -> PolicyTokens:
+def critic_tokens(policy: Block, rewards: Floats) -> Block:
     """Return the tokens of responses with finite values and rewards, their returns and errors.
 
     The return of a token is the sum of the rewards from it to the end of its row (γ = 1, λ = 1):
@@ -190,18 +178,18 @@ def critic_tokens(policy: Block, rewards: Floats) -> PolicyTokens:
     good = np.isfinite(rewards) & (np.diff(offsets) > 0)
     for values in columns.values():
         good &= np.isfinite(segment_sums(values, offsets))
-    tokens = PolicyTokens(policy.places, offsets, columns).chosen(good)
+    tokens = Block(offsets, columns, rows=policy.rows).of_rows(good)
     returns = np.repeat(rewards[good], np.diff(tokens.offsets))
     if "process" in tokens and len(returns):
         returns += reverse_scan(tokens["process"], tokens.offsets, 1.0)
     errors = returns - tokens["value"]
     more = {"return": returns, "error": errors}
-    return PolicyTokens(tokens.rows, tokens.offsets, {**tokens.columns, **more})
+    return replace(tokens, values={**tokens.values, **more})
 
 
 def advantage_tokens(
     array: pa.Array, location: CellLocation, mask: ListColumn | None, kept: Mask | None
-) -> tuple[PolicyTokens, int]:
+) -> tuple[Block, int]:
     """Return the finite advantages of responses that are kept, and how many are not finite.
 
     Args:
@@ -220,18 +208,17 @@ def advantage_tokens(
     else:
         values = numbers_of(array, location)
         offsets, chosen = np.arange(len(values) + 1), None
-    rows, finite = np.arange(len(offsets) - 1), np.isfinite(values)
+    finite = np.isfinite(values)
     if kept is not None and not kept.all():
         of_kept = np.repeat(kept, np.diff(offsets))
         chosen = of_kept if chosen is None else chosen & of_kept
     if chosen is None and finite.all():  # nothing is copied
-        return PolicyTokens(rows, offsets, {"advantage": values}), 0
+        return Block(offsets, {"advantage": values}), 0
     chosen = np.ones(len(values), np.bool_) if chosen is None else chosen
     nonfinite = int(np.count_nonzero(chosen & ~finite))
     chosen = chosen & finite
-    return PolicyTokens(
-        rows, kept_offsets(chosen, offsets), {"advantage": values[chosen]}
-    ), nonfinite
+    offsets = kept_offsets(chosen, offsets)
+    return Block(offsets, {"advantage": values[chosen]}), nonfinite
 
 
 def _is_policy(lists: ListColumn, mask: ListColumn | None) -> Mask | None:
@@ -242,13 +229,3 @@ def _is_policy(lists: ListColumn, mask: ListColumn | None) -> Mask | None:
     fits = lists.lengths == mask.lengths
     policy[np.repeat(fits, lists.lengths)] = mask.values[np.repeat(fits, mask.lengths)] != 0
     return policy
-
-
-def placed_rows(
-    count: int, places: Integers, columns: Mapping[str, NDArray[Any]]
-) -> dict[str, NDArray[Any]]:
-    """Return numbers of some rows among all rows of a chunk, [n]; NaN for the others."""
-    rows = {name: np.full(count, np.nan, values.dtype) for name, values in columns.items()}
-    for name, values in columns.items():
-        rows[name][places] = values
-    return rows

@@ -1,4 +1,4 @@
-"""Stages computed by a recipe: from the start, or from what was recorded before them."""
+"""Stages that a recipe computes of some rollouts, against the recorded ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from rlpost.analysis.replay.stages import (
     STAGES,
     emitted_names,
     inputs_of,
-    is_recorded_elsewhere,
     ordered,
     reachable,
     recipe_as_recorded,
     runs_of,
-    with_column,
 )
 from rlpost.analysis.segments import segment_reduce
 from rlpost.io.parquet.source import TableSource
@@ -53,8 +51,6 @@ TOLERANCE = 1e-4
 """Relative difference that float32 arithmetic in another order can make."""
 _ABSOLUTE = 1e-2
 """The absolute tolerance is this share of the relative one, of numbers near 1."""
-RECORDED = "recorded."
-"""Before the name of a stage: the column of inputs with its recorded numbers."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +60,11 @@ class Replayed:
     name: str
     column: str
     """The recorded column."""
-    used: tuple[str, ...]
-    """The recorded stages that it was computed from; empty: from the start."""
     difference: Difference
     outside: int = 0
     """Observation tokens, or those of dropped responses, that differ."""
     rounding: int = 0
     """Elements of groups of equal rewards that differ within float32 rounding divided by ε."""
-    in_place: bool = True
-    """It is recorded where rlpost computes it, not where frameworks do."""
 
     def by_token(self, rollouts: Rollouts) -> bool:
         """Return whether the elements are tokens of the rollouts."""
@@ -142,34 +134,26 @@ class Replayer:
             names: the stages that are computed; none: those that a run writes.
         """
         bound = self.bound(recipe)
-        resolved = self._resolved(bound, self.inputs)
+        resolved = self._resolved(bound)
         emit = emitted_names(reachable(names, resolved), resolved)
         if not emit:
             return resolved
-        return self._resolved(bound.model_copy(update={"emit": emit}), self.inputs)
+        return self._resolved(bound.model_copy(update={"emit": emit}))
 
-    def _resolved(
-        self, bound: Recipe, table: pa.Table, recorded: Collection[str] = ()
-    ) -> ResolvedRecipe:
-        columns = columns_of(self._source(table), bound)
-        return resolve_recipe(bound, columns.with_recorded({x: f"{RECORDED}{x}" for x in recorded}))
+    def _resolved(self, bound: Recipe) -> ResolvedRecipe:
+        return resolve_recipe(bound, columns_of(self._source(self.inputs), bound))
 
     def _source(self, table: pa.Table) -> TableSource:
         return TableSource(table, self.rollouts.name)
 
     def _computed(
-        self,
-        bound: Recipe,
-        names: Collection[str],
-        inputs: pa.Table,
-        recorded: Collection[str] = (),
+        self, bound: Recipe, names: Collection[str]
     ) -> tuple[dict[str, NumberColumn], ResolvedRecipe]:
         """Return the columns of some stages that a recipe computes, and the resolved recipe.
 
-        Stages that it does not compute are left out. The inputs have a column RECORDED and its name
-        for each stage that is read as recorded.
+        Stages that it does not compute are left out.
         """
-        resolved = self._resolved(bound, inputs, recorded)
+        inputs, resolved = self.inputs, self._resolved(bound)
         names = reachable(names, resolved)
         if not names:
             return {}, resolved
@@ -179,8 +163,7 @@ class Replayer:
         if self.around is not None and coupling_of(resolved).scope not in ("response", "group"):
             inputs, steps = self.around, self.rollouts.steps
             rows = np.searchsorted(steps.rows, self.rollouts.rows)
-        columns_read = {name: f"{RECORDED}{name}" for name in recorded}
-        plan = without_totals(run.bind(self._source(inputs), emitting, recorded=columns_read))
+        plan = without_totals(run.bind(self._source(inputs), emitting, compares=False))
         engine = run.engine_for(plan, Options(device="cpu", workers=1))
         with single_threaded():
             batches = [*recomputed(engine, 0, engine.responses(emit), emit)]
@@ -190,18 +173,12 @@ class Replayer:
         return {name: NumberColumn.of(column) for name, column in results}, plan.resolved
 
     def fields_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
-        """Return the fields that can change a stage, computed from what was recorded before it."""
-        bound = recipe_as_recorded(self.bound(recipe), name)
-        bound = bound.model_copy(update={"emit": emitted_names([name], self.resolved(bound))})
-        return fields_behind(self._resolved(bound, self.inputs, self._used(recipe, name)), name)
-
-    def _used(self, recipe: Recipe, name: str) -> tuple[str, ...]:
-        """Return the recorded stages that a stage is computed from."""
+        """Return the fields that can change a stage, if the recorded ones before it are equal."""
         bound = self.bound(recipe)
-        if self._in_place(bound, name):
-            return ()
-        available = [n for n in self.rollouts.recorded if not self._in_place(bound, n)]
-        return inputs_of(name, self.resolved(bound), available)
+        used = inputs_of(name, self.resolved(bound), self.rollouts.recorded)
+        bound = recipe_as_recorded(bound, name)
+        bound = bound.model_copy(update={"emit": emitted_names([name], self.resolved(bound))})
+        return fields_behind(self._resolved(bound), name, used)
 
     def from_start(self, recipe: Recipe, names: Collection[str]) -> list[Replayed]:
         """Return recorded stages against those that a recipe computes from the input alone.
@@ -225,25 +202,12 @@ class Replayer:
             missing = [name for name in stages if name not in out or not out[name].difference.equal]
             if not missing:
                 continue
-            columns, last = self._computed(variant, missing, self.inputs)
+            columns, last = self._computed(variant, missing)
             resolved = last if variant is whole else resolved
             for name, column in columns.items():
                 stage = self._compared(name, column, last)
-                stage = replace(stage, in_place=variant is whole)
                 out[name] = min(out.get(name, stage), stage, key=_differing)
         return [out[name] for name in ordered(recipe, out)], resolved or self.resolved(whole)
-
-    def from_recorded(self, recipe: Recipe) -> list[Replayed]:
-        """Return recorded stages against what a recipe makes of the recorded ones before them."""
-        bound, stages = self.bound(recipe), []
-        for name in reachable(self.rollouts.recorded, self.resolved(bound)):
-            used, table = self._used(recipe, name), self.inputs
-            for stage in used:
-                table = with_column(table, f"{RECORDED}{stage}", self._input_column(stage))
-            variant = bound if self._in_place(bound, name) else recipe_as_recorded(bound, name)
-            columns, resolved = self._computed(variant, [name], table, used)
-            stages += [self._compared(name, x, resolved, used) for x in columns.values()]
-        return stages
 
     def reading(self, inputs: pa.Table) -> Replayer:
         """Return a replayer of other inputs, against the same recorded columns."""
@@ -251,23 +215,9 @@ class Replayer:
         other.inputs, other.around = inputs, None
         return other
 
-    def _in_place(self, recipe: Recipe, name: str) -> bool:
-        """Return whether a stage that frameworks record elsewhere is that of rlpost."""
-        return self.rollouts.in_place and is_recorded_elsewhere(recipe, name)
-
-    def _input_column(self, name: str) -> pa.Array:
-        """Return a recorded column: a number per response, or lists without null."""
-        column, rollouts = self.rollouts.column(name), self.rollouts
-        if STAGES[name].level == "responses":
-            return pa.array(np.nan_to_num(column.values))
-        values = np.nan_to_num(column.on_tokens(rollouts.offsets))
-        return pa.ListArray.from_arrays(rollouts.offsets.astype(np.int32), pa.array(values))
-
-    def _compared(
-        self, name: str, column: NumberColumn, resolved: ResolvedRecipe, used: tuple[str, ...] = ()
-    ) -> Replayed:
+    def _compared(self, name: str, column: NumberColumn, resolved: ResolvedRecipe) -> Replayed:
         slack = equal_reward_slack(self.rollouts, resolved)
-        return compared(self.rollouts, name, column, slack, self.tolerance, used)
+        return compared(self.rollouts, name, column, slack, self.tolerance)
 
 
 def compared(
@@ -276,7 +226,6 @@ def compared(
     column: NumberColumn,
     slack: Numbers,
     tolerance: float,
-    used: tuple[str, ...] = (),
 ) -> Replayed:
     """Compare a computed stage with the recorded one.
 
@@ -286,7 +235,6 @@ def compared(
         column: what a recipe computed.
         slack: [N] from `equal_reward_slack`.
         tolerance: relative tolerance.
-        used: the recorded stages that it was computed from.
     """
     slack = np.zeros(len(slack)) if name in _WITHOUT_REWARDS else slack
     by_token = column.offsets is not None
@@ -301,7 +249,7 @@ def compared(
         rounding = int((difference.wrong & ~wider.wrong).sum())
         difference = wider
     outside = int(replace(difference, chosen=others).wrong.sum()) if others.any() else 0
-    return Replayed(name, rollouts.recorded[name], used, difference, outside, rounding)
+    return Replayed(name, rollouts.recorded[name], difference, outside, rounding)
 
 
 def _expected(
@@ -312,15 +260,17 @@ def _expected(
     They are without computed numbers. The absolute tolerance is one percent of the relative one, of
     the inputs' magnitude, whose float32 rounding is an absolute error.
     """
-    column, size = rollouts.column(name), np.abs(np.nan_to_num(rollouts.reward))
+    column, size = rollouts.column(name), 1.0 + np.abs(np.nan_to_num(rollouts.reward))
     if by_token:
         recorded = column.on_tokens(rollouts.offsets)
         chosen = rollouts.mask if name != "final_response_mask" else np.ones_like(rollouts.mask)
         chosen = chosen & rollouts.kept if name in _BEFORE_DROPS else chosen
-        size = np.repeat(size + _largest_values(rollouts), rollouts.lengths)
+        size = size + _largest_values(rollouts)
+        size *= np.sqrt(rollouts.lengths) if name in _SUMS_OF_TOKENS else 1.0
+        size = np.repeat(size, rollouts.lengths)
     else:
         recorded, chosen = _per_response(column, rollouts), np.ones(len(rollouts), np.bool_)
-    near, valid = tolerance * _ABSOLUTE * (1.0 + size), np.isfinite(recorded)
+    near, valid = tolerance * _ABSOLUTE * size, np.isfinite(recorded)
     return Difference(recorded, recorded, chosen & valid, near, tolerance), ~chosen & valid
 
 
@@ -334,6 +284,8 @@ def _largest_values(rollouts: Rollouts) -> Numbers:
     return segment_reduce(np.maximum, size, rollouts.offsets, 0.0)
 
 
+_SUMS_OF_TOKENS = ("raw_advantages", "returns", "advantages")
+"""Stages whose roundings grow with the root of a response's length."""
 # Frameworks set these to 0 for dropped responses, or not, or before they accumulate returns.
 _BEFORE_DROPS = ("kl", "token_level_rewards", "raw_advantages", "returns")
 _WITHOUT_REWARDS = ("sample_mask", "kl", "final_response_mask", "sample_weight", "is_weight")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rlpost.analysis.difference import largest_table
-from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, counted, number, percent
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-_STYLES = {"equal": "green", "follows": "yellow", "differs": "red"}
+_STYLES = {"equal": "green", "differs": "red"}
 _MOST_RECIPES = 5
 
 
@@ -48,7 +47,7 @@ def _input_line(result: Json) -> str:
     count = f"{counted(result['responses'], 'response')}{tokens}"
     if result["responses"] < result["of_responses"]:
         part = f"{result['responses']:,} of {counted(result['of_responses'], 'response')}"
-        count = f"{part} ({result['scope']}{tokens}) stage by stage, then all"
+        count = f"the first {part} ({result['scope']}{tokens}; --sample TOKENS compares more)"
     if result.get("search", {}).get("tried"):
         return f"{count}; {counted(result['search']['tried'], 'recipe')} tried"
     named = result["recipe"]["named"]
@@ -84,18 +83,13 @@ def verdict(result: Json) -> Notice:
         columns = f"{counted(len(stages), 'recorded column')} equal within"
         return Notice("ok", f"Reproduced{_by(result)}: {columns} {result['tolerance']:g}")
     first = next((stage for stage in stages if stage["stage"] == result["first"]), None)
-    if first is None and result["findings"]:
+    if first is None:
         return Notice(
             "error", "Differs: recorded numbers are NaN, null or infinite; others are equal"
         )
-    if first is None:
-        text = "Differs, but not in the rows compared stage by stage (last table)"
-        return Notice("error", text)
     differ = f"{first['differing']:,} of {counted(first['compared'], _unit(first))}"
-    before = _names(first["from_recorded"])
-    source = f", computed from the recorded {before}" if before else ""
     text = f"{_by(result)} at {first['title']}: {differ}, by {number(first['largest'])} at most"
-    return Notice("error", f"{text} (`{first['column']}`{source})", advice=_advice(result))
+    return Notice("error", f"{text} (`{first['column']}`)", advice=_advice(result))
 
 
 def _by(result: Json) -> str:
@@ -149,8 +143,6 @@ def _parts(result: Json, *, verbose: bool) -> Iterator[TextTable]:
     sides = {"recorded": "recorded", "computed": "computed"}
     of = "".join(x["title"] for x in result["stages"] if x["first"])
     yield from largest_table(result["examples"], sides, f"Largest differences of {of}")
-    if "whole_input" in result:
-        yield _whole_input(result)
 
 
 def _same_numbers(search: Json, *, verbose: bool) -> TextTable:
@@ -174,13 +166,13 @@ def stage_table(result: Json, *, verbose: bool) -> TextTable:
         "compared": [counted(stage["compared"], _unit(stage)) for stage in stages],
         "equal": [percent(stage["share_equal"]) for stage in stages],
         "max |Δ|": aligned([stage["largest"] for stage in stages]),
-        "verdict": [Text(_verdict_of(stage), _STYLES[stage["verdict"]]) for stage in stages],
+        "verdict": [Text(stage["verdict"], _STYLES[stage["verdict"]]) for stage in stages],
     }
     left_out = () if verbose else ("stage", "compared")
     kept = {name: cells for name, cells in columns.items() if name not in left_out}
     rows = [*zip(*kept.values(), strict=True)]
     text = [i for i, name in enumerate(kept) if name in ("stage", "recorded column", "verdict")]
-    notes = [*_notes(stages, verbose=verbose)]
+    notes = [*_notes(stages)]
     return TextTable([*kept], rows, "Stages", text=text, notes=notes)
 
 
@@ -189,17 +181,10 @@ def _unit(stage: Json) -> str:
     return str(stage["unit"]).removesuffix("s")
 
 
-def _verdict_of(stage: Json) -> str:
-    """Return the verdict on a stage; `follows` is a stage whose input differs, and nothing else."""
-    return "equal, given the stage before" if stage["verdict"] == "follows" else stage["verdict"]
-
-
-def _notes(stages: Sequence[Json], *, verbose: bool) -> Iterator[str]:
-    """Yield what the stages were computed from, and what differs in them and does not count."""
+def _notes(stages: Sequence[Json]) -> Iterator[str]:
+    """Yield what differs in the stages and does not count."""
     for stage in stages:
         title = stage["title"]
-        if verbose and stage["from_recorded"]:
-            yield f"{title}: computed from the recorded {_names(stage['from_recorded'])}"
         if stage["outside_differing"]:
             tokens = counted(stage["outside_differing"], "token")
             yield f"{title}: {tokens} outside the mask differ; they do not count"
@@ -208,23 +193,3 @@ def _notes(stages: Sequence[Json], *, verbose: bool) -> Iterator[str]:
                 f"{title}: in groups of equal rewards, {counted(stage['rounding'], _unit(stage))} "
                 "within the float32 rounding of the mean divided by ε: equal"
             )
-
-
-def _whole_input(result: Json) -> TextTable:
-    """Return the table of the whole input, from the start of the recipe."""
-    stages = result["whole_input"]
-    largest = aligned([stage["largest"] for stage in stages])
-    rows = [
-        (
-            STAGES[stage["stage"]].title,
-            counted(stage["compared"], _unit(stage)),
-            percent(stage["share_equal"]),
-            most,
-            f"{stage['responses_differing']:,}",
-            ", ".join(map(str, stage["first_rows"][:3])),
-        )
-        for stage, most in zip(stages, largest, strict=True)
-    ]
-    headings = ("stage", "compared", "equal", "max |Δ|", "responses that differ", "first rows")
-    title = f"The whole input: {counted(result['of_responses'], 'response')}, from the start"
-    return TextTable(headings, rows, title=title)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlpost._version import __version__
-from rlpost.analysis.difference import DifferenceTotals, finite
+from rlpost.analysis.difference import finite
 from rlpost.analysis.replay.compute import TOLERANCE, Replayer
 from rlpost.analysis.replay.findings import findings
-from rlpost.analysis.replay.stages import STAGES, ordered
+from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.segments import segment_reduce
 from rlpost.display.text import counted
 from rlpost.errors import DataError
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlpost.analysis.replay.compute import Replayed
-    from rlpost.analysis.replay.rollouts import RolloutReader, Rollouts
-    from rlpost.display.reporter import Reporter
+    from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
@@ -37,9 +35,6 @@ def replay_recipe(
     rollouts: Rollouts, recipe: Recipe, named: str, tolerance: float = TOLERANCE
 ) -> Json:
     """Compare what was recorded with what a recipe computes, stage by stage.
-
-    Each stage is computed from what was recorded before it; what was not recorded is computed, too.
-    A stage that is equal so, and differs from the start, inherits the difference of an earlier one.
 
     Args:
         rollouts: the input.
@@ -55,9 +50,7 @@ def replay_recipe(
     """
     check_recorded(rollouts)
     replayer = Replayer(rollouts, tolerance)
-    start = replayer.from_start(recipe, rollouts.recorded)
-    rollouts.in_place = all(stage.in_place for stage in start)
-    stages = replayer.from_recorded(recipe)
+    stages = replayer.from_start(recipe, rollouts.recorded)
     if not stages:
         names = ", ".join(f"`{name}`" for name in rollouts.recorded.values())
         raise DataError(
@@ -69,60 +62,19 @@ def replay_recipe(
     if others:
         names = ", ".join(f"`{name}`" for name in others)
         warnings.append(f"not compared, since the recipe computes none: {names}")
-    by_name = {stage.name: stage for stage in start}
     first = next((stage for stage in stages if not stage.difference.equal), None)
     explanations = findings(stages, recipe, replayer)
     return {
         **facts_of(rollouts, tolerance),
         "recipe": recipe_facts(recipe, named, replayer),
         "reproduced": not explanations and first is None,
-        "stages": [
-            stage_facts(stage, by_name.get(stage.name), first, rollouts) for stage in stages
-        ],
+        "stages": [stage_facts(stage, first, rollouts) for stage in stages],
         "not_computed": others,
         "first": None if first is None else first.name,
         "findings": [finding.as_json() for finding in explanations],
         "examples": [] if first is None else examples(first, rollouts),
         "warnings": warnings,
     }
-
-
-def compare_parts(
-    reader: RolloutReader, sample: Rollouts, recipe: Recipe, tolerance: float, reporter: Reporter
-) -> list[Json]:
-    """Compare the recorded columns of all parts of an input with those of a recipe.
-
-    Args:
-        reader: of the input.
-        sample: its first part.
-        recipe: with all options.
-        tolerance: relative tolerance.
-        reporter: receives the rows.
-
-    Returns:
-        For each stage that the recipe computes from the start, what differs.
-    """
-    totals: dict[str, DifferenceTotals] = {}
-    units: dict[str, str] = {}
-    reporter.start("compare", sample.total)
-    for number in range(len(reader.parts)):
-        part = sample
-        if number:
-            read = reader.rollouts(number)
-            part = replace(sample, table=read.table, rows=read.rows)
-        for stage in Replayer(part, tolerance).from_start(recipe, sample.recorded):
-            totals.setdefault(stage.name, DifferenceTotals()).add(stage.totals(part))
-            units[stage.name] = _unit(stage, part)
-        reporter.advance(len(part))
-    return [
-        {
-            "stage": name,
-            "unit": units[name],
-            "equal": not totals[name].differing,
-            **totals[name].facts(),
-        }
-        for name in ordered(recipe, totals)
-    ]
 
 
 def _unit(stage: Replayed, rollouts: Rollouts) -> str:
@@ -204,25 +156,16 @@ def recipe_facts(recipe: Recipe, named: str, replayer: Replayer) -> Json:
     }
 
 
-def stage_facts(
-    stage: Replayed, start: Replayed | None, first: Replayed | None, rollouts: Rollouts
-) -> Json:
-    """Return the comparison of a stage.
-
-    `verdict` is `equal`, `differs` (its own arithmetic differs), `follows` (its inputs differ).
-    """
-    inherited = stage.difference.equal and start is not None and not start.difference.equal
-    verdict = "follows" if inherited else "equal" if stage.difference.equal else "differs"
+def stage_facts(stage: Replayed, first: Replayed | None, rollouts: Rollouts) -> Json:
+    """Return the comparison of a stage; its `verdict` is `equal` or `differs`."""
     return {
         "stage": stage.name,
         "title": STAGES[stage.name].title,
         "column": stage.column,
-        "from_recorded": list(stage.used),
         "unit": _unit(stage, rollouts),
-        "verdict": verdict,
+        "verdict": "equal" if stage.difference.equal else "differs",
         "first": stage is first,
         **stage.totals(rollouts).facts(),
-        "from_start_equal": None if start is None else start.difference.equal,
         "outside_differing": stage.outside,
         "rounding": stage.rounding,
     }

@@ -89,8 +89,6 @@ class Rollouts:
     scope: str = "everything"
     """What the rows are: everything, whole steps, or whole prompt groups."""
     warnings: list[str] = field(default_factory=list)
-    in_place: bool = False
-    """Whether stages that frameworks record elsewhere are those of rlpost."""
     around: Rollouts | None = None
     """Whole steps that these groups are of, if recipes that couple a batch are computed on them."""
     _kept: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
@@ -252,109 +250,66 @@ def _filled(column: NumberColumn, offsets: NDArray[np.int64]) -> NumberColumn:
     return NumberColumn(values, offsets)
 
 
-@dataclass(frozen=True)
-class RolloutReader:
-    """Reads an input part by part: whole steps, or whole prompt groups, of so many tokens."""
+def rollouts_of(
+    source: Source | TableSource,
+    named: NamedColumns,
+    most_tokens: int,
+    also: Collection[str] = (),
+    whole: Literal["", "batch", "run"] = "",
+) -> Rollouts:
+    """Return the first whole steps of an input, or prompt groups, of so many tokens.
 
-    source: Source | TableSource
-    columns: InputColumns
-    names: tuple[str, ...]
-    """The columns that are read."""
-    parts: tuple[NDArray[np.int64], ...]
-    """The rows of each part."""
-    scope: str
-    warnings: list[str]
+    Args:
+        source: the input.
+        named: the user's columns.
+        most_tokens: that are read; one group is read whole.
+        also: columns that the recipe names, besides roles.
+        whole: what is read whole, whatever its size: a batch, or all rows.
 
-    @classmethod
-    def of(
-        cls,
-        source: Source | TableSource,
-        named: NamedColumns,
-        most_tokens: int,
-        also: Collection[str] = (),
-    ) -> RolloutReader:
-        """Return the reader of an input.
-
-        Args:
-            source: the input.
-            named: the user's columns.
-            most_tokens: of a part; one group is read whole.
-            also: columns that the recipe names, besides roles.
-
-        Raises:
-            DataError: there are no rows, or recorded columns have no numbers.
-        """
-        columns = columns_of(source, named)
-        names = columns.read(source.columns, also)
-        check_types(source, names)
-        parts, scope = parts_of(source, columns, most_tokens)
-        warnings = lacking_warnings(source, columns.recorded)
-        warnings += text_warnings(schema_of(source), columns)
-        return cls(source, columns, tuple(names), parts, scope, warnings)
-
-    def with_whole(self, unit: Literal["batch", "run"]) -> RolloutReader:
-        """Return a reader whose parts are whole steps of any size, or the whole input."""
-        if unit == "run":
-            parts: tuple[NDArray[np.int64], ...] = (np.arange(self.source.rows),)
-            return replace(self, parts=parts, scope="everything")
-        parts, scope = parts_of(self.source, self.columns, 1, only="whole steps")
-        return replace(self, parts=parts, scope=scope)
-
-    def rollouts(self, part: int) -> Rollouts:
-        """Return the rollouts of a part."""
-        rows = self.parts[part]
-        return Rollouts(
-            self.source.name,
-            read_rows(self.source, self.names, rows),
-            self.columns.roles,
-            self.columns.recorded,
-            rows,
-            self.source.rows,
-            self.scope,
-            [*self.warnings],
-        )
+    Raises:
+        DataError: there are no rows, or recorded columns have no numbers.
+    """
+    columns = columns_of(source, named)
+    names = columns.read(source.columns, also)
+    check_types(source, names)
+    warnings = lacking_warnings(source, columns.recorded)
+    warnings += text_warnings(schema_of(source), columns)
+    rows, scope = np.arange(source.rows), "everything"
+    if whole != "run":
+        rows, scope = _first_rows(source, columns, most_tokens, steps=whole == "batch")
+    table = read_rows(source, names, rows)
+    return Rollouts(source.name, table, columns.roles, columns.recorded, rows, source.rows, scope,
+                    warnings)  # fmt: skip
 
 
-def parts_of(
-    source: Source | TableSource, columns: InputColumns, most: int, only: str = ""
-) -> tuple[tuple[NDArray[np.int64], ...], str]:
-    """Return the rows of parts of so many tokens, and what they are.
+def _first_rows(
+    source: Source | TableSource, columns: InputColumns, most: int, *, steps: bool
+) -> tuple[NDArray[np.int64], str]:
+    """Return the rows of a sample, [n], and what they are.
 
-    Parts are whole steps, if one has at most a few times the tokens, else whole prompt groups.
+    They are whole steps, if one has at most a few times the tokens, else whole prompt groups.
 
     Args:
         source: the input.
         columns: of the input.
-        most: tokens of a part.
-        only: what parts are: whole steps, or whole prompt groups; empty for either.
+        most: tokens of the sample.
+        steps: whether steps are whole, whatever their size.
     """
     roles = columns.roles
     sized = next((roles.column(r) for r in ("mask", "old_log_probs") if r in roles), None)
     sized = sized or next(iter(columns.recorded.values()), None)
     per_row = 1.0 if sized is None else max(1.0, source.values_of(sized) / source.rows)
     budget = max(1, int(most / per_row))
-    if source.rows <= budget:
-        return (np.arange(source.rows),), "everything"
+    if source.rows <= budget and not steps:
+        return np.arange(source.rows), "everything"
     keys = read_keys(source, roles)
-    units = {"whole steps": _codes(keys, "batch")}
-    units["whole prompt groups"] = _codes(keys, "batch", "group")
-    scope = only or "whole prompt groups"
-    for name, unit_codes in units.items():
-        sizes = np.bincount(unit_codes)
-        if not only and len(sizes) > 1 and sizes[0] <= _ONE_STEP * budget:
-            scope = name
-            break
-    codes = units[scope]
+    codes, scope = _codes(keys, "batch"), "whole steps"
     sizes = np.bincount(codes)
-    part_of, used, part = np.zeros(len(sizes), np.int64), 0, 0
-    for unit, size in enumerate(sizes.tolist()):
-        if used and used + size > budget:
-            part, used = part + 1, 0
-        used += size
-        part_of[unit] = part
-    order = np.argsort(part_of[codes], kind="stable")
-    ends = np.cumsum(np.bincount(part_of[codes]))[:-1]
-    return tuple(np.split(order, ends)), scope
+    if not steps and (len(sizes) == 1 or sizes[0] > _ONE_STEP * budget):
+        codes, scope = _codes(keys, "batch", "group"), "whole prompt groups"
+        sizes = np.bincount(codes)
+    count = max(1, int(np.searchsorted(np.cumsum(sizes), budget, side="right")))
+    return np.flatnonzero(codes < count), scope
 
 
 def _codes(keys: RowKeys, *names: str) -> Codes:

@@ -12,10 +12,9 @@ from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import (
     SAMPLE_TOKENS,
     check_recorded,
-    compare_parts,
     replay_recipe,
 )
-from rlpost.analysis.replay.rollouts import RolloutReader
+from rlpost.analysis.replay.rollouts import rollouts_of
 from rlpost.analysis.stored_recipe import recipe_of_files
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
@@ -54,7 +53,7 @@ class ReplayRequest:
     tolerance: float = TOLERANCE
     """Relative tolerance."""
     sample_tokens: int = SAMPLE_TOKENS
-    """Tokens in memory; of a larger input, whole steps or groups are compared stage by stage."""
+    """Tokens in memory; of a larger input, its first whole steps or groups are compared."""
     reporter: Reporter = field(default_factory=SilentReporter)
 
     def __post_init__(self) -> None:
@@ -68,22 +67,20 @@ class ReplayRequest:
 def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
     """Compare the recorded columns of an input with a recipe; see `rlpost.replay`.
 
-    Without a recipe, the best one of a search is compared. The first part of a larger input is
-    compared stage by stage, and all parts from the start of the recipe.
+    Without a recipe, the best one of a search is compared. Of a larger input the first part is.
 
     Raises:
         DataError: the input has no recorded column, or lacks what the recipe needs.
         UsageError: an option is wrong.
     """
     source = Source(find_inputs(paths))
-    reader = _reader(source, request)
-    sample = _sample(reader, request)
+    sample = _sample(source, request)
     if request.recipe is not None:
-        return _whole(reader, sample, request, request.recipe, request.named)
-    return _found(source, reader, sample, request)
+        return _compared(source, sample, request, request.recipe, request.named)
+    return _found(source, sample, request)
 
 
-def _found(source: Source, reader: RolloutReader, sample: Rollouts, request: ReplayRequest) -> Json:
+def _found(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
     """Compare with the recipe in the metadata, or else with the one that a search finds."""
     from rlpost.analysis.replay.candidates import candidate_of, flat  # noqa: PLC0415 - slow
     from rlpost.analysis.replay.search import search  # noqa: PLC0415
@@ -95,7 +92,7 @@ def _found(source: Source, reader: RolloutReader, sample: Rollouts, request: Rep
         values = {**known.changes, "estimator": known.estimator}
         if all(values.get(name, value) == value for name, value in given.items()):
             with suppress(DataError, UsageError):
-                result = _whole(reader, sample, request, known.recipe, known.named)
+                result = _compared(source, sample, request, known.recipe, known.named)
                 if result["reproduced"]:
                     best = {**known.facts, "by_metadata": True}
                     return {**result, "search": {"tried": 0, "best": best, "same_numbers": []}}
@@ -108,39 +105,29 @@ def _found(source: Source, reader: RolloutReader, sample: Rollouts, request: Rep
         reporter=request.reporter,
     )
     recipe, named = nearest.candidate.recipe, nearest.candidate.named
-    result = _whole(reader, sample, request, recipe, named)
+    result = _compared(source, sample, request, recipe, named)
     return {**result, "warnings": [*result["warnings"], *warnings], "search": nearest.facts}
 
 
-def _whole(
-    reader: RolloutReader, sample: Rollouts, request: ReplayRequest, recipe: Recipe, named: str
+def _compared(
+    source: Source, sample: Rollouts, request: ReplayRequest, recipe: Recipe, named: str
 ) -> Json:
-    """Compare the sample with a recipe stage by stage, and all parts of a larger input."""
+    """Compare the sample with a recipe, or all that the recipe couples."""
     recipe = completed(recipe)
-    unit = coupled_beyond(sample, recipe)
-    if unit is not None:
-        reader = reader.with_whole(unit)
-        sample = _sample(reader, request)
-    result = replay_recipe(sample, recipe, named, request.tolerance)
-    if len(reader.parts) > 1:
-        whole = compare_parts(reader, sample, recipe, request.tolerance, request.reporter)
-        result["whole_input"] = whole
-        result["reproduced"] &= all(stage["equal"] for stage in whole)
-    return result
+    if unit := coupled_beyond(sample, recipe):
+        sample = _sample(source, request, unit)
+    return replay_recipe(sample, recipe, named, request.tolerance)
 
 
-def _reader(source: Source, request: ReplayRequest) -> RolloutReader:
-    """Return the reader of the columns that a request names."""
+def _sample(
+    source: Source, request: ReplayRequest, whole: Literal["", "batch", "run"] = ""
+) -> Rollouts:
+    """Return the part of an input that is compared, with the columns that a request names."""
     of_recipe = {} if request.recipe is None else request.recipe.columns
     columns = NamedColumns.of({**of_recipe, **request.columns_map})
     fields = request.given if request.recipe is None else vars(request.recipe)
     named = [name for name in _columns_named(fields) if name in source.columns]
-    return RolloutReader.of(source, columns, request.sample_tokens, named)
-
-
-def _sample(reader: RolloutReader, request: ReplayRequest) -> Rollouts:
-    """Return the first part, which is compared stage by stage."""
-    sample = reader.rollouts(0)
+    sample = rollouts_of(source, columns, request.sample_tokens, named, whole)
     check_recorded(sample)
     return _without_zero_kl(sample, request)
 
@@ -169,14 +156,14 @@ def _framework(source: Source) -> str:
     return next((name for name in PRESETS if f"{written}-".startswith(f"{name}-")), "")
 
 
-def coupled_beyond(sample: Rollouts, recipe: Recipe) -> Literal["batch", "run"] | None:
-    """Return what a recipe couples, if a sample may not have all responses of it."""
+def coupled_beyond(sample: Rollouts, recipe: Recipe) -> Literal["", "batch", "run"]:
+    """Return what a recipe couples, if a sample may not have all responses of it; else nothing."""
     scope = coupling_of(Replayer(sample).resolved(recipe)).scope
     if sample.whole or scope in ("response", "group"):
-        return None
+        return ""
     if scope == "run" or recipe.numerics.batch == "all" or "batch" not in sample.columns:
         return "run"
-    return None if sample.scope == "whole steps" else "batch"
+    return "" if sample.scope == "whole steps" else "batch"
 
 
 def _columns_named(fields: Mapping[str, Any]) -> list[str]:

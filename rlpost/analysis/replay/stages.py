@@ -146,10 +146,8 @@ def inputs_of(stage: str, resolved: ResolvedRecipe, recorded: Collection[str]) -
 
 
 def with_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return a table with a column added or replaced."""
-    if name in table.schema.names:
-        return table.set_column(table.schema.get_field_index(name), name, column)
-    return table.append_column(name, column)
+    """Return a table with a column replaced."""
+    return table.set_column(table.schema.get_field_index(name), name, column)
 
 
 def reachable(names: Iterable[str], resolved: ResolvedRecipe) -> list[str]:

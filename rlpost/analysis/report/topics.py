@@ -32,8 +32,8 @@ def overview(facts: Facts) -> Section:
 
 def topics(facts: Facts) -> Iterator[Section]:
     """Yield the topics on which the input has something, those with charts first."""
-    others = (name for name in TOPICS if name not in CHARTS and name != "components")
-    for name in (*CHARTS, *others):  # the overview has the components
+    others = (name for name in TOPICS if name not in CHARTS)
+    for name in (*CHARTS, *others):
         about = TOPICS[name].run(facts)
         if about.parts:
             title = _TITLES.get(name, name.replace("_", "-").capitalize())
@@ -95,14 +95,10 @@ def _entropy(facts: Facts) -> Iterator[Chart]:
     labels, means = (facts.by("position", "entropy", x)[:-1] for x in ("label", "mean"))
     title = "Mean entropy by position in the response"
     yield bars(title, labels, means, "nats", "policy token")
-    steps = facts.labels("step")
-    for title, values, from_zero in (
-        ("Mean entropy by step", facts.by("step", "entropy"), True),
-        ("Covariance of log-prob and advantage by step", facts.by("step", "covariance", "value"),
-         False),
-    ):  # fmt: skip
-        if len(values) > 1:
-            yield line(title, steps, values, facts.roles["batch"].column, from_zero=from_zero)
+    steps, values = facts.labels("step"), facts.by("step", "entropy")
+    if len(values) > 1:
+        axis = facts.roles["batch"].column
+        yield line("Mean entropy by step", steps, values, axis, from_zero=True)
 
 
 CHARTS: dict[str, Callable[[Facts], Iterator[Chart]]] = {

@@ -51,9 +51,9 @@ def replay(
 ) -> None:
     """Compare the numbers that a trainer recorded with those of a recipe.
 
-    Each recorded stage (rewards, KL, token rewards, advantages, returns) is computed from what was
-    recorded before it; the first that differs is named. Without --preset or --config, rlpost
-    searches for the recipe. Exit code 0: reproduced; 1: a stage differs.
+    Each recorded stage (rewards, KL, token rewards, advantages, returns) is computed from the
+    input; the first that differs is named. Without --preset or --config, rlpost searches for the
+    recipe. Exit code 0: reproduced; 1: a stage differs.
     """
     settings = Settings({"estimator": estimator, "assigned": assigned}, config, preset)
     if unread := [name for name in OF_OUTPUT if name in settings.typed]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.estimators.base import COMPUTED_TOKENS
 from rlpost.pipeline.rollout_order import add_order
-from rlpost.pipeline.stages import ages, batch_order, recorded, top_entropy
+from rlpost.pipeline.stages import ages, batch_order, top_entropy
 from rlpost.pipeline.stages import off_policy as correction
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
@@ -22,6 +22,7 @@ from rlpost.pipeline.stages import rollouts as on_rollouts
 from rlpost.pipeline.stages import tokens as on_tokens
 from rlpost.pipeline.stages import units as on_units
 from rlpost.recipe.recipe import GROUP_COLUMNS
+from rlpost.recipe.roles import RECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -136,7 +137,7 @@ def _of_accepted(stage: Stage) -> Stage:
 
 def token_roles(stages: Iterable[Stage]) -> frozenset[str]:
     """Return the token roles of which stages need finite numbers, besides the mask."""
-    return NO_ROLES.union(*(stage.reads for stage in stages)) - {recorded.ADVANTAGES}
+    return NO_ROLES.union(*(stage.reads for stage in stages)) - {RECORDED}
 
 
 VERSIONS = Stage(
@@ -150,7 +151,7 @@ VERSIONS = Stage(
 RATIO_ROLES = ("old_log_probs", "infer_log_probs")
 """The roles of engine_log_ratio."""
 _LOG_RATIO = Stage("engine log-ratio", frozenset(RATIO_ROLES), apply=correction.add_log_ratio)
-_COMPARED = Stage("comparison", frozenset({recorded.ADVANTAGES}), apply=lambda batch: batch)
+_COMPARED = Stage("comparison", frozenset({RECORDED}), apply=lambda batch: batch)
 """Reads advantages that a trainer recorded, which measures compare with the computed ones."""
 _WEIGHTS = Stage("weights", reduce=on_responses.weights, of_units=True)
 _KL = frozenset({"kl", "row_kl"})
@@ -187,8 +188,6 @@ def unit_stages(resolved: ResolvedRecipe, reads: frozenset[str] = NO_ROLES) -> l
 def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
     groups = Stage("group columns", reduce=on_responses.group_columns, of_units=True)
     masks = Stage("sample masks", reduce=on_responses.sample_masks, of_units=True)
-    if "sample_mask" in resolved.recorded:
-        masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask)
     return [*([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []), masks]
 
 
@@ -212,24 +211,7 @@ def _cut_stages(recipe: Recipe) -> list[Stage]:
 def _stages_to_rewards(resolved: ResolvedRecipe) -> list[Stage]:
     """Return the stages from raw rewards to those of responses, and of KL."""
     early, kl = resolved.recipe.numerics.kl_credit == "response", _kl_stages(resolved)
-    if resolved.rewards_recorded:
-        rewards = Stage("recorded rewards", reduce=recorded.without_rewards)
-        return [rewards, *(kl if resolved.charges_kl else [])]
-    if "response_level_rewards" in resolved.recorded:
-        rewards = Stage("recorded rewards", reduce=recorded.use_rewards)
-        return [rewards, *([] if early else kl)]
-    if early and "token_level_rewards" in resolved.recorded:
-        shaped = [
-            Stage(
-                "recorded token rewards",
-                frozenset({recorded.role_of("token_level_rewards")}),
-                map=recorded.sum_token_rewards,
-                in_first_pass=True,
-                reduce=recorded.use_sums,
-            )
-        ]
-    else:
-        shaped = [*_shaping_stages(resolved), *(kl if early else [])]
+    shaped = [*_shaping_stages(resolved), *(kl if early else [])]
     return [*shaped, *_reward_stages(resolved), *([] if early else kl)]
 
 
@@ -276,23 +258,17 @@ def _kl_stages(resolved: ResolvedRecipe) -> list[Stage]:
 
 def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe = resolved.recipe
-    if "raw_advantages" in resolved.recorded:
-        return []
     stages = []
-    if resolved.rewards_recorded:
-        role, add = recorded.role_of("token_level_rewards"), recorded.add_token_rewards
-        stages.append(Stage("recorded token rewards", frozenset({role}), apply=add, makes=_REWARDS))
-    else:
-        if resolved.joins:
-            stages.append(Stage("rewards of rollouts", reduce=on_rollouts.place_rollout_rewards))
-        if not resolved.plain or resolved.varying:
-            reads = frozenset({"token_rewards"}) if resolved.process == "token" else NO_ROLES
-            both = recipe.numerics.clip_stages == "response_and_token" and recipe.reward_clip
-            makes = _REWARDS | ({"token_reward_clipped"} if both else NO_ROLES)
-            place = on_tokens.place_rewards
-            stages.append(Stage("token rewards", reads, apply=place, uses=_KL, makes=makes))
-        if recipe.whiten_rewards:
-            stages.append(_whitening("token_level_rewards"))
+    if resolved.joins:
+        stages.append(Stage("rewards of rollouts", reduce=on_rollouts.place_rollout_rewards))
+    if not resolved.plain or resolved.varying:
+        reads = frozenset({"token_rewards"}) if resolved.process == "token" else NO_ROLES
+        both = recipe.numerics.clip_stages == "response_and_token" and recipe.reward_clip
+        makes = _REWARDS | ({"token_reward_clipped"} if both else NO_ROLES)
+        place = on_tokens.place_rewards
+        stages.append(Stage("token rewards", reads, apply=place, uses=_KL, makes=makes))
+    if recipe.whiten_rewards:
+        stages.append(_whitening("token_level_rewards"))
     if recipe.teachers:
         reads, distil = _teacher_roles(resolved), on_tokens.add_distillation
         makes = frozenset({"distillation"})
@@ -302,10 +278,6 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
 
 def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
-    if "raw_advantages" in resolved.recorded:
-        reads = frozenset({recorded.role_of("raw_advantages")})
-        add = recorded.add_advantages
-        return [Stage("recorded advantages", reads, apply=add, makes=_CREDIT)]
     behind = frozenset({"values"} if recipe.bootstrap == "last" else ())
     read = frozenset(estimator.token_columns) - {*COMPUTED_TOKENS}
     stages = []

@@ -33,7 +33,7 @@ from rlpost.kernels.segments import (
 )
 from rlpost.pipeline.data import NEXT_VALUE
 from rlpost.pipeline.stages.rewards import counted
-from rlpost.recipe.roles import LOG_PROBS, RECORDED
+from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,10 +64,9 @@ def mean_kl(batch: Batch) -> Array:
 
 def add_kl(batch: Batch, *, resolved: ResolvedRecipe) -> Batch:
     """Add `kl`, 0 on observations; add `row_kl` with them if they count as policy tokens."""
-    recorded = "kl" in resolved.recorded
-    kl = batch[f"{RECORDED}kl"] if recorded else _kl(batch, "ref_log_probs", resolved.recipe)
+    kl = _kl(batch, "ref_log_probs", resolved.recipe)
     masked = batch.with_(kl=batch.only(kl))
-    counted_too = recorded or resolved.recipe.numerics.observations == "policy"
+    counted_too = resolved.recipe.numerics.observations == "policy"
     return masked.with_(row_kl=kl) if counted_too else masked
 
 

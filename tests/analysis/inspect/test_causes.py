@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from runs import loads
 import rlpost
 from rlpost.analysis.inspect import token_sample
 from rlpost.analysis.inspect.about import tokens as about
-from rlpost.analysis.inspect.causes import likeliest
 from rlpost.cli.commands.inspect import app
 
 PLANTED = {
@@ -140,23 +138,6 @@ def test_truncated_sampling_that_rounding_could_nearly_make_is_named(top_p):
     assert named["truncated-sampling"].estimate["kept_mass"] == pytest.approx(kept, abs=0.005)
 
 
-def test_the_table_has_the_causes_and_what_none_explains():
-    gap = rlpost.inspect(rollouts(heat=0.7, responses=32)[0]).mismatch
-    causes_ = [
-        replace(gap.causes[0], name=name, share=share)
-        for name, share in (("temperature", 0.6), ("stale-weights", 0.3), ("other", 0.1))
-    ]
-    table = about.causes_table(replace(gap, causes=causes_), gap.sampled)
-    assert [(row[0], row[1]) for row in table.rows] == [
-        ("temperature", "60.0 %"), ("stale-weights", "30.0 %"), ("unexplained", "10.0 %")
-    ]  # fmt: skip
-    assert likeliest(causes_) == (
-        "likeliest cause: temperature (60.0 % of the gap), then stale-weights (30.0 %); "
-        "10.0 % unexplained"
-    )
-    assert likeliest(causes_[2:]) == "no known cause explains the gap"
-
-
 def test_a_policy_that_is_always_one_version_old_is_the_side_to_change():
     table = rollouts(drift=0.1, late_from=0)[0]
     table = table.filter(pc.equal(table["step"], 0))
@@ -231,11 +212,6 @@ def test_a_fill_value_of_a_step_is_no_failed_sync_and_the_rest_of_truncation_no_
     assert [*causes(rollouts(top_p=0.97)[0])] == ["truncated-sampling"]
 
 
-def test_most_tokens_of_a_small_input_are_not_few():
-    """No stratum has enough tokens for the scale of an outlier then."""
-    assert "few-tokens" not in causes(rollouts(responses=11, noise=0.1)[0])
-
-
 def test_a_cause_of_high_likelihood_is_a_finding_and_noise_is_none():
     for planted, finds in ((PLANTED["truncated-sampling"], True), ({"heat": 0.95}, True),
                            ({"noise": 0.025}, False)):  # fmt: skip
@@ -304,15 +280,6 @@ def test_no_fewer_rare_tokens_than_expected_are_no_truncated_sampling():
     (cause,) = rlpost.inspect(table).mismatch.causes
     assert (cause.name, cause.share, cause.sure) == ("temperature", 0, "low")
     assert "5 others were sampled: 5 would be" in cause.evidence
-
-
-def test_evidence_of_two_causes_stands_once_and_no_share_is_a_dash():
-    gap = rlpost.inspect(unlogged(0.0, heat=0.7)).mismatch
-    table = about.causes_table(gap, gap.sampled)
-    assert [row[:2] for row in table.rows] == [("temperature", "–"), ("truncated-sampling", "–")]
-    notes = table.row_notes
-    assert "less surprising than the entropy" in notes[0]
-    assert notes[1] == f"to do: {gap.causes[1].advice}"
 
 
 def test_a_sample_has_the_same_tokens_in_any_order_of_rows_and_chunks(monkeypatch, tmp_path):

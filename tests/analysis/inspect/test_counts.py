@@ -22,12 +22,10 @@ from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.responses.index import build_index
 from rlpost.cli.commands.inspect import app
 from rlpost.errors import DataError
-from rlpost.io.parquet.source import Source
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts
 
-REASONS = ("sample_mask", "superseded", "failure")
 WEIGHTS = {"a": 1.0, "b": 0.5}
 IDS = {"rollout": "rollout_id"}
 REWARDS = st.sampled_from([0.0, 0.25, 1.0, 1.0, None, float("nan")])
@@ -155,7 +153,7 @@ def test_inspect_and_the_summary_count_the_same_responses(runs, choices, by_comp
 
 def ignored(facts: Facts, summary: dict[str, Any]) -> set[str]:
     """Measures of other populations, which the words `of` of each name."""
-    names = {*ADVANTAGES, *(f"advantage_share:{name}" for name in WEIGHTS)}
+    names = {*ADVANTAGES}
     if whole(summary, "left_out:nonfinite")["total"]:  # responses without a reward have tokens
         names |= {"policy_tokens", "kl", "truncated", *POLICIES}
     if facts.failures.treatment == "mask" and facts.whole("failed")["total"]:
@@ -206,17 +204,6 @@ def test_the_screen_says_what_is_left_out(tmp_path):
     assert "1 row of older attempts (`run_attempt`) left out" in shown
     assert "(--failures keep: they count as any other)" in shown
     assert "2 groups of 1 to 3" in shown
-
-
-def test_an_option_without_its_column_is_the_error_of_advantages(tmp_path):
-    pq.write_table(pa.table(ROWS).drop_columns(["failure"]), tmp_path / "in.parquet")
-    settings = {"failures": "zero"}
-    with pytest.raises(DataError) as ours:
-        inspect(tmp_path / "in.parquet", **settings)
-    with pytest.raises(DataError) as theirs:
-        rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", Recipe(**settings))
-    assert str(ours.value) == str(theirs.value)
-    assert "--failures zero" in str(ours.value)
 
 
 def test_the_mask_of_a_run_leaves_nothing_out(tmp_path):
@@ -273,17 +260,6 @@ def test_an_input_of_which_nothing_counts_is_inspected_and_reported(columns):
     assert rlpost.report(counted_rows(**columns)).responses == 8
 
 
-@pytest.mark.parametrize("by_length", [False, True])
-def test_failed_responses_are_not_truncated_ones(by_length):
-    failed = ["timeout"] * 4 + [None] * 4
-    reasons = {} if by_length else {"finish_reason": ["length"] * 4 + ["stop"] * 4}
-    rows = counted_rows(failure=failed, **reasons)
-    names = {finding.check for finding in rlpost.inspect(rows).findings}
-    assert "many_truncated" not in names
-    names = {finding.check for finding in rlpost.inspect(rows, failures="keep").findings}
-    assert by_length or "many_truncated" in names
-
-
 def test_failed_responses_have_no_part_in_statistics_of_policies(tmp_path):
     """Failed ones have a gap of 1 nat; the last step has no others."""
     rng = np.random.default_rng(0)
@@ -326,52 +302,3 @@ def test_failed_responses_have_no_part_in_statistics_of_policies(tmp_path):
             assert facts.by("step", name, part)[:3] == counted.by("step", name, part)
     assert [facts.by("step", name)[3] for name in ("kl", "engine_k3")] == [None, None]
     assert facts.token_columns["old_log_probs"].tokens == 40 * 64
-
-
-@pytest.mark.parametrize(
-    ("options", "twice"),
-    [
-        ({"columns_map": IDS, "failures": "keep", "attempts": "all"}, False),
-        ({"failures": "keep"}, True),
-        ({}, True),
-    ],
-)
-def test_keys_are_read_first_only_where_an_option_leaves_rows_out(
-    options, twice, tmp_path, monkeypatch
-):
-    path, reads = tmp_path / "in.parquet", []
-    ids = {"rollout_id": list("abcdef"), "old_log_probs": [[-1.0]] * 6}
-    pq.write_table(pa.table({**ROWS, **ids}).drop_columns(["sample_mask"]), path)
-    read = Source.read
-    monkeypatch.setattr(
-        Source, "read", lambda *args, **kw: (reads.append(args[1]), read(*args, **kw))[1]
-    )
-    inspect(path, **options)
-    assert len(reads) == 1 + twice
-    assert "old_log_probs" in reads[-1]
-    assert all("old_log_probs" not in names for names in reads[:-1])
-
-
-def test_each_row_has_the_reward_of_its_rollout(tmp_path):
-    """Nulls of earlier turns change neither the covariance of advantages nor a correlation."""
-    rng = np.random.default_rng(4)
-    ends = [turn == 1 for turn in (0, 1)] * 24
-    rewards = np.repeat(rng.integers(0, 2, 24).astype(float), 2).tolist()
-    log_probs = [(-rng.exponential(1.0, 3 + i % 5)).tolist() for i in range(48)]
-    rows = {
-        "prompt_id": np.repeat(np.arange(4), 12),
-        "rollout_id": np.repeat(np.arange(24), 2),
-        "turn": [0, 1] * 24,
-        "old_log_probs": log_probs,
-    }
-    facts = []
-    last = [x if end else None for x, end in zip(rewards, ends, strict=True)]
-    for name, values in (("all", rewards), ("last", last)):
-        pq.write_table(pa.table({**rows, "reward": values}), tmp_path / f"{name}.parquet")
-        facts.append(inspect(tmp_path / f"{name}.parquet", unit="rollout"))
-    assert facts[0].whole("covariance") == facts[1].whole("covariance")
-    reward, group = np.array(rewards), np.repeat(np.arange(4), 12)
-    credit = reward - (np.bincount(group, reward) / 12)[group]
-    tokens, log = np.repeat(credit, [len(x) for x in log_probs]), np.concatenate(log_probs)
-    covariance = ((tokens - tokens.mean()) * (log - log.mean())).mean()
-    assert facts[1].whole("covariance")["value"] == pytest.approx(covariance, rel=1e-12)

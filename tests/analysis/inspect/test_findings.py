@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.analysis.inspect.findings.groups import TURNS
 from rlpost.cli.commands.inspect import app
 
 GROUPS, SIZE, STEPS = 24, 8, 2
@@ -183,14 +184,6 @@ def again(columns, step=2, **changed):
     return twice
 
 
-def in_steps(columns, last=0.0):
-    """Six steps of four groups; in the last two, a share of the groups has equal rewards."""
-    steps = {"step": [row // (4 * SIZE) for row in range(ROWS)]}
-    rewards = np.tile([0.0, 1.0], ROWS // 2)
-    rewards[ROWS - round(last * 8) * SIZE :] = 1.0
-    return columns | steps | {"reward": rewards}
-
-
 def crashed(columns, reward):
     """Eight rows have no token, and a reward."""
     rewards, lengths = np.array(columns["reward"]), [len(x) for x in columns["response_mask"]]
@@ -205,212 +198,22 @@ def taken(columns, rows):
 
 
 BASE = healthy()
+POLICIES = ("old_log_probs", "infer_log_probs", "ref_log_probs")
 TEXTS = ("prompt_id", "step", "reward", "response")
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
-
-
-# name: (with it, without it)
-def with_forks(columns, *, shared):
-    """Rows of rollouts of two; the second one begins with the tokens of the first, or does not."""
-    rng = np.random.default_rng(11)
-    lengths = [len(values) for values in columns["response_mask"]]
-    ids = [rng.integers(10, 30_000, length).astype(np.int32) for length in lengths]
-    masks = [np.array(values) for values in columns["response_mask"]]
-    for row in range(1, ROWS, 2):
-        masks[row][:20], masks[row - 1][:20] = ([1] * 10 + [0] * 10,) * 2
-        ids[row][:10] = ids[row - 1][:10] if shared else ids[row][:10]
-    return columns | {
-        "rollout_id": [f"rollout-{row // 2}" for row in range(ROWS)],
-        "response_mask": masks,
-        "response_token_ids": ids,
-        "prompt_token_ids": [np.array([row // SIZE, 7], np.int32) for row in range(ROWS)],
-    }
 
 
 TOKENIZED = {"rlpost.version": "1", "rlpost.tokenizer": "tokenizer.json"}
 
 
-def baselined(columns, size):
-    """Return the columns with advantages of a trainer whose groups have this many responses."""
-    rewards = np.asarray(columns["reward"]).reshape(-1, size)
-    return {**columns, "advantage": (rewards - rewards.mean(1, keepdims=True)).reshape(-1)}
-
-
-CASES = {
-    "no_rows": (empty(BASE), BASE),
-    "mixed_prompts": (asked(BASE, by="row"), asked(BASE)),
-    "nonfinite_values": (
-        BASE | {"values": with_row(BASE, "ref_log_probs", 3, at(1, np.nan))["ref_log_probs"]},
-        BASE | {"values": BASE["ref_log_probs"]},
-    ),
-    "no_reward": (without(BASE, "reward"), BASE),
-    "no_groups": (without(BASE, "prompt_id"), BASE),
-    "wrong_types": (BASE | {"values": [0.5] * ROWS}, BASE | {"values": BASE["ref_log_probs"]}),
-    "null_keys": (BASE | {"prompt_id": [None, *BASE["prompt_id"][1:]]}, BASE),
-    "unequal_lengths": (with_row(BASE, "old_log_probs", 17, lambda values: values[:-1]), BASE),
-    "padded_lists": (padded(BASE), observations_last(BASE)),
-    "shifted_lists": (each(BASE, "infer_log_probs", shift), BASE),
-    "mask_not_binary": (with_row(BASE, "response_mask", 4, at(3, 2)), BASE),
-    "empty_masks": (with_row(BASE, "response_mask", 4, np.zeros_like), BASE),
-    "lengths_of_0": (
-        {**{name: BASE[name] for name in TEXTS}, "response_length": [0] * ROWS},
-        {**{name: BASE[name] for name in TEXTS}, "response_length": [9] * ROWS},
-    ),
-    "constant_rewards": (reward_of_all(BASE, 0.5), BASE),
-    "mask_sample": (
-        BASE | {"mask_sample": [row % 3 == 0 for row in range(ROWS)]},
-        BASE | {"mask_sample": [False] * ROWS},
-    ),
-    "nonfinite_rewards": (
-        BASE | {"reward": np.where(np.arange(ROWS) == 9, np.nan, BASE["reward"])},
-        BASE,
-    ),
-    "nonfinite_log_probs": (with_row(BASE, "old_log_probs", 3, at(1, -np.inf)), BASE),
-    "positive_log_probs": (each(BASE, "old_log_probs", np.exp), BASE),
-    "same_log_probs": (BASE | {"infer_log_probs": BASE["old_log_probs"]}, ALWAYS_ON_POLICY),
-    "unknown_finish_reasons": (
-        truncated(BASE, 0.2) | {"finish_reason": ["stop", "eaten"] * (ROWS // 2)},
-        truncated(BASE, 0.2),
-    ),
-    "turns_as_responses": (
-        {**BASE, "turn": with_turns(BASE)["turn"]},
-        with_turns(BASE, 1),
-    ),
-    "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
-    "zeros_without_answers": (crashed(BASE, 0.0), crashed(BASE, 1.0)),
-    "recorded_advantages": (baselined(BASE, SIZE // 2), baselined(BASE, SIZE)),
-    "repeated_rollouts": (
-        taken(with_turns(BASE, 1), [*range(ROWS), 5]),
-        with_turns(BASE, 1),
-    ),
-    "made_token_ids": (
-        pa.table(BASE).replace_schema_metadata(TOKENIZED),
-        BASE,
-    ),
-    "mixed_types": (
-        [BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}],
-        [BASE | {"note": pa.nulls(ROWS)}, BASE | {"note": ["x"] * ROWS}],
-    ),
-    "fractions_as_ids": (
-        BASE | {"prompt_id": [row // SIZE + 0.5 for row in range(ROWS)]},
-        BASE | {"prompt_id": [row // SIZE for row in range(ROWS)]},
-    ),
-    "nan_for_null": (
-        BASE | {"prompt_id": [math.nan, *(float(row // SIZE) for row in range(1, ROWS))]},
-        BASE | {"prompt_id": [float(row // SIZE) for row in range(ROWS)]},
-    ),
-    "versions_of_spans": (
-        BASE | {"policy_version": [[{"start": 0, "version": 3}]] * ROWS},
-        BASE | {"policy_version": ["v3"] * ROWS},
-    ),
-    "filled_log_probs": (
-        BASE
-        | {
-            "infer_log_probs": [
-                x * np.float32(row % 8 > 0) for row, x in enumerate(BASE["infer_log_probs"])
-            ]
-        },
-        BASE,
-    ),
-    "ids_of_another_length": tuple(
-        BASE
-        | {
-            "response_token_ids": [
-                [1] * (len(x) + more * (row == 3)) for row, x in enumerate(BASE["response_mask"])
-            ]
-        }
-        for more in (1, 0)
-    ),
-    "inverted_mask": (
-        each(BASE, "response_mask", lambda mask: 1 - mask),
-        BASE,
-    ),
-    "group_domains": (
-        BASE | {"data_source": [str(row % 2) for row in range(ROWS)]},
-        BASE | {"data_source": [str(row // SIZE % 2) for row in range(ROWS)]},
-    ),
-    "group_files": (
-        [without(BASE, "step")] * 2,
-        [
-            without(BASE, "step"),
-            without(
-                BASE
-                | {
-                    "prompt_id": [f"b{row // SIZE}" for row in range(ROWS)],
-                    "response": [f"b{x}" for x in BASE["response"]],
-                },
-                "step",
-            ),
-        ],
-    ),
-    "messages_as_prompts": (
-        BASE | {"prompt": [[{"role": "user", "content": f"{row}?"}] for row in range(ROWS)]},
-        BASE
-        | {"prompt": [[{"role": "user", "content": f"{row // SIZE}?"}] for row in range(ROWS)]},
-    ),
-    "one_prompt_for_all_steps": (BASE | {"prompt_id": [""] * ROWS}, BASE),
-}
-
-# The check that finds a fault of another name, and what its text says of it.
-FOUND_BY = {
-    "mixed_prompts": ("group_prompts", "24 of 24 groups with several responses (100 %) have more"),
-    "nonfinite_values": ("nonfinite", "`values` (1 NaN) is not finite in 1 of 192 responses"),
-    "nonfinite_rewards": ("nonfinite", "`reward` (1 NaN) is not finite in 1 of 192 responses"),
-    "nonfinite_log_probs": ("nonfinite", "`old_log_probs` (1 -inf) is not finite in 1 of 192"),
-    "no_reward": ("missing_roles", "no column has the role reward"),
-    "no_groups": ("missing_roles", "no column has the role group"),
-    "wrong_types": ("column_types", "`values` is double; the role values needs a list of numbers"),
-    "mixed_types": ("column_types", "`reward` is double, but string in 1.parquet"),
-    "lengths_of_0": ("empty_masks", "have no policy token: `response_length` is 0"),
-    "fractions_as_ids": ("unusable_keys", "`prompt_id` is double, and in 192 of 192 responses"),
-    "nan_for_null": ("unusable_keys", "no `prompt_id` in 1 of 192 responses"),
-    "versions_of_spans": ("column_types", "`policy_version` is list<element: struct<start: int64"),
-    "filled_log_probs": ("not_log_probs", "`infer_log_probs` is exactly 0 in all policy tokens of"),
-    "ids_of_another_length": ("unequal_lengths", "`response_token_ids` has"),
-    "inverted_mask": ("mask_values", "192 of 192 responses (100 %) begin and end with observa"),
-    "messages_as_prompts": ("group_prompts", "24 of 24 groups with several responses (100 %) have"),
-    "group_domains": (
-        "group_domains",
-        "24 of 24 groups by `prompt_id` have responses of several `d",
-    ),
-    "group_files": (
-        "group_files",
-        "24 of 24 groups by `prompt_id` have responses of several of 2 files",
-    ),
-    "one_prompt_for_all_steps": ("group_key", "of one prompt: `prompt_id` is '' in all 2 steps"),
-    "mask_not_binary": ("mask_values", "values other than 0 and 1, such as 2, in 1 of 192"),
-    "null_keys": ("unusable_keys", "no `prompt_id` in 1 of 192 responses"),
-    "constant_rewards": ("equal_rewards", "all 192 rewards are 0.5"),
-    "positive_log_probs": ("not_log_probs", "above 0, up to"),
-    "turns_as_responses": ("rows_are_turns", "192 of 192 responses (100 %) look like turns"),
-    "repeated_rollouts": ("written_twice", "1 of 193 rows (0.5 %) are there twice"),
-    "zeros_without_answers": ("many_failures", "8 without tokens"),
-    "mask_sample": ("many_failures", "64 of 192 responses (33.3 %) failed"),
-}
-OPTIONS = {
-    "differing_rollout_rewards": {"columns_map": {"rollout": "traj_id"}},
-}
-"""Options with which checks run."""
-
-
-def names(path, **options):
-    return [finding.check for finding in inspect([path], **options).findings]
-
-
-def finding(columns, name, tmp_path, **options):
-    """The finding of that check; None where there is none."""
-    findings = inspect([write(tmp_path / "a.parquet", columns)], **options).findings
-    return next((item for item in findings if item.check == name), None)
+def inverted(columns):
+    """Return the columns with advantages of a trainer that minimises rewards."""
+    rewards = np.asarray(columns["reward"]).reshape(-1, SIZE)
+    return {**columns, "advantage": (rewards.mean(1, keepdims=True) - rewards).reshape(-1)}
 
 
 def rows_of(found):
     return [place.row for place in found.rows]
-
-
-def in_step(columns, name, step, change):
-    """The column changed in the rows of one step."""
-    pairs = zip(columns["step"], of(columns, name), strict=True)
-    return columns | {name: [change(values) if own == step else values for own, values in pairs]}
 
 
 def left(columns, *, longest=256):
@@ -429,468 +232,6 @@ def padded_in_parts(longest):
         rows = zip(columns[name], common, strict=True)
         columns = columns | {name: [np.pad(x, (0, size - len(x))) for x, size in rows]}
     return columns
-
-
-ALONE = ("infer_log_probs", "ref_log_probs")
-FURTHER = {
-    "old, against infer and mask": ("shifted_lists", each(BASE, "old_log_probs", shift), True),
-    "earlier": (
-        "shifted_lists", each(BASE, "old_log_probs", lambda x: shift(x[::-1])[::-1]), True
-    ),
-    "against the mask alone": (
-        "shifted_lists", without(each(BASE, "old_log_probs", shift), *ALONE), True
-    ),
-    "the mask": (
-        "shifted_lists", without(each(BASE, "response_mask", shift), *ALONE), True
-    ),
-    "a filler first, no mask": (
-        "shifted_lists",
-        without(each(BASE, "old_log_probs", shift_filled), *ALONE, "response_mask"),
-        True,
-    ),
-    "one difference larger than all others": (
-        "shifted_lists", with_row(BASE, "infer_log_probs", 4, at(3, -5000.0)), False
-    ),
-    "that difference, and a shift": (
-        "shifted_lists",
-        with_row(each(BASE, "infer_log_probs", shift), "infer_log_probs", 4, at(3, -5000.0)),
-        True,
-    ),
-    "on the left": ("padded_lists", left(BASE), True),
-    "on the left, no mask": ("padded_lists", without(left(BASE), "response_mask"), True),
-    "to the longest of 4": ("padded_lists", padded_in_parts(4), True),
-    "to the longest of 1": ("padded_lists", padded_in_parts(1), False),
-    "log-probs of 0 at the start": (
-        "padded_lists",
-        without(each(BASE, "old_log_probs", at(slice(0, 4), 0.0)), "response_mask", *ALONE),
-        False,
-    ),
-    "a step again with another text": ("written_twice", again(BASE, response="another"), False),
-    "a step again with another reward": (
-        "written_twice", again(without(BASE, "response"), reward=0.25), False
-    ),
-    "a step of short texts": ("written_twice", again({x: BASE[x] for x in TEXTS}), False),
-    "a step of few responses": (
-        "written_twice",
-        {name: [*rows[:3], *rows[:3]] for name, rows in BASE.items()}
-        | {"step": [0] * 3 + [1] * 3},
-        False,
-    ),
-    "many of the maximum length": ("many_truncated", capped(BASE, 20), True),
-    "one of the maximum length": ("many_truncated", capped(BASE, 1), False),
-    "prompts of tokens": (
-        "group_prompts", BASE | {"prompt_tokens": [[row % 2, 7] for row in range(ROWS)]}, True
-    ),
-    "the same prompts of tokens": (
-        "group_prompts", BASE | {"prompt_tokens": [[row // SIZE, 7] for row in range(ROWS)]}, False
-    ),
-    "later turns of dialogues": (
-        "group_prompts",
-        asked(BASE, by="row") | {"turn": [row % 2 for row in range(ROWS)]},
-        False,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", FURTHER)
-def test_a_file_has_the_finding_or_not(case, tmp_path):
-    name, columns, is_found = FURTHER[case]
-    assert (finding(columns, name, tmp_path) is not None) == is_found
-
-
-@pytest.fixture(scope="module")
-def well(tmp_path_factory):
-    """The facts of the healthy file."""
-    return inspect([write(tmp_path_factory.mktemp("well") / "a.parquet", BASE)])
-
-
-def test_a_healthy_file_has_no_finding(well):
-    assert well.findings == []
-
-
-def test_every_check_has_a_meaning_in_one_sentence_and_advice():
-    table = run("list", "checks").out
-    for name, check in FINDINGS.items():
-        assert check.name == name
-        assert re.fullmatch(r"[A-Z`][^.]+(?:0\.5[^.]+)?\.", check.meaning), check.meaning
-        assert check.name in table
-        assert check.advice, f"{name} has no paragraph on why it matters and what to do"
-    shown = " ".join(run("list", "checks", name).out.split())
-    assert check.meaning in shown
-    assert check.advice in shown
-
-
-def runs(path, **options):
-    """Why each check did not run; None for one that ran."""
-    return {one.name: one.not_run for one in inspect([path], **options).checks}
-
-
-# For each need of checks: the columns of `FULL` that provide it.
-LISTS = ("response_mask", "old_log_probs", "infer_log_probs", "ref_log_probs", "values")
-PROVIDE = {
-    "keys": ("prompt_id", "step", "domain"),
-    "domain": ("domain",),
-    "group": ("prompt_id",),
-    "reward": ("reward",),
-    "mask": ("response_mask",),
-    "token lists": LISTS,
-    "lengths": LISTS,
-    "truncated or lengths": (*LISTS, "finish_reason"),
-    "truncated": ("finish_reason",),
-    "log-probs": LISTS[1:4],
-    "log-probs of two policies": LISTS[1:3],
-    "mask or log-probs": LISTS[:4],
-    "old_log_probs": ("old_log_probs",),
-    "infer_log_probs": ("infer_log_probs",),
-    "numbers": ("reward", *LISTS),
-    "failures or rewards": ("failure", "reward"),
-    "prompts": ("prompt",),
-    "batch": ("step",),
-    "rollout ids, turns or steps": ("traj_id", "turn", "step"),
-    "rollout ids or steps": ("traj_id", "step"),
-    "rollout ids": ("rollout_id",),
-    "token ids": ("prompt_token_ids",),
-    "recorded advantages": ("advantage",),
-}
-
-
-def full_of(name):
-    """Columns with which the check runs."""
-    full = asked(baselined(BASE, SIZE)) | {
-        "values": BASE["ref_log_probs"],
-        "finish_reason": ["stop"] * ROWS,
-        "domain": ["math"] * ROWS,
-    }
-    full = with_turns(full, 1)
-    if name == "shared_prefixes":
-        return without(with_forks(full, shared=False), "traj_id")
-    return full
-
-
-def test_checks_without_their_columns_did_not_run(tmp_path):
-    """Each check runs with all columns of its needs, and not where one of them is gone."""
-    asked_for = {"columns_map": {"rollout": "traj_id"}}
-    unlike = ("shared_prefixes",)
-    for names_ in (FINDINGS.keys() - {*unlike}, *({name} for name in unlike)):
-        full = full_of(next(iter(names_)))
-        options = {} if names_ == {"shared_prefixes"} else asked_for
-        ran = runs(write(tmp_path / "full.parquet", full), **options)
-        assert not {name: why for name, why in ran.items() if name in names_ and why}
-        needs = {need for name in names_ for need in FINDINGS[name].needs}
-        few = taken(full, range(2 * SIZE))
-        for need in sorted(needs):
-            ran = runs(write(tmp_path / "less.parquet", without(few, *PROVIDE[need])))
-            for name in names_:
-                if need in FINDINGS[name].needs:
-                    assert ran[name].startswith("no column for "), (name, need)
-
-
-def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
-    path = write(tmp_path / "a.parquet", BASE)
-    ran = runs(path, tokens=False)
-    assert ran["engine_mismatch"] == "not read with --no-tokens"
-    assert ran["mask_values"] is None
-    wrong = write(tmp_path / "b.parquet", BASE | {"old_log_probs": ["x"] * ROWS})
-    assert runs(wrong)["engine_mismatch"] == "`old_log_probs` has a wrong type"
-
-
-@pytest.mark.parametrize(
-    ("name", "columns", "why"),
-    [
-        ("group_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "no group has several"),
-        ("no_signal", BASE | {"prompt_id": range(ROWS)}, "no group has several"),
-        ("equal_rewards", BASE | {"reward": [np.nan] * ROWS}, "fewer than 2 finite rewards"),
-        ("length_follows_reward", reward_of_all(BASE, 1.0), "all equal"),
-        ("engine_mismatch", each(BASE, "old_log_probs", lambda x: x[:-1]), "unequal lengths"),
-        (
-            "unequal_lengths",
-            without(BASE, *LISTS[1:4]),
-            "no list to compare with `response_mask`",
-        ),
-        ("same_log_probs", {name: rows[:1] for name, rows in BASE.items()}, None),
-        ("not_log_probs", with_lengths(BASE, [0] * ROWS), "no policy token counts"),
-        ("group_prompts", asked(with_turns(BASE), by="row"), "rows are turns"),
-        ("group_key", empty(BASE), "the input has no rows"),
-        ("unequal_groups", with_turns(BASE), None),
-        ("unequal_groups", without(with_turns(BASE), "traj_id"), "rows are turns"),
-        ("unequal_groups", BASE | {"prompt_id": range(ROWS)}, "no size is that of most"),
-    ],
-)
-def test_a_check_with_too_little_to_check_did_not_run(name, columns, why, tmp_path):
-    reason = runs(write(tmp_path / "a.parquet", columns))[name]
-    assert reason is None if why is None else why in reason
-
-
-def test_a_check_of_an_input_has_all_its_rows_and_its_severity(tmp_path):
-    columns = BASE
-    for row in range(20, 32):
-        columns = with_row(columns, "old_log_probs", row, lambda values: values[:-1])
-    path = write(tmp_path / "a.parquet", columns)
-    shown = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths"]).stdout
-    for row in range(20, 32):
-        assert re.search(f"{path}:{row}$", shown, re.MULTILINE)
-    assert shown.splitlines()[-2].startswith("✗ ")
-    not_run = CliRunner().invoke(app, [str(path), "--about", "many_truncated", "--no-tokens"])
-    assert "did not run" not in not_run.stdout
-    not_run = CliRunner().invoke(app, [str(path), "--about", "shared_prefixes"])
-    assert "did not run: no column for rollout ids" in not_run.stdout
-    well = CliRunner().invoke(app, [str(path), "--about", "empty_masks"]).stdout
-    assert well.splitlines()[-1].startswith("✓ ")
-    listed = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths", "--format", "json"])
-    entry = loads(listed.stdout)
-    assert (entry["not_run"], len(entry["found"]["rows"])) == (None, 12)
-
-
-def test_each_check_has_a_planted_fault():
-    planted = {FOUND_BY.get(fault, (fault,))[0] for fault in CASES}
-    assert planted | {pair[0].partition(" ")[0] for pair in PAIRS.values()} == {*FINDINGS}
-
-
-@pytest.mark.parametrize("fault", CASES)
-def test_a_planted_fault_is_found_and_a_similar_file_has_no_finding(fault, well, tmp_path):
-    name, words = FOUND_BY.get(fault, (fault, ""))
-    bad, similar = (one if isinstance(one, list) else [one] for one in CASES[fault])
-    options = OPTIONS.get(fault, {})
-
-    def facts_of(folder, parts):
-        (tmp_path / folder).mkdir()
-        for number, columns in enumerate(parts):
-            write(tmp_path / folder / f"{number}.parquet", columns)
-        return inspect([tmp_path / folder], **options)
-
-    plain = len(similar) == 1 and similar[0] is BASE and not options
-    without_it = well if plain else facts_of("well", similar)
-    assert name not in [finding.check for finding in without_it.findings]
-    assert [one.not_run for one in without_it.checks if one.name == name] == [None]
-    found = facts_of("bad", bad).findings
-    finding = next(one for one in found if one.check == name)
-    assert words in finding.text
-    assert finding.option in finding.advice
-    assert finding.level in FINDINGS[name].severity
-    levels = [one.level for one in found]
-    assert levels == sorted(levels)  # errors first
-    if fault in ROWS_OF:
-        places = [(str(tmp_path / "bad" / "0.parquet"), ROWS_OF[fault])]
-        assert [tuple(place) for place in finding.rows] == places
-
-
-ROWS_OF = {
-    "null_keys": 0, "unequal_lengths": 17, "mask_not_binary": 4, "empty_masks": 4,
-    "nonfinite_rewards": 9, "nonfinite_log_probs": 3,
-}  # fmt: skip
-"""The row that shows it, and the only one."""
-
-
-@pytest.mark.parametrize(
-    "gone", [(), ("response",), ("old_log_probs", "infer_log_probs", "ref_log_probs")]
-)
-def test_a_step_written_twice_is_found_in_any_order_and_over_files(gone, tmp_path):
-    columns = without(BASE, *gone)
-    columns |= {} if "response" in gone else {"response": [x * 20 for x in BASE["response"]]}
-    first, twice = {}, again(columns)
-    for name, values in twice.items():
-        first[name], twice[name] = values[:ROWS], values[ROWS:]
-    write(tmp_path / "a.parquet", first)
-    write(tmp_path / "b.parquet", twice)
-    found = next(one for one in inspect([tmp_path]).findings if one.check == "written_twice")
-    assert "step 2 repeats 0: the same prompts, responses, rewards and log-probs in 96 of 288" in (
-        found.text
-    )
-    assert found.rows == ((str(tmp_path / "b.parquet"), 0),)
-
-
-POLICIES = ("old_log_probs", "infer_log_probs", "ref_log_probs")
-
-
-def certain(columns, places, values=(0.0, 0.0, 0.0)):
-    """The policy is certain of the tokens at these places, in all columns of log-probs."""
-    for name, value in zip(POLICIES, values, strict=True):
-        columns = each(columns, name, at(places, value)) if name in columns else columns
-    return columns
-
-
-def segments(mask):
-    """The first and last token of each run of equal numbers."""
-    ends = np.flatnonzero(np.diff(mask.astype(int)))
-    return np.concatenate([[0], ends + 1, ends, [len(mask) - 1]])
-
-
-def zero_observations(columns, *, ends=False):
-    """Observations without log-probs; with `ends`, the policy is certain of its turns' ends."""
-    masks = of(columns, "response_mask")
-    for name in POLICIES:
-        rows = [np.where(mask == 1, x, 0) for x, mask in zip(columns[name], masks, strict=True)]
-        for row, mask in zip(rows, masks, strict=True):
-            row[segments(mask) if ends else []] = 0
-        columns = columns | {name: [row.astype(np.float32) for row in rows]}
-    return columns
-
-
-BARE = without(BASE, "response_mask")
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        pytest.param(certain(BASE, 0), id="a forced first token"),
-        pytest.param(certain(BARE, -1), id="a certain last token"),
-        pytest.param(certain(BARE, slice(-3, None)), id="several at the end, no mask"),
-        pytest.param(certain(BASE, slice(-3, None)), id="several at the end"),
-        pytest.param(certain(BASE, [0, -1], (0.0, -1e-6, -1e-5)), id="up to rounding"),
-        pytest.param(certain(BASE, [0, -1], (0.0, -1e-6, -1.2)), id="not of the reference"),
-        pytest.param(zero_observations(BASE, ends=True), id="ends of turns, no observations"),
-        pytest.param(zero_observations(observations_last(BASE)), id="a tool's answer last"),
-        pytest.param(
-            without(certain(BARE, slice(-2, None)), *POLICIES[1:]) | {"values": BASE[POLICIES[1]]},
-            id="one column",
-        ),
-    ],
-)
-def test_tokens_of_which_every_policy_is_certain_are_neither_shift_nor_padding(columns, tmp_path):
-    found = inspect([write(tmp_path / "a.parquet", columns)]).findings
-    alone = sum(name in columns for name in POLICIES) == 1
-    assert [(one.check, one.level) for one in found] == [("shifted_lists", "warning")] * alone
-
-
-def test_rows_without_a_response_are_empty(tmp_path):
-    nothing = [np.zeros(0, np.float32)] * ROWS
-    columns = without(BASE, "response", "ref_log_probs", "infer_log_probs")
-    columns |= {"response_mask": nothing, "old_log_probs": nothing}
-    assert names(write(tmp_path / "a.parquet", columns)) == ["empty_masks"]
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("reward", ["good"] * ROWS),
-        ("response_mask", ["111"] * ROWS),
-        ("prompt_id", [b"a"] * ROWS),
-        ("old_log_probs", [["-1"]] * ROWS),
-        ("finish_reason", [["stop"]] * ROWS),
-    ],
-)
-def test_an_unreadable_column_is_a_finding_and_the_rest_is_read(name, values, tmp_path):
-    found = inspect([write(tmp_path / "a.parquet", BASE | {name: values})])
-    assert found.findings[0].check == "column_types"
-    assert f"`{name}`" in found.findings[0].text
-    assert found.responses == ROWS
-    assert found.tokens is not None
-
-
-@pytest.mark.parametrize(
-    ("kind", "flagged"),
-    [
-        (pa.int64(), True),
-        (pa.null(), False),
-        (None, True),
-        (pa.large_string(), False),
-        (pa.dictionary(pa.int32(), pa.string()), False),
-    ],
-)
-def test_types_that_differ_between_files_are_found(kind, flagged, tmp_path):
-    table = pa.table(BASE)
-    pq.write_table(table, tmp_path / "a.parquet")
-    place = table.schema.get_field_index("prompt_id")
-    if kind is None:
-        table = table.drop_columns(["prompt_id"])
-    elif pa.types.is_integer(kind):
-        table = table.set_column(place, "prompt_id", pa.array(range(ROWS), kind))
-    elif pa.types.is_null(kind):
-        table = table.set_column(place, "prompt_id", pa.nulls(ROWS))
-    else:
-        table = table.set_column(place, "prompt_id", table.column("prompt_id").cast(kind))
-    pq.write_table(table, tmp_path / "b.parquet")
-    assert ("column_types" in names(tmp_path)) is flagged
-
-
-def test_fail_on_exits_with_1_on_findings_of_this_severity_or_worse(tmp_path):
-    run = CliRunner().invoke
-    bad = str(write(tmp_path / "bad.parquet", truncated(BASE, 0.3)))
-    for words, code in (([], 0), (["error"], 0), (["warning"], 1), (["error", "warning"], 1)):
-        flags = [word for severity in words for word in ("--fail-on", severity)]
-        assert run(app, [bad, "-q", *flags]).exit_code == code
-    worse = str(write(tmp_path / "worse.parquet", CASES["constant_rewards"][0]))
-    assert run(app, [worse, "--fail-on", "error"]).exit_code == 1
-    assert run(app, [bad, "--fail-on", "note"]).exit_code == 2
-
-
-def test_quiet_prints_a_line_for_each_finding_and_keeps_json(tmp_path):
-    bad = str(write(tmp_path / "bad.parquet", truncated(CASES["constant_rewards"][0], 0.3)))
-    run = CliRunner().invoke
-    first, second, *rest = run(app, [bad, "-q"]).stdout.splitlines()
-    assert first.startswith("error: equal_rewards: all 192 rewards are 0.5")
-    assert second.startswith("warning: no_signal: ")
-    assert [line.split(": ")[:2] for line in rest] == [["warning", "many_truncated"]]
-    well = str(write(tmp_path / "well.parquet", BASE))
-    assert run(app, [well, "-q"]).output == ""
-    ran = run(app, [bad, "-q", "--format", "json"])
-    assert loads(ran.stdout)["findings"]
-    assert run(app, [bad, "-q", "--row", "0"]).exit_code != 0
-
-
-def test_ignored_checks_do_not_run_and_do_not_fail(tmp_path):
-    run = CliRunner().invoke
-    bad = str(write(tmp_path / "bad.parquet", truncated(BASE, 0.3)))
-    ignore = ["--ignore", "many_truncated", "--fail-on", "warning"]
-    assert run(app, [bad, *ignore[2:]]).exit_code == 1
-    ran = run(app, [bad, *ignore, "--format", "json"])
-    assert ran.exit_code == 0
-    found = loads(ran.stdout)
-    assert found["findings"] == []
-    (check,) = (one for one in found["checks"] if one["name"] == "many_truncated")
-    assert check["not_run"] == "ignored with --ignore"
-    error = run(app, [bad, "--ignore", "truncated_many"]).exception
-    assert error.exit_code == 2
-    assert "--ignore truncated_many: " in str(error)
-    assert "many_truncated" in str(error)
-
-
-def test_a_column_of_zeros_was_never_computed_and_is_not_padding(tmp_path):
-    columns = each(each(BASE, "old_log_probs", np.zeros_like), "response_mask", np.ones_like)
-    found = inspect([write(tmp_path / "a.parquet", columns)]).findings
-    assert "never computed" in found[0].text
-    assert not {"padded_lists", "shifted_lists"} & {one.check for one in found}
-
-
-def test_files_with_different_types_are_named(tmp_path):
-    write(tmp_path / "a.parquet", BASE)
-    write(tmp_path / "b.parquet", BASE | {"reward": [str(one) for one in BASE["reward"]]})
-    found = next(one for one in inspect([tmp_path]).findings if one.check == "column_types")
-    assert found.text == (
-        "`reward` is double, but string in b.parquet; the role reward needs a number per row: not "
-        "read from any file"
-    )
-    assert (found.columns, found.option) == (("reward",), "--map reward=COLUMN")
-    assert found.rows == ((str(tmp_path / "b.parquet"), None),)
-
-
-def test_a_role_whose_column_some_files_lack_is_an_error(tmp_path):
-    write(tmp_path / "a.parquet", BASE)
-    write(tmp_path / "b.parquet", without(BASE, "reward"))
-    found = inspect([tmp_path]).findings
-    assert [one.check for one in found if one.level == "error"] == ["column_types"]
-    assert found[0].text == (
-        "`reward` is double, but missing in b.parquet; it serves the role reward: not read from "
-        "any file"
-    )
-    assert not found[0].option
-
-
-def test_a_finding_as_json_has_its_columns_rows_and_option(tmp_path):
-    path = write(tmp_path / "a.parquet", with_row(BASE, "response_mask", 4, at(3, 2)))
-    shown = CliRunner().invoke(app, [str(path), "--format", "json"]).stdout
-    assert loads(shown)["findings"] == [
-        {
-            "check": "mask_values",
-            "level": "error",
-            "text": "`response_mask` has values other than 0 and 1, such as 2, in 1 of 192 "
-            "responses (0.5 %). Correct the mask, or set another column with --map mask=COLUMN; "
-            "cut prompts and padding.",
-            "columns": ["response_mask"],
-            "rows": [f"{path}:4"],
-            "option": "--map mask=COLUMN",
-        }
-    ]
 
 
 def with_values(columns, name, **rows):
@@ -925,16 +266,150 @@ def halves(columns, name, values):
     return columns | {name: [new if step else old for step, old, new in rows]}
 
 
+ALONE = ("infer_log_probs", "ref_log_probs")
 STEP_1 = "in step 1 (1 of 2 steps)"
 IDS = [np.arange(len(values), dtype=np.int32) for values in BASE["old_log_probs"]]
 OUTCOMES = with_outcome(with_turns(BASE))
 ROLLOUT = {"columns_map": {"rollout": "traj_id"}}
 LENGTH = len(BASE["old_log_probs"][3])
-DETAILS = {
-    "signal that is lost": (
-        "no_signal", in_steps(BASE, 0.75),
-        {"text": "75.0 % of the groups of steps 4 to 5 are without signal, 0 % of those before"},
+UNREADABLE = {
+    "reward": ["good"] * ROWS, "response_mask": ["111"] * ROWS, "prompt_id": [b"a"] * ROWS,
+    "old_log_probs": [["-1"]] * ROWS, "finish_reason": [["stop"]] * ROWS,
+}  # fmt: skip
+FAULTS = {
+    "no rows": ("no_rows", empty(BASE), {}),
+    "values that are NaN": (
+        "nonfinite",
+        BASE | {"values": with_row(BASE, "ref_log_probs", 3, at(1, np.nan))["ref_log_probs"]},
+        {"text": "`values` (1 NaN) is not finite in 1 of 192 responses"},
     ),
+    "a number in place of a list": (
+        "column_types", BASE | {"values": [0.5] * ROWS},
+        {"text": "`values` is double; the role values needs a list of numbers"},
+    ),
+    "versions of spans": (
+        "column_types", BASE | {"policy_version": [[{"start": 0, "version": 3}]] * ROWS},
+        {"text": "`policy_version` is list<element: struct<start: int64"},
+    ),
+    "token ids as log-probs": (
+        "column_types", BASE | {"old_log_probs": IDS, "infer_log_probs": IDS},
+        {"text": "the role old_log_probs needs a list of floats per row"},
+    ),
+    "types over files": (
+        "column_types", [BASE, BASE | {"reward": [str(reward) for reward in BASE["reward"]]}],
+        {"text": "`reward` is double, but string in 1.parquet; the role reward needs a number per "
+         "row: not read from any file", "columns": ("reward",), "option": "--map reward=COLUMN"},
+    ),
+    "a role that a file lacks": (
+        "column_types", [BASE, without(BASE, "reward")],
+        {"text": "`reward` is double, but missing in 1.parquet; it serves the role reward: not "
+         "read from any file", "level": "error", "option": ""},
+    ),
+    "ids of other types": (
+        "column_types", [BASE, BASE | {"prompt_id": range(ROWS)}], {"level": "error"}
+    ),
+    **{
+        f"an unreadable {name}": ("column_types", BASE | {name: values}, {"text": f"`{name}`"})
+        for name, values in UNREADABLE.items()
+    },
+    "a null key": (
+        "unusable_keys", BASE | {"prompt_id": [None, *BASE["prompt_id"][1:]]},
+        {"text": "no `prompt_id` in 1 of 192 responses", "rows": [0]},
+    ),
+    "fractions as ids": (
+        "unusable_keys", BASE | {"prompt_id": [row // SIZE + 0.5 for row in range(ROWS)]},
+        {"text": "`prompt_id` is double, and in 192 of 192 responses"},
+    ),
+    "NaN for null": (
+        "unusable_keys",
+        BASE | {"prompt_id": [math.nan, *(float(row // SIZE) for row in range(1, ROWS))]},
+        {"text": "no `prompt_id` in 1 of 192 responses"},
+    ),
+    "lengths of 0": (
+        "empty_masks", {**{name: BASE[name] for name in TEXTS}, "response_length": [0] * ROWS},
+        {"text": "have no policy token: `response_length` is 0"},
+    ),
+    "constant rewards": (
+        "equal_rewards", reward_of_all(BASE, 0.5), {"text": "all 192 rewards are 0.5"}
+    ),
+    "a mask of failures": (
+        "many_failures", BASE | {"mask_sample": [row % 3 == 0 for row in range(ROWS)]},
+        {"text": "64 of 192 responses (33.3 %) failed"},
+    ),
+    "zeros without answers": ("many_failures", crashed(BASE, 0.0), {"text": "8 without tokens"}),
+    "unknown finish reasons": (
+        "unknown_finish_reasons", BASE | {"finish_reason": ["stop", "eaten"] * (ROWS // 2)}, {}
+    ),
+    "recorded advantages": ("recorded_advantages", inverted(BASE), {}),
+    "a row again": (
+        "written_twice", taken(with_turns(BASE, 1), [*range(ROWS), 5]),
+        {"text": "1 of 193 rows (0.5 %) are there twice"},
+    ),
+    "ids of a tokenizer": (
+        "made_token_ids", pa.table(BASE).replace_schema_metadata(TOKENIZED), {}
+    ),
+    "filled log-probs": (
+        "not_log_probs",
+        BASE | {"infer_log_probs": [
+            x * np.float32(row % 8 > 0) for row, x in enumerate(BASE["infer_log_probs"])
+        ]},
+        {"text": "`infer_log_probs` is exactly 0 in all policy tokens of"},
+    ),
+    "ids of another length": (
+        "unequal_lengths", BASE | {"response_token_ids": [
+            [1] * (len(x) + (row == 3)) for row, x in enumerate(BASE["response_mask"])
+        ]},
+        {"text": "`response_token_ids` has"},
+    ),
+    "padded lists": ("padded_lists", padded(BASE), {}),
+    "an inverted mask": (
+        "mask_values", each(BASE, "response_mask", lambda mask: 1 - mask),
+        {"text": "192 of 192 responses (100 %) begin and end with observa"},
+    ),
+    "domains in a group": (
+        "group_domains", BASE | {"data_source": [str(row % 2) for row in range(ROWS)]},
+        {"text": "24 of 24 groups by `prompt_id` have responses of several `d"},
+    ),
+    "files in a group": (
+        "group_files", [without(BASE, "step")] * 2,
+        {"text": "24 of 24 groups by `prompt_id` have responses of several of 2 files"},
+    ),
+    "messages as prompts": (
+        "group_prompts",
+        BASE | {"prompt": [[{"role": "user", "content": f"{row}?"}] for row in range(ROWS)]},
+        {"text": "24 of 24 groups with several responses (100 %) have"},
+    ),
+    "one prompt for all steps": (
+        "group_key", BASE | {"prompt_id": [""] * ROWS},
+        {"text": "of one prompt: `prompt_id` is '' in all 2 steps"},
+    ),
+    "prompts of tokens": (
+        "group_prompts", BASE | {"prompt_tokens": [[row % 2, 7] for row in range(ROWS)]}, {}
+    ),
+    "old log-probs, shifted": ("shifted_lists", each(BASE, "old_log_probs", shift), {}),
+    "old log-probs, shifted earlier": (
+        "shifted_lists", each(BASE, "old_log_probs", lambda x: shift(x[::-1])[::-1]), {}
+    ),
+    "shifted against the mask alone": (
+        "shifted_lists", without(each(BASE, "old_log_probs", shift), *ALONE), {}
+    ),
+    "a shifted mask": (
+        "shifted_lists", without(each(BASE, "response_mask", shift), *ALONE), {}
+    ),
+    "a filler first, no mask": (
+        "shifted_lists",
+        without(each(BASE, "old_log_probs", shift_filled), *ALONE, "response_mask"),
+        {},
+    ),
+    "a shift, and a difference larger than all others": (
+        "shifted_lists",
+        with_row(each(BASE, "infer_log_probs", shift), "infer_log_probs", 4, at(3, -5000.0)),
+        {},
+    ),
+    "padding on the left": ("padded_lists", left(BASE), {}),
+    "padding on the left, no mask": ("padded_lists", without(left(BASE), "response_mask"), {}),
+    "padding to the longest of 4": ("padded_lists", padded_in_parts(4), {}),
+    "many of the maximum length": ("many_truncated", capped(BASE, 20), {}),
     "groups over two steps": (
         "unequal_groups", BASE | {"step": [*BASE["step"][:-3], 9, 9, 9]},
         {"text": "of 25 prompt groups, 2 have fewer", "option": "--map batch=none"},
@@ -968,9 +443,6 @@ DETAILS = {
     "a shift in a step": (
         "shifted_lists", halves(BASE, "infer_log_probs", [*map(shift, BASE["infer_log_probs"])]),
         {"text": STEP_1, "rows": [96, 97, 98, 99, 100]},
-    ),
-    "equal rewards in a step": (
-        "equal_rewards", halves(BASE, "reward", [0.0] * ROWS), {"text": STEP_1}
     ),
     "a mismatch in a step": (
         "engine_mismatch",
@@ -1006,10 +478,6 @@ DETAILS = {
     "a null in a mask": (
         "mask_values", with_values(BASE, "response_mask", _2=[1, 1, 1, None]),
         {"text": "such as null, in 1 of 192 responses"},
-    ),
-    "token ids as log-probs": (
-        "column_types", BASE | {"old_log_probs": IDS, "infer_log_probs": IDS},
-        {"text": "the role old_log_probs needs a list of floats per row"},
     ),
     "padding where the mask is 0, at the end": (
         "padded_lists", padded_where_masked(1),
@@ -1061,32 +529,314 @@ DETAILS = {
     ),
 }  # fmt: skip
 """A file, the check, and parts of what it says of it."""
+CLEAN = {
+    "a column of nulls": ("column_types", [BASE, BASE | {"prompt_id": pa.nulls(ROWS)}], {}),
+    **{
+        f"ids as {kind}": (
+            "column_types", [BASE, BASE | {"prompt_id": pa.array(BASE["prompt_id"]).cast(kind)}], {}
+        )
+        for kind in (pa.large_string(), pa.dictionary(pa.int32(), pa.string()))
+    },
+    "observations last": ("padded_lists", observations_last(BASE), {}),
+    "a difference larger than all others": (
+        "shifted_lists", with_row(BASE, "infer_log_probs", 4, at(3, -5000.0)), {}
+    ),
+    "no padding": ("padded_lists", padded_in_parts(1), {}),
+    "log-probs of 0 at the start": (
+        "padded_lists",
+        without(each(BASE, "old_log_probs", at(slice(0, 4), 0.0)), "response_mask", *ALONE),
+        {},
+    ),
+    "on policy": ("same_log_probs", ALWAYS_ON_POLICY, {}),
+    "versions as text": ("column_types", BASE | {"policy_version": ["v3"] * ROWS}, {}),
+    "ids as floats": (
+        "unusable_keys", BASE | {"prompt_id": [float(row // SIZE) for row in range(ROWS)]}, {}
+    ),
+    "rewards without answers": ("many_failures", crashed(BASE, 1.0), {}),
+    "a step again with another text": ("written_twice", again(BASE, response="another"), {}),
+    "a step again with another reward": (
+        "written_twice", again(without(BASE, "response"), reward=0.25), {}
+    ),
+    "a step of short texts": ("written_twice", again({x: BASE[x] for x in TEXTS}), {}),
+    "one of the maximum length": ("many_truncated", capped(BASE, 1), {}),
+    "domains of groups": (
+        "group_domains", BASE | {"data_source": [str(row // SIZE % 2) for row in range(ROWS)]}, {}
+    ),
+    "groups of files": (
+        "group_files",
+        [
+            without(BASE, "step"),
+            without(BASE, "step") | {"prompt_id": [f"b{row // SIZE}" for row in range(ROWS)]},
+        ],
+        {},
+    ),
+    "prompts of tokens": (
+        "group_prompts", BASE | {"prompt_tokens": [[row // SIZE, 7] for row in range(ROWS)]}, {}
+    ),
+    "messages of groups": (
+        "group_prompts",
+        BASE
+        | {"prompt": [[{"role": "user", "content": f"{row // SIZE}?"}] for row in range(ROWS)]},
+        {},
+    ),
+    "later turns of dialogues": (
+        "group_prompts",
+        asked(BASE, by="row") | {"turn": [row % 2 for row in range(ROWS)]},
+        {},
+    ),
+    "rows that were chosen": (
+        "rows_are_turns", BASE | {"traj_id": BASE["prompt_id"]}, {"unit": "row"}
+    ),
+    "rollouts that were chosen": (
+        "rows_are_turns", BASE | {"traj_id": BASE["prompt_id"]}, {"unit": "rollout"}
+    ),
+    "turns of rollouts": ("rows_are_turns", with_turns(BASE), {}),
+    "a reward for all rows": ("differing_rollout_rewards", OUTCOMES, ROLLOUT),
+    "a reward that was chosen": (
+        "differing_rollout_rewards",
+        with_values(OUTCOMES, "reward", _5=7.0),
+        ROLLOUT | {"rollout_reward": "last"},
+    ),
+}  # fmt: skip
+"""A file, a check that runs and finds nothing, and options."""
 
 
-@pytest.mark.parametrize("case", DETAILS)
+def facts_of(folder, columns, **options):
+    """The facts of a file of columns, or of several."""
+    parts = columns if isinstance(columns, list) else [columns]
+    for number, part in enumerate(parts):
+        write(folder / f"{number}.parquet", part)
+    return inspect([folder], **options)
+
+
+@pytest.mark.parametrize("case", FAULTS)
 def test_a_finding_says_where_how_much_and_what_to_do(case, tmp_path):
-    name, columns, expected = DETAILS[case]
-    found = finding(columns, name, tmp_path, **expected.get("options", {}))
+    name, columns, expected = FAULTS[case]
+    findings = facts_of(tmp_path, columns, **expected.get("options", {})).findings
+    found = next(item for item in findings if item.check == name)
     assert expected.get("text", "") in found.text
     assert expected.get("advice", "") in found.advice
     for part in ("level", "option", "columns"):
         assert getattr(found, part) == expected.get(part, getattr(found, part))
     assert rows_of(found) == [*expected.get("rows", rows_of(found))]
+    assert found.option in found.advice
+    assert found.level in FINDINGS[name].severity
+    levels = [item.level for item in findings]
+    assert levels == sorted(levels)  # errors first
+
+
+@pytest.mark.parametrize("case", CLEAN)
+def test_a_similar_file_has_no_finding(case, tmp_path):
+    name, columns, options = CLEAN[case]
+    facts = facts_of(tmp_path, columns, **options)
+    assert name not in [item.check for item in facts.findings]
+    assert [run.not_run for run in facts.checks if run.name == name] in ([None], [TURNS])
+
+
+def test_each_check_has_a_fault():
+    checks = {name for name, *_ in FAULTS.values()}
+    assert checks | {name.partition(" ")[0] for name, *_ in PAIRS.values()} == {*FINDINGS}
+
+
+def test_a_healthy_file_has_no_finding(tmp_path):
+    assert facts_of(tmp_path, BASE).findings == []
+
+
+def test_every_check_has_a_meaning_in_one_sentence_and_advice():
+    table = run("list", "checks").out
+    for name, check in FINDINGS.items():
+        assert check.name == name
+        assert re.fullmatch(r"[A-Z`][^.]+(?:0\.5[^.]+)?\.", check.meaning), check.meaning
+        assert check.name in table
+        assert check.advice, f"{name} has no paragraph on why it matters and what to do"
+    shown = " ".join(run("list", "checks", name).out.split())
+    assert check.meaning in shown
+    assert check.advice in shown
+
+
+def runs(path, **options):
+    """Why each check did not run; None for one that ran."""
+    return {one.name: one.not_run for one in inspect([path], **options).checks}
+
+
+def test_checks_without_their_columns_did_not_run(tmp_path):
+    ran = runs(write(tmp_path / "a.parquet", {"other": range(ROWS)}))
+    for name, check in FINDINGS.items():
+        why = f"no column for {check.needs[0]}" if check.needs else None
+        assert ran[name] == why, name
+
+
+def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
+    path = write(tmp_path / "a.parquet", BASE)
+    ran = runs(path, tokens=False)
+    assert ran["engine_mismatch"] == "not read with --no-tokens"
+    assert ran["mask_values"] is None
+    wrong = write(tmp_path / "b.parquet", BASE | {"old_log_probs": ["x"] * ROWS})
+    assert runs(wrong)["engine_mismatch"] == "`old_log_probs` has a wrong type"
 
 
 @pytest.mark.parametrize(
-    ("name", "columns", "options"),
+    ("name", "columns", "why"),
     [
-        ("rows_are_turns", BASE | {"traj_id": BASE["prompt_id"]}, {"unit": "row"}),
-        ("rows_are_turns", BASE | {"traj_id": BASE["prompt_id"]}, {"unit": "rollout"}),
-        ("rows_are_turns", with_turns(BASE), {}),
-        ("no_signal", in_steps(BASE, 0.375), {}),
+        ("group_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "no group has several"),
+        ("no_signal", BASE | {"prompt_id": range(ROWS)}, "no group has several"),
+        ("equal_rewards", BASE | {"reward": [np.nan] * ROWS}, "fewer than 2 finite rewards"),
+        ("length_follows_reward", reward_of_all(BASE, 1.0), "all equal"),
+        ("engine_mismatch", each(BASE, "old_log_probs", lambda x: x[:-1]), "unequal lengths"),
         (
-            "differing_rollout_rewards",
-            with_values(OUTCOMES, "reward", _5=7.0),
-            ROLLOUT | {"rollout_reward": "last"},
+            "unequal_lengths",
+            without(BASE, *POLICIES),
+            "no list to compare with `response_mask`",
+        ),
+        ("same_log_probs", {name: rows[:1] for name, rows in BASE.items()}, None),
+        ("not_log_probs", with_lengths(BASE, [0] * ROWS), "no policy token counts"),
+        ("group_prompts", asked(with_turns(BASE), by="row"), "rows are turns"),
+        ("group_key", empty(BASE), "the input has no rows"),
+        ("unequal_groups", with_turns(BASE), None),
+        ("unequal_groups", without(with_turns(BASE), "traj_id"), "rows are turns"),
+        ("unequal_groups", BASE | {"prompt_id": range(ROWS)}, "no size is that of most"),
+    ],
+)
+def test_a_check_with_too_little_to_check_did_not_run(name, columns, why, tmp_path):
+    reason = runs(write(tmp_path / "a.parquet", columns))[name]
+    assert reason is None if why is None else why in reason
+
+
+def test_a_check_of_an_input_has_all_its_rows_and_its_severity(tmp_path):
+    columns = BASE
+    for row in range(20, 32):
+        columns = with_row(columns, "old_log_probs", row, lambda values: values[:-1])
+    path = write(tmp_path / "a.parquet", columns)
+    shown = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths"]).stdout
+    for row in range(20, 32):
+        assert re.search(f"{path}:{row}$", shown, re.MULTILINE)
+    assert shown.splitlines()[-2].startswith("✗ ")
+    not_run = CliRunner().invoke(app, [str(path), "--about", "many_truncated", "--no-tokens"])
+    assert "did not run" not in not_run.stdout
+    not_run = CliRunner().invoke(app, [str(path), "--about", "shared_prefixes"])
+    assert "did not run: no column for rollout ids" in not_run.stdout
+    well = CliRunner().invoke(app, [str(path), "--about", "empty_masks"]).stdout
+    assert well.splitlines()[-1].startswith("✓ ")
+    listed = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths", "--format", "json"])
+    entry = loads(listed.stdout)
+    assert (entry["not_run"], len(entry["found"]["rows"])) == (None, 12)
+
+
+@pytest.mark.parametrize(
+    "gone", [(), ("response",), ("old_log_probs", "infer_log_probs", "ref_log_probs")]
+)
+def test_a_step_written_twice_is_found_in_any_order_and_over_files(gone, tmp_path):
+    columns = without(BASE, *gone)
+    columns |= {} if "response" in gone else {"response": [x * 20 for x in BASE["response"]]}
+    first, twice = {}, again(columns)
+    for name, values in twice.items():
+        first[name], twice[name] = values[:ROWS], values[ROWS:]
+    write(tmp_path / "a.parquet", first)
+    write(tmp_path / "b.parquet", twice)
+    found = next(one for one in inspect([tmp_path]).findings if one.check == "written_twice")
+    assert "step 2 repeats 0: the same prompts, responses, rewards and log-probs in 96 of 288" in (
+        found.text
+    )
+    assert found.rows == ((str(tmp_path / "b.parquet"), 0),)
+
+
+def certain(columns, places, values=(0.0, 0.0, 0.0)):
+    """The policy is certain of the tokens at these places, in all columns of log-probs."""
+    for name, value in zip(POLICIES, values, strict=True):
+        columns = each(columns, name, at(places, value)) if name in columns else columns
+    return columns
+
+
+def segments(mask):
+    """The first and last token of each run of equal numbers."""
+    ends = np.flatnonzero(np.diff(mask.astype(int)))
+    return np.concatenate([[0], ends + 1, ends, [len(mask) - 1]])
+
+
+def zero_observations(columns, *, ends=False):
+    """Observations without log-probs; with `ends`, the policy is certain of its turns' ends."""
+    masks = of(columns, "response_mask")
+    for name in POLICIES:
+        rows = [np.where(mask == 1, x, 0) for x, mask in zip(columns[name], masks, strict=True)]
+        for row, mask in zip(rows, masks, strict=True):
+            row[segments(mask) if ends else []] = 0
+        columns = columns | {name: [row.astype(np.float32) for row in rows]}
+    return columns
+
+
+BARE = without(BASE, "response_mask")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(certain(BASE, 0), id="a forced first token"),
+        pytest.param(certain(BARE, slice(-3, None)), id="several at the end, no mask"),
+        pytest.param(certain(BASE, [0, -1], (0.0, -1e-6, -1e-5)), id="up to rounding"),
+        pytest.param(certain(BASE, [0, -1], (0.0, -1e-6, -1.2)), id="not of the reference"),
+        pytest.param(zero_observations(BASE, ends=True), id="ends of turns, no observations"),
+        pytest.param(zero_observations(observations_last(BASE)), id="a tool's answer last"),
+        pytest.param(
+            without(certain(BARE, slice(-2, None)), *POLICIES[1:]) | {"values": BASE[POLICIES[1]]},
+            id="one column",
         ),
     ],
 )
-def test_what_was_chosen_or_is_rare_is_no_finding(name, columns, options, tmp_path):
-    assert finding(columns, name, tmp_path, **options) is None
+def test_tokens_of_which_every_policy_is_certain_are_neither_shift_nor_padding(columns, tmp_path):
+    found = inspect([write(tmp_path / "a.parquet", columns)]).findings
+    alone = sum(name in columns for name in POLICIES) == 1
+    assert [(one.check, one.level) for one in found] == [("shifted_lists", "warning")] * alone
+
+
+def test_rows_without_a_response_are_empty(tmp_path):
+    nothing = [np.zeros(0, np.float32)] * ROWS
+    columns = without(BASE, "response", "ref_log_probs", "infer_log_probs")
+    columns |= {"response_mask": nothing, "old_log_probs": nothing}
+    findings = facts_of(tmp_path, columns).findings
+    assert [finding.check for finding in findings] == ["empty_masks"]
+
+
+def test_fail_on_exits_with_1_on_findings_of_this_severity_or_worse_but_ignored_ones(tmp_path):
+    run = CliRunner().invoke
+    bad = str(write(tmp_path / "bad.parquet", truncated(BASE, 0.3)))
+    for words, code in (([], 0), (["error"], 0), (["warning"], 1), (["error", "warning"], 1)):
+        flags = [word for severity in words for word in ("--fail-on", severity)]
+        assert run(app, [bad, "-q", *flags]).exit_code == code
+    worse = str(write(tmp_path / "worse.parquet", reward_of_all(BASE, 0.5)))
+    assert run(app, [worse, "--fail-on", "error"]).exit_code == 1
+    assert run(app, [bad, "--fail-on", "note"]).exit_code == 2
+    ran = run(app, [bad, "--ignore", "many_truncated", "--fail-on", "warning", "--format", "json"])
+    assert ran.exit_code == 0
+    (check,) = (x for x in loads(ran.stdout)["checks"] if x["name"] == "many_truncated")
+    assert check["not_run"] == "ignored with --ignore"
+
+
+def test_quiet_prints_a_line_for_each_finding_and_keeps_json(tmp_path):
+    bad = str(write(tmp_path / "bad.parquet", truncated(reward_of_all(BASE, 0.5), 0.3)))
+    run = CliRunner().invoke
+    first, second, *rest = run(app, [bad, "-q"]).stdout.splitlines()
+    assert first.startswith("error: equal_rewards: all 192 rewards are 0.5")
+    assert second.startswith("warning: no_signal: ")
+    assert [line.split(": ")[:2] for line in rest] == [["warning", "many_truncated"]]
+    well = str(write(tmp_path / "well.parquet", BASE))
+    assert run(app, [well, "-q"]).output == ""
+    ran = run(app, [bad, "-q", "--format", "json"])
+    assert loads(ran.stdout)["findings"]
+    assert run(app, [bad, "-q", "--row", "0"]).exit_code != 0
+
+
+def test_a_finding_as_json_has_its_columns_rows_and_option(tmp_path):
+    path = write(tmp_path / "a.parquet", with_row(BASE, "response_mask", 4, at(3, 2)))
+    shown = CliRunner().invoke(app, [str(path), "--format", "json"]).stdout
+    assert loads(shown)["findings"] == [
+        {
+            "check": "mask_values",
+            "level": "error",
+            "text": "`response_mask` has values other than 0 and 1, such as 2, in 1 of 192 "
+            "responses (0.5 %). Correct the mask, or set another column with --map mask=COLUMN; "
+            "cut prompts and padding.",
+            "columns": ["response_mask"],
+            "rows": [f"{path}:4"],
+            "option": "--map mask=COLUMN",
+        }
+    ]

@@ -25,7 +25,7 @@ def test_the_layout_of_files_changes_no_number(sample, facts, tmp_path):
     for one in (again, before):
         if gap := one["mismatch"]:  # these name files and rows
             gap["largest"] = [(token["position"], token["infer"]) for token in gap["largest"]]
-    names = ("facts", "prompt_groups", "histograms", "masks", "responses", "tokens", "mismatch")
+    names = ("facts", "prompt_groups", "histograms", "responses", "tokens", "mismatch")
     for name in (*names, "turns", "token_columns"):
         assert again[name] == before[name], name
 
@@ -50,7 +50,7 @@ def test_an_empty_file_has_a_finding(tmp_path, sample):
 def test_without_tokens_other_statistics_are_the_same(sample, facts):
     found = inspect([sample], tokens=False, unit="row")
     assert found.token_columns == {}
-    for name in ("prompt_groups", "histograms", "masks", "responses", "tokens"):
+    for name in ("prompt_groups", "histograms", "responses", "tokens"):
         assert getattr(found, name) == getattr(facts, name)
     assert found.facts == {name: facts.facts[name] for name in found.facts}
     assert {"reward", "passed", "policy_tokens", "equal_rewards"} <= found.facts.keys()

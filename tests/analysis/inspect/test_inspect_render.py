@@ -40,14 +40,6 @@ def test_json_has_null_for_nonfinite_numbers(tmp_path):
     json.loads(shown, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
-def test_a_pipe_gets_plain_text_that_is_not_cut(sample):
-    shown = RUN.invoke(app, [str(sample)]).stdout
-    assert "\x1b" not in shown
-    assert "│" not in shown
-    assert "…" not in shown
-    assert "pass@" in shown
-
-
 def test_markdown_has_headings_and_tables(sample):
     shown = RUN.invoke(app, [str(sample), "--verbose", "--format", "markdown"]).stdout
     assert shown.startswith("# rlpost inspect")
@@ -98,14 +90,6 @@ def test_the_most_severe_finding_is_the_last_and_has_its_row(how, tmp_path):
     assert "1 error and 1 warning" in shown
     assert f"{path}:13" in shown
     assert f"{path}:11" in shown
-
-
-def test_rows_of_several_files_have_their_file(tmp_path):
-    (tmp_path / "dumps").mkdir()
-    pq.write_table(pq.read_table(ARITHMETIC), tmp_path / "dumps" / "a.parquet")
-    path = damaged(tmp_path / "dumps" / "b.parquet")
-    shown = RUN.invoke(app, [str(tmp_path / "dumps")]).stdout
-    assert re.search(rf"{path}:11\b", shown)
 
 
 def test_every_topic_is_a_page_of_its_own_and_part_of_verbose(sample, facts):
@@ -173,21 +157,6 @@ def test_nouns_after_1_are_singular(tmp_path):
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).stdout
     assert "1 response" in shown
     assert not re.search(r"\b1 (rows|responses|groups|prompts|tokens|findings|row groups)\b", shown)
-
-
-def test_without_a_mask_the_output_states_that_all_tokens_count(tmp_path):
-    table = pq.read_table(ARITHMETIC)
-    pq.write_table(table.drop_columns(["response_mask"]), tmp_path / "a.parquet")
-    text = "no mask"
-    assert text in RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
-    assert text not in RUN.invoke(app, [str(ARITHMETIC)]).stdout
-
-
-def test_a_threshold_that_no_reward_reaches_is_reported():
-    text = "--pass-threshold"
-    shown = RUN.invoke(app, [str(ARITHMETIC), "--pass-threshold", "2"]).stdout
-    assert text in shown
-    assert text not in RUN.invoke(app, [str(ARITHMETIC)]).stdout
 
 
 def test_critic_and_entropy_are_computed_where_they_are_shown(monkeypatch):

@@ -6,18 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from summaries import whole
-from typer.testing import CliRunner
 
 import rlpost
 from rlpost import Recipe
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.cli.commands.inspect import app
 
 NAME, ROWS = "recorded_advantages", 96
 INDEX = np.arange(ROWS)
 AT = 8  # the place of `dumped_advantages`
-RUN = CliRunner()
 
 
 def rollouts(**columns):
@@ -56,8 +52,6 @@ def test_those_of_the_groups_are_no_finding(tmp_path):
     assert (finding, not_run) == (None, None)
     assert (facts.advantages["column"], facts.advantages["recorded"]) == ("dumped_advantages", True)
     assert facts.whole("advantage")["count"] == 240
-    assert facts.advantages["compared"].endswith("of grpo (`dumped_advantages`): equal")
-    assert facts.advantages["compared"] in RUN.invoke(app, [str(tmp_path / "in.parquet")]).output
 
 
 @pytest.mark.parametrize(
@@ -72,7 +66,7 @@ def test_those_of_the_groups_are_no_finding(tmp_path):
         ({"numerics": {"batch": "all"}}, "groups over all steps", "--map batch=none"),
     ],
 )
-@pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo"])
+@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
 def test_those_of_another_key_name_it(recipe, key, option, estimator, tmp_path):
     table = with_advantages(rollouts(), estimator=estimator, **recipe)
     _, finding, _ = checked(table, tmp_path)
@@ -102,45 +96,22 @@ def test_groups_fit_if_nearly_all_have_a_mean_of_nearly_0(rows, off, finds, tmp_
     assert (finding is not None) == finds
 
 
-def test_those_of_consecutive_rows_name_their_number(tmp_path):
-    blocks = rollouts(block=INDEX // 6)
-    table = with_advantages(blocks, columns={"group": "block"}).drop_columns(["block", "prompt"])
-    _, finding, _ = checked(table, tmp_path)
-    assert finding.text.endswith("; groups of 6 consecutive rows fit")
-    assert finding.option == "--map group=COLUMN"
-
-
-def test_those_of_other_rows_are_a_finding_and_a_line_with_the_numbers_of_advantages(tmp_path):
+def test_those_of_other_rows_are_a_finding(tmp_path):
     table = with_advantages(rollouts(response_mask=[[1, 1]] * ROWS))
     right = table["dumped_advantages"].combine_chunks()
     for order in (np.roll(INDEX, 1), np.roll(INDEX, 8), np.random.default_rng(3).permutation(ROWS)):
         other = table.set_column(AT, "dumped_advantages", right.take(pa.array(order)))
-        facts, finding, _ = checked(other, tmp_path)
+        _, finding, _ = checked(other, tmp_path)
         assert "correlation within groups is" in finding.text
         assert len(finding.rows) == 5
-        summary = rlpost.enrich(other, Recipe(estimator="grpo"))[1]
-        ours, theirs = facts.advantages["compared"], summary["recorded"]
-        assert ours == theirs.replace("advantages (", "advantages and those of grpo (", 1)
-        for name in ("recorded_differs", "recorded_sign_differs"):
-            assert facts.whole(name) == whole(summary, name)
 
 
-def test_one_flipped_sign_is_a_line_and_no_finding(tmp_path):
+def test_one_flipped_sign_is_no_finding(tmp_path):
     table = with_advantages(rollouts())
     values = table["dumped_advantages"].to_pylist()
     values[5] = [-x for x in values[5]]
     flipped = table.set_column(AT, "dumped_advantages", pa.array(values))
-    facts, finding, _ = checked(flipped, tmp_path)
-    assert finding is None
-    assert "in sign in 2 (" in facts.advantages["compared"]
-
-
-def test_those_of_one_component_name_it(tmp_path):
-    table = with_advantages(rollouts(), columns={"reward": "accuracy"})
-    weights = {"accuracy": 1.0, "style": 1.0}
-    _, finding, _ = checked(table.drop_columns(["reward"]), tmp_path, reward_components=weights)
-    assert finding.text.endswith("; those of `accuracy` fit")
-    assert finding.option == "--map reward=accuracy"
+    assert checked(flipped, tmp_path)[1] is None
 
 
 def test_a_reward_of_the_other_sign_is_a_finding(tmp_path):
@@ -148,9 +119,8 @@ def test_a_reward_of_the_other_sign_is_a_finding(tmp_path):
     at = table.schema.get_field_index("reward")
     table = table.set_column(at, "reward", pa.array(-table["reward"].to_numpy()))
     _, finding, _ = checked(table, tmp_path)
-    assert finding.text.endswith("; those of the opposite reward fit")
+    assert "correlation within groups is -0.97: they are of other rows" in finding.text
     assert "in 12 of 12 groups" in finding.text
-    assert len(finding.rows) == 5
 
 
 def test_penalties_in_the_reward_contradict_no_key(tmp_path):
@@ -165,12 +135,10 @@ def test_penalties_in_the_reward_contradict_no_key(tmp_path):
     assert (finding, not_run) == (None, None)
 
 
-@pytest.mark.parametrize("domains", [["math", "code"], ["math"]])
 @pytest.mark.parametrize("estimator", ["reinforce_pp", "reinforce"])
-def test_advantages_without_a_baseline_of_groups_are_no_finding(estimator, domains, tmp_path):
+def test_advantages_without_a_baseline_of_groups_are_no_finding(estimator, tmp_path):
     """Whitening makes the mean of the whole batch 0."""
-    names = [domains[i % len(domains)] for i in INDEX]
-    table = rollouts(response_mask=[[1, 1]] * ROWS, data_source=names)
+    table = rollouts(response_mask=[[1, 1]] * ROWS)
     table = with_advantages(table, estimator=estimator, kl_coef=0.0)
     _, finding, not_run = checked(table, tmp_path)
     assert (finding, not_run) == (None, None)
@@ -187,8 +155,3 @@ def test_what_the_check_cannot_judge(tmp_path):
     rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", Recipe(replace=True))
     facts = inspect(tmp_path / "out.parquet", columns_map={"group": "prompt_id"})
     assert (facts.advantages["column"], facts.advantages["recorded"]) == ("advantages", False)
-    nothing = table.append_column("failure", pa.array(["docker"] * ROWS))
-    assert checked(nothing, tmp_path)[1:] == (
-        None,
-        "advantages differ between the tokens of a response",
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,14 +14,6 @@ from rlpost.analysis.inspect.profiles import pearson
 from rlpost.analysis.inspect.responses import pass_at_k
 from rlpost.pipeline.measures import Numbers
 from rlpost.pipeline.totals import ExactTotals
-
-
-def test_pass_at_k_is_the_probability_that_one_of_k_responses_passes():
-    for size, passed in [(1, 0), (1, 1), (5, 2), (8, 1), (8, 8)]:
-        outcomes = [1] * passed + [0] * (size - passed)
-        for one in pass_at_k(np.array([size]), np.array([passed])):
-            draws = [any(draw) for draw in combinations(outcomes, one.k)]
-            assert one.value == pytest.approx(np.mean(draws))
 
 
 @given(st.integers(1, 300), st.integers(0, 300))

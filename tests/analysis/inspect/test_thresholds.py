@@ -112,15 +112,6 @@ def of_turns(count):
     return {"prompt_id": ["p"] * (2 * count + 2), "step": [0, 1] * (count + 1)}
 
 
-def of_fewer(count):
-    """Prompts with two rows in the first step and one in the second."""
-    return {
-        "prompt_id": [f"p{place // 2}" for place in range(2 * count)]
-        + [f"p{place}" for place in range(count)],
-        "step": some(2 * count, 3 * count, 0, 1),
-    }
-
-
 def tail_of_zeros(*rows):
     """Log-probs of each row: some other than 0, then zeros."""
     return {"old_log_probs": [[-1.0] * others + [0.0] * zeros for others, zeros in rows]}
@@ -178,16 +169,6 @@ PAIRS = {
     "HALF of groups": ("no_signal", signal((19, 40)), signal((20, 40))),
     "STEP_EQUAL": ("no_signal", signal((18, 20), (0, 30)), signal((19, 20), (0, 30))),
     "GROUPS_OF_STEP": ("no_signal", signal((3, 3), (0, 9)), signal((4, 4), (0, 9))),
-    "ROWS_OF_STEP": (
-        "equal_rewards",
-        {"step": some(15, 35, 0, 1), "reward": some(15, 25, 1, 0) + [1] * 10},
-        {"step": some(16, 36, 0, 1), "reward": some(16, 26, 1, 0) + [1] * 10},
-    ),
-    "constant steps": (
-        "equal_rewards error",
-        {"step": some(20, 40, 0, 1), "reward": some(20, 30, 1, 0) + [1] * 10},
-        {"step": some(21, 40, 0, 1), "reward": some(21, 30, 1, 0) + [1] * 10},
-    ),
     "SATURATED, highest": (
         "equal_rewards", {"reward": some(94, 100, 1, 0)}, {"reward": some(95, 100, 1, 0)}
     ),
@@ -205,20 +186,7 @@ PAIRS = {
     "FEW_RESPONSES": ("written_twice", again(3), again(4)),
     "LONG_TEXT": ("written_twice", texts_again(127), texts_again(128)),
     "LONG": ("written_twice", tokens_again(31), tokens_again(32)),
-    "LEAST_STEPS": (
-        "no_signal before", signal(*3 * [(0, 10)], (10, 10)), signal(*4 * [(0, 10)], (10, 10))
-    ),
-    "LAST": (
-        "no_signal before", signal(*5 * [(0, 10)], (9, 10)), signal(*5 * [(0, 10)], (10, 10))
-    ),
-    "MUCH": ("no_signal before", signal(*4 * [(0, 20)], (9, 20)), signal(*4 * [(0, 20)], (10, 20))),
-    "STANDARD_ERRORS of shares": (
-        "no_signal before",
-        signal((3, 8), *3 * [(0, 8)], (4, 8)),
-        signal((2, 8), *3 * [(0, 8)], (4, 8)),
-    ),
     "LEAST restarts": ("rows_are_turns", of_turns(6), of_turns(7)),
-    "LEAST that end": ("rows_are_turns", of_fewer(6), of_fewer(7)),
     "FEW_TOKENS, constant": (
         "not_log_probs", {"old_log_probs": [[-0.5] * 15]}, {"old_log_probs": [[-0.5] * 16]}
     ),
@@ -272,7 +240,7 @@ PAIRS = {
     "HALF of zeros": (
         "shifted_lists", tail_of_zeros(*10 * [(1, 1)]), tail_of_zeros((2, 1), *9 * [(1, 1)])
     ),
-    "FEW_SHIFTED": ("shifted_lists", shifted(64), shifted(65)),
+    "FEW_SHIFTED": ("shifted_lists", shifted(67), shifted(68)),
     "BETTER": ("shifted_lists", shifted(100, 0.7), shifted(100, 0.6)),
     "STANDARD_ERRORS of jumps": (
         "shifted_lists", jumps((0, 1), (3.9 / 8, 1)), jumps((0, 1), (4.1 / 8, 1))

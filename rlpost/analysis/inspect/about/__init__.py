@@ -75,5 +75,5 @@ def topics_of(facts: Facts) -> list[str]:
 
 def _missing(name: str, facts: Facts) -> list[str]:
     """Return the roles that a topic needs and that have no column."""
-    roles = {*facts.roles} | ({"reward"} if facts.components else set())
+    roles = {*facts.roles} | ({"reward"} if "reward" in facts.facts else set())
     return [role for role in NEEDED.get(name, ()) if roles.isdisjoint(role.split(" or "))]

@@ -1,9 +1,8 @@
-"""Topics on responses: groups, all numbers, reward components, steps, domains, columns."""
+"""Topics on responses: groups, all numbers, steps, domains, columns."""
 
 from __future__ import annotations
 
 import re
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
@@ -11,7 +10,6 @@ from rlpost.display.charts import bar
 from rlpost.display.tables import TextTable, elided
 from rlpost.display.text import aligned, counted, mean_beside, number, percent, share, value_list
 from rlpost.display.trends import Trend, trend_table
-from rlpost.pipeline.measures import CORRELATION, WITH_REWARD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,55 +152,6 @@ def failure_lines(facts: Facts) -> list[str]:
     return [f"{text}{value_list(failures.reasons)} ({TREATMENTS[failures.treatment]})"]
 
 
-# ---- components ----
-
-COMPONENT_HEADINGS = ("component", "weight", "mean", "std", "no signal", "corr.", "share")
-
-
-@topic
-def components(facts: Facts) -> Page:
-    """Reward components: mean, groups without signal, correlations, share of the advantage."""
-    table = None
-    if facts.components:
-        rows, notes = _component_rows(facts), _component_notes(facts)
-        table = TextTable(COMPONENT_HEADINGS, rows, "Reward components", notes=notes)
-    otherwise = "The reward is one column; --reward-components A,B names those whose sum it is."
-    return page_of(facts, "components", [table], otherwise)
-
-
-def _component_rows(facts: Facts) -> list[tuple[str, ...]]:
-    """Return the row of each reward component, of `COMPONENT_HEADINGS`."""
-    rows: list[tuple[str, ...]] = []
-    for name, profile in facts.components.items():
-        spread, equal = facts.whole(f"component:{name}"), profile["no_signal"]
-        rows.append(
-            (
-                name, number(profile["weight"]), number(spread["mean"]), number(spread["std"]),
-                "–" if equal is None else f"{equal:,}", _signed(facts, f"{WITH_REWARD}{name}"),
-                percent(facts.whole(f"advantage_share:{name}")["value"]),
-            )
-        )  # fmt: skip
-    return rows
-
-
-def _component_notes(facts: Facts) -> list[str]:
-    """Return what the columns mean, and the correlations between components."""
-    pairs = [
-        f"{name} and {other} {_signed(facts, f'{CORRELATION}{name},{other}')}"
-        for name, other in combinations(facts.components, 2)
-    ]
-    of = next(iter(facts.components.values()))["share_of"]
-    return [
-        f"no signal: groups with one value; corr.: with the reward; share: of {of}",
-        *([f"correlation between components: {', '.join(pairs)}"] if pairs else []),
-    ]
-
-
-def _signed(facts: Facts, measure: str) -> str:
-    value = facts.whole(measure)["value"]
-    return "–" if value is None else f"{value:+.2f}"
-
-
 # ---- steps, domains ----
 
 MOST_ROWS = 60
@@ -307,8 +256,8 @@ EXPECTED = ("group", "reward", "mask", "old_log_probs", "ref_log_probs", "infer_
 @topic
 def columns(facts: Facts) -> Page:
     """The column of each role, how it was found, and roles without a column."""
-    derived = ("reward",) if facts.components else ()
-    missing = [role for role in EXPECTED if role not in facts.roles and role not in derived]
+    known = {*facts.roles, *({"reward"} & facts.facts.keys())}  # of components
+    missing = [role for role in EXPECTED if role not in known]
     lines = [f"no column for {', '.join(missing)} (set with --map ROLE=COLUMN)"] if missing else []
     lacks: dict[str, str] = {}
     for file in facts.input.files:

@@ -18,7 +18,7 @@ from rlpost.pipeline.data import ATTEMPTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import Cause, Facts, Json, Mismatch
+    from rlpost.analysis.inspect.model import Cause, Facts, Mismatch
     from rlpost.display.page import Page
 
 
@@ -142,33 +142,20 @@ def _mismatch_table(facts: Facts) -> TextTable | None:
 
 @topic
 def entropy(facts: Facts) -> Page:
-    """Entropy of the policy by position, step and domain; its covariance with advantages."""
+    """Entropy of the policy by position, step and domain."""
     profile = facts.entropy
     if profile is None:
         return page_of(facts, "entropy", [], without_column("entropy", "old_log_probs"))
     name = f"Entropy (`{profile['column']}`)"
     if profile["sampled"]:
         name = f"Entropy, estimated by -log p of the sampled tokens (`{profile['column']}`)"
-    tables = [TextTable(title=name, lines=_entropy_lines(facts, profile))]
-    for key in ("position", "step", "domain"):
-        columns = {"mean": facts.by(key, "entropy")}
-        if credit := facts.by(key, "covariance", "value"):
-            columns["covariance"] = credit
-        if table := by_table(facts, key, "entropy", columns):
-            tables.append(table)
-    return page_of(facts, "entropy", tables, "")
-
-
-def _entropy_lines(facts: Facts, profile: Json) -> list[str]:
-    whole, value = facts.whole("entropy"), facts.whole("covariance")["value"]
-    lines = [f"mean {number(whole['mean'])} nats over {whole['count']:,} policy tokens"]
-    if value is not None:
-        advantages = profile["covariance_of"]
-        advantages = advantages if " " in advantages else f"`{advantages}`"
-        text = f"covariance of `{profile['log_probs']}` and {advantages}"
-        within = " within steps" * (len(facts.labels("step")) > 1)
-        lines.append(f"{text}{within}: {number(value)}")
-    return lines
+    whole = facts.whole("entropy")
+    line = f"mean {number(whole['mean'])} nats over {whole['count']:,} policy tokens"
+    slices = [
+        by_table(facts, key, "entropy", {"mean": facts.by(key, "entropy")})
+        for key in ("position", "step", "domain")
+    ]
+    return page_of(facts, "entropy", [TextTable(title=name, lines=[line]), *slices], "")
 
 
 # ---- critic ----
@@ -215,12 +202,6 @@ def _explained(facts: Facts) -> Notice:
 # ---- lines of the overview ----
 
 
-def compared_lines(facts: Facts) -> list[str]:
-    """Return how recorded advantages differ from computed ones; none without such a comparison."""
-    line = (facts.advantages or {}).get("compared")
-    return [line] if line else []
-
-
 def left_out_lines(facts: Facts) -> list[str]:
     """Return what masks and later attempts of the run leave out; none if that is nothing."""
     lines = []
@@ -229,9 +210,7 @@ def left_out_lines(facts: Facts) -> list[str]:
         where = "left out here, as of `rlpost advantages`"
         if "left_out:sample_mask" not in facts.facts:
             where = f"count here, but not in training (--map sample_mask={column}: not here either)"
-        empty = facts.masks is not None and facts.masks.empty
-        both = "; some may have no policy token either" if empty else ""
-        lines.append(f"{rows} with `{column}` 0 {where}{both}")
+        lines.append(f"{rows} with `{column}` 0 {where}")
     if replaced := facts.whole("left_out:superseded")["total"]:
         columns = " and ".join(facts.roles[role].column for role in ATTEMPTS if role in facts.roles)
         lines.append(f"{counted(replaced, 'row')} of older attempts (`{columns}`) left out")

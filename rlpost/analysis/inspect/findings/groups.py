@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 SPLIT = 0.05  # of the prompts of a step; data sets contain some prompts twice
 UNEQUAL = 0.01  # of the groups differ in size from most
-LEAST_TURNS = 7
-"""Events that show turns. If the rows of a prompt in consecutive steps were independent, each next
-step had more rows as often as fewer, and 7 times fewer in a row had a chance of 2^-7."""
+LEAST_TURNS = 7  # times that steps start again within a prompt
 TURNS = "rows are turns, and a later turn's prompt has the turns before"
 
 
@@ -202,12 +200,8 @@ def _turns_as_steps(data: CheckInput) -> str:
     """Return why steps are turns; empty if nothing shows it.
 
     In a training, a prompt comes in any step; and if it comes in all of them, then in file order
-    step by step, and with more responses as often as with fewer. Steps that are turns
-
-    - are several within a rollout; or
-    - start again within consecutive rows of a prompt, and go up by 1 otherwise; or
-    - begin at the same number in every prompt, have no gap, and never have more rows than the step
-      before, but fewer at least 7 times, as rollouts end.
+    step by step. Steps that are turns are several within a rollout, or start again within
+    consecutive rows of a prompt at least 7 times, and go up by 1 otherwise.
     """
     rows, step = data.rows_of("batch", "group", "rollout"), pl.col("batch")
     if "batch" not in rows:
@@ -222,24 +216,15 @@ def _turns_as_steps(data: CheckInput) -> str:
     same = pl.col("group") == pl.col("group").shift()
     low, change = step.min(), pl.when(same).then(step.cast(pl.Int64).diff())
     again = (step == low) & (change <= 0)
-    fits, ends, times = rows.select(
+    fits, start, ends, times = rows.select(
         (again | (change == 1) | change.is_null()).all(),
+        start=low,
         ends=(again & (change < 0)).sum(),
         times=again.sum(),
     ).row(0)
-    start = rows["batch"].cast(pl.Int64).sort()[0]
-    if fits and ends >= LEAST_TURNS:
-        return f"it starts again at {start} {times:,} times within a prompt, else goes up by 1"
-    sizes = rows.group_by("group", "batch").len().sort("group", "batch")
-    up, more = (x.cast(pl.Int64).diff().over("group") for x in (step, pl.col("len")))
-    first = step.first().over("group") == low
-    fits, fewer = sizes.select(
-        (first & (up.fill_null(1) == 1) & (more.fill_null(0) <= 0)).all(), fewer=(more < 0).sum()
-    ).row(0)
-    if not fits or fewer < LEAST_TURNS:
+    if not fits or ends < LEAST_TURNS:
         return ""
-    times = f"the next step has fewer rows {fewer:,} times, and never more"
-    return f"it counts up from {start} in every prompt, and {times}"
+    return f"it starts again at {start} {times:,} times within a prompt, else goes up by 1"
 
 
 def _one_id(data: CheckInput) -> Result:

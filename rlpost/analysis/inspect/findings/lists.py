@@ -6,7 +6,6 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.causes import likeliest
@@ -50,11 +49,13 @@ def shifted_lists(data: CheckInput) -> Result:
     offset against the mask, or the last token has no log-prob.
     """
     rows, reading = data.reading.rows, data.reading
-    shifts = reading.totals.shifts()
-    pairs = [shift.columns for shift in shifts if shift.columns[0] != "mask"]
-    of_steps = {pair: reading.totals.by_step(pair, reading.sums.steps) for pair in pairs}
-    by_step = {pair: {x: y for x, y in of_steps[pair].items() if _is_shifted(y)} for pair in pairs}
-    shifted = [shift for shift in shifts if _is_shifted(shift)]
+    by_pair = reading.sample.shifts(rows)
+    shifts = [by_label[None] for by_label in by_pair.values() if None in by_label]
+    shifted = [shift for shift in (*shifts, *reading.jumps.shifts()) if _is_shifted(shift)]
+    by_step = {
+        pair: {x: y for x, y in by_label.items() if x is not None and _is_shifted(y)}
+        for pair, by_label in by_pair.items()
+    }
     shifted += [shift for steps in by_step.values() for shift in steps.values()]
     if not shifted:
         return _zero_at_an_end(data)
@@ -89,7 +90,7 @@ def _zero_at_an_end(data: CheckInput) -> Result:
     columns = data.log_probs
     alone = len(columns) == 1
     for role, column in columns.items():
-        flags = data.reading.rows[f"shifted:{role}"].fill_nan(0) > 0
+        flags = data.reading.rows[f"shifted:{role}"]
         count = int(flags.sum())
         zeros = column.zero / column.tokens if column.tokens else 1.0
         if count > HALF * data.count and zeros < HALF * count / data.count:
@@ -147,19 +148,21 @@ def padded_lists(data: CheckInput) -> Result:
 
     Cut each list to the tokens of its response.
     """
-    rows, masks, zeros, unmasked = data.reading.rows, data.facts.masks, _zero_padding(data), 0
-    masked = max(masks.trailing, masks.leading) if masks else 0
+    rows, zeros, unmasked = data.reading.rows, _zero_padding(data), 0
+    masked = {end: int(rows[end].sum()) for end in _VERBS}
     if zeros is not None:
         role, side, flags = zeros
         end = "trailing" if side == "padded" else "leading"
         count, unmasked = int(flags.sum()), int((flags & ~rows[end]).sum())
         where = f"{unmasked:,} of them at policy tokens" if unmasked else "at masked tokens"
         text = f"{data.part(count)} {_VERBS[end]} zeros in `{data.column(role)}`, {where}"
-    elif masks is not None and masks.equal_lengths and masked > HALF * data.count:
+    elif rows["length"].n_unique() == 1 and max(masked.values()) > HALF * data.count:
         # Most dialogues end with policy tokens, so lists of one length with masked ends are padded.
-        role, end = "mask", "trailing" if masks.trailing >= masks.leading else "leading"
+        role, end = "mask", max(masked, key=lambda end: masked[end])
         flags = rows[end]
-        text = f"all lists have one length, and {data.part(masked)} {_VERBS[end]} masked tokens"
+        text = (
+            f"all lists have one length, and {data.part(masked[end])} {_VERBS[end]} masked tokens"
+        )
     else:
         return None
     left = " on the left, or contain the prompt" if end == "leading" else ""
@@ -182,13 +185,13 @@ def _zero_padding(data: CheckInput) -> tuple[str, str, pl.Series] | None:
         if column.tokens >= FEW_TOKENS and column.min == column.max:
             continue  # never computed
         for side in ("padded", "left"):
-            counts = rows[f"{side}:{role}"].to_numpy().astype(np.float64)
-            known = ~np.isnan(counts)
+            counts = rows[f"{side}:{role}"].to_numpy()
+            known = counts >= 0
             zeros, others = counts[known], (rows["length"].to_numpy() - counts)[known]
             shorter = others.mean() - others if len(others) else others
             fills = zeros @ shorter > FILLED * (shorter @ shorter)  # the slope is FILLED
             if (zeros > 0).sum() > HALF * data.count and fills:
-                padded.append((role, side, pl.Series(np.nan_to_num(counts) > 0)))
+                padded.append((role, side, pl.Series(counts > 0)))
     return max(padded, key=lambda item: int(item[2].sum()), default=None)
 
 
@@ -201,22 +204,22 @@ def mask_values(data: CheckInput) -> Result:
 
     Correct the mask, or set another column with --map mask=COLUMN; cut prompts and padding.
     """
-    masks, rows = data.facts.masks, data.reading.rows
-    if masks is None:
-        return None
-    if masks.not_binary:
-        value = "null" if masks.other_value is None else f"{masks.other_value:g}"
-        text = f"`{masks.column}` has values other than 0 and 1, such as {value}, in "
-        text, flags = text + data.part(masks.not_binary), rows["not_binary"]
+    rows, column = data.reading.rows, data.column("mask")
+    if wrong := int(rows["not_binary"].sum()):
+        other = data.reading.counts.high.get("mask")
+        value = "null" if other is None else f"{other:g}"
+        text = f"`{column}` has values other than 0 and 1, such as {value}, in {data.part(wrong)}"
+        flags = rows["not_binary"]
     else:
         flags = rows["leading"] & rows["trailing"] & (rows["tokens"] > 0)
-        if masks.equal_lengths or masks.observation_share <= HALF:
+        observed = 1 - int(rows["tokens"].sum()) / max(int(rows["length"].sum()), 1)
+        if rows["length"].n_unique() == 1 or observed <= HALF:
             return None  # or padded
-        if (count := int(flags.sum())) <= INVERTED * (data.count - masks.empty):
+        if (count := int(flags.sum())) <= INVERTED * int((rows["tokens"] > 0).sum()):
             return None
-        text = f"{data.part(count)} begin and end with observations (`{masks.column}` 0), and "
-        text += f"{percent(masks.observation_share)} of the tokens are: the mask looks inverted"
-    return Problem(text, flags, ["mask"], "--map mask=COLUMN", error=masks.not_binary > 0)
+        text = f"{data.part(count)} begin and end with observations (`{column}` 0), and "
+        text += f"{percent(observed)} of the tokens are: the mask looks inverted"
+    return Problem(text, flags, ["mask"], "--map mask=COLUMN", error=wrong > 0)
 
 
 @check("error or warning", "lengths")
@@ -235,11 +238,12 @@ def empty_masks(data: CheckInput) -> Result:
     if not (count := int(flags.sum())):
         return None
     reason = f"`{data.reading.selection.lengths_column}` "
-    reason += "is 0" if data.facts.masks or "length" not in rows else "is empty"
+    masked = data.reading.selection.lists == "mask"
+    reason += "is 0" if masked or "length" not in rows else "is empty"
     if nulls := int(rows["null_list"].sum()) if "null_list" in rows else 0:
         reason += f", or null ({nulls:,})"
     text = f"{data.part(count)} {'has' if count == 1 else 'have'} no policy token: {reason}"
-    roles = ["mask"] if data.facts.masks else []
+    roles = ["mask"] if masked else []
     return Problem(text, flags, roles, error=count > HALF * data.count)
 
 
@@ -265,7 +269,7 @@ def nonfinite(data: CheckInput) -> Result:
         flags.append(reward)
     for role, column in data.facts.token_columns.items():
         if column.nonfinite_rows:
-            flags.append(rows[f"nonfinite:{role}"].fill_nan(0) > 0)
+            flags.append(rows[f"nonfinite:{role}"])
             kinds[role] = {
                 "null": column.null, "NaN": column.nan,
                 "-inf": column.minus_infinity, "inf": column.plus_infinity,
@@ -302,7 +306,7 @@ def not_log_probs(data: CheckInput) -> Result:
             texts.append(f"{name} is {column.min:g} in {all_tokens}: never computed")
         elif column.positive:
             verb = "is" if column.positive == 1 else "are"
-            flags[role] = rows[f"positive:{role}"].fill_nan(0) > 0
+            flags[role] = rows[f"positive:{role}"]
             texts.append(
                 f"{column.positive:,} of {column.tokens:,} {name} "
                 f"({share(column.positive, column.tokens)}) {verb} above 0, up to "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -20,7 +20,6 @@ SLACK = 0.01  # of the deviation of advantages: dumps round them
 FITS = 0.9  # of the groups; others lack responses that were left out
 MOST_ROWS = 20_000  # in which other groups are sought
 FOLLOWS, ERRORS = 0.5, 3.0  # correlation that penalties and shaping leave, less standard errors
-MOST_BLOCK = 64  # consecutive rows that may be a group
 
 
 @check("warning", "group", "reward", "recorded advantages", whole_groups=True)
@@ -28,9 +27,9 @@ def recorded_advantages(data: CheckInput) -> Result:
     """Advantages that a trainer recorded are of other groups than the key's, or of another reward.
 
     In a group, responses of equal rewards have equal advantages, those of higher rewards higher
-    ones, and the mean is 0. Where this is not so, groups by prompt, domain, over all steps, or of
-    consecutive rows are tried, and other rewards. If none fits, and advantages hardly correlate
-    with rewards within groups, they are of other rows. --map advantages=none leaves them out.
+    ones, and the mean is 0. Where this is not so, groups by prompt, domain, or over all steps are
+    tried. If none fits, and advantages hardly correlate with rewards within groups, they are of
+    other rows or rewards. --map advantages=none leaves them out.
 
     Choose the key or the reward that the trainer had, and check the order of rows.
     """
@@ -50,8 +49,8 @@ def recorded_advantages(data: CheckInput) -> Result:
         text = f"contradict `{data.column('reward')}` in {broken:,} of {several:,} groups by "
         text += f"`{data.column('group')}` ({share(broken, several)}): equal rewards have "
         text += "different ones, or a higher reward a lower one"
-    for words, option, by, reward in _others(data, flat, keys, order=broken > 0):
-        if _contradictions(flat.head(MOST_ROWS), by, reward)[-1]:
+    for words, option, by in _other_groups(data, flat, keys):
+        if _contradictions(flat.head(MOST_ROWS), by)[-1]:
             text = f"the recorded advantages (`{of}`) {text}; {words} fit"
             return Problem(text, shown, ["group", "reward", str(of)], option)
     turns = "rollout" not in data.table.rows and (data.turns > 0).any()
@@ -71,40 +70,26 @@ def _correlation(rows: pl.DataFrame, keys: list[str]) -> float | None:
     return correlation
 
 
-def _others(
-    data: CheckInput, rows: pl.DataFrame, keys: list[str], *, order: bool
-) -> Iterator[tuple[str, str, list[Any], str | pl.Expr]]:
-    """Yield other groups and rewards: what they are, what chooses them, the keys and the reward.
-
-    Rewards, and groups of consecutive rows, are for advantages of another order: a batch that is
-    normalised as a whole is no group.
-    """
+def _other_groups(
+    data: CheckInput, rows: pl.DataFrame, keys: list[str]
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield other groups: what they are, what chooses them, and their keys."""
     for role in ("prompt", "domain"):
         if role in rows and rows[role].n_unique() > 1:
             column, by = data.column(role), [*keys[:-1], role]
-            yield f"groups by `{column}`", f"--map group={column}", by, "reward"
+            yield f"groups by `{column}`", f"--map group={column}", by
     if len(keys) > 1:
-        yield "groups over all steps", "--map batch=none", ["group"], "reward"
-    if not order:
-        return
-    for name in data.reading.selection.components:
-        yield f"those of `{name}`", f"--map reward={name}", keys, f"component:{name}"
-    yield "those of the opposite reward", "--map reward=COLUMN", keys, -pl.col("reward")
-    for size in range(2, MOST_BLOCK + 1):
-        blocks: list[Any] = ["file", pl.col("row") // size]
-        yield f"groups of {size} consecutive rows", "--map group=COLUMN", blocks, "reward"
+        yield "groups over all steps", "--map batch=none", ["group"]
 
 
-def _contradictions(
-    rows: pl.DataFrame, by: list[Any], reward: str | pl.Expr = "reward"
-) -> tuple[list[int], int, int, bool]:
+def _contradictions(rows: pl.DataFrame, by: list[str]) -> tuple[list[int], int, int, bool]:
     """Return which rows of groups have advantages in another order than their rewards.
 
     Returns:
         Their `index`, the number of their groups, that of groups of several rows, and whether
         advantages follow rewards in nearly all groups, and have the mean 0 there.
     """
-    columns = rows.select(pl.struct(by).hash().alias("key"), reward=reward, advantage="advantage")
+    columns = rows.select(pl.struct(by).hash().alias("key"), "reward", "advantage")
     keys, rewards, advantages = (x.to_numpy() for x in columns)
     order, slack = np.lexsort((advantages, rewards, keys)), SLACK * float(advantages.std())
     key, rise = keys[order], np.diff(advantages[order])

@@ -21,19 +21,13 @@ from rlpost.kernels.moments import reaches
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
-    from rlpost.analysis.inspect.model import Label
 
 
 HALF = 1 / 2  # of the groups
 STEP_EQUAL = 0.9  # of the groups of a step, if those of other steps differ
 GROUPS_OF_STEP = 4  # fewer may be equal by chance
-ROWS_OF_STEP = 16
 SATURATED = 0.95  # of the rewards have one value
-LEAST_STEPS = 5  # for a trend
-LAST = 5  # the last fifth of the steps is compared with those before
-MUCH = 1 / 2  # of the groups of the last steps
 WITHOUT_PASS = 1 / 4  # of the groups with signal
-SHARE_ERRORS = 3.0  # standard errors of a difference of two shares
 CORRELATED = 0.5
 CORRELATION_ERRORS = 4.0  # standard errors of a correlation of 0
 FAILED = 0.25  # of the rollouts, or of the rows
@@ -47,55 +41,40 @@ AT_LIMIT = 0.05  # of the responses have exactly the maximum length
 
 @check("error or warning", "reward")
 def equal_rewards(data: CheckInput) -> Result:
-    """All rewards of the input or of some steps are equal, or 95 % are the highest or the lowest.
+    """All rewards are equal, an error, or 95 % of them are the highest or the lowest.
 
     A reward minus the mean of equal rewards is 0, so nothing is learnt: the prompts are too easy or
-    too hard, the grader does not work, or the column is not the reward. A step counts from 16
-    responses on; it is an error if all rewards of most responses are equal.
+    too hard, the grader does not work, or the column is not the reward.
 
     Check that the grader works and that the column is the reward; --map reward=COLUMN sets it.
     """
-    table, rows = data.table, data.rows_of("batch", "reward")
-    rewards = table.units["reward"][table.scored]
+    rewards, rows = data.table.units["reward"][data.table.scored], data.table.rows
     if len(rewards) < 2:  # noqa: PLR2004
         return NotRun("fewer than 2 finite rewards")
-    steps, reward = pl.DataFrame({"batch": [], "rows": [], "low": []}), pl.col("reward")
-    if "batch" in rows:
-        finite = rows.filter(reward.is_finite() & data.included).drop_nulls("batch")
-        by_step = finite.group_by("batch", maintain_order=True)
-        steps = by_step.agg(rows=pl.len(), low=reward.min(), high=reward.max())
-        steps = steps.filter(pl.col("low") == pl.col("high"), pl.col("rows") >= ROWS_OF_STEP)
-    low, high, count = rewards.min(), rewards.max(), 0
-    why = "every baseline makes the advantages 0"
+    low, high = rewards.min(), rewards.max()
     if low == high:
-        count, shown = data.count, pl.Series(table.rows["valid"])
-        text = f"all {len(rewards):,} rewards are {low:g}: {why}"
-    elif len(steps):
-        count, shown = int(steps["rows"].sum()), rows["batch"].is_in(steps["batch"].implode())
-        values = ", ".join(f"{x:g}" for x in steps["low"].unique(maintain_order=True)[:3])
-        text = f"all {count:,} rewards{data.in_steps(steps['batch'].to_list())} are {values}: {why}"
-    else:
-        at_ends = {"easy": (high, "highest"), "hard": (low, "lowest")}
-        shares = {x: float((rewards == end).mean()) for x, (end, _) in at_ends.items()}
-        difficulty = max(shares, key=lambda x: shares[x])
-        if shares[difficulty] < SATURATED:
-            return None
-        end, which = at_ends[difficulty]
-        shown = pl.Series(table.rows["valid"] & (table.rows["reward"] != end))
-        text = f"{percent(shares[difficulty])} of the rewards are {end:g}, the {which} value: the "
-        text += f"prompts are too {difficulty}, or the grader is wrong"
-    error = 2 * count > data.count
-    return Problem(text, shown, ["reward"], "--map reward=COLUMN", error=error)
+        text = f"all {len(rewards):,} rewards are {low:g}: every baseline makes the advantages 0"
+        shown = pl.Series(rows["valid"])
+        return Problem(text, shown, ["reward"], "--map reward=COLUMN", error=True)
+    at_ends = {"easy": (high, "highest"), "hard": (low, "lowest")}
+    shares = {x: float((rewards == end).mean()) for x, (end, _) in at_ends.items()}
+    difficulty = max(shares, key=lambda x: shares[x])
+    if shares[difficulty] < SATURATED:
+        return None
+    end, which = at_ends[difficulty]
+    text = f"{percent(shares[difficulty])} of the rewards are {end:g}, the {which} value: the "
+    text += f"prompts are too {difficulty}, or the grader is wrong"
+    shown = pl.Series(rows["valid"] & (rows["reward"] != end))
+    return Problem(text, shown, ["reward"], "--map reward=COLUMN")
 
 
 @check("warning", "group", "reward")
 def no_signal(data: CheckInput) -> Result:
-    """Most groups have equal rewards, in the input, in some steps, or in more and more of the last.
+    """Half of the groups have equal rewards, or 90 % of those of a step.
 
     A reward minus the mean of equal rewards is 0: these groups cost as much to sample as others,
     and train nothing. Rewards are equal if they differ by rounding alone, at most 4·2⁻²³ of the
-    largest: a framework that divides them by their std trains on noise. The last fifth of the
-    steps is compared with those before, by 3 standard errors.
+    largest: a framework that divides them by their std trains on noise.
 
     Sample other prompts (dynamic sampling; harder ones if all pass), or more responses per prompt,
     or leave such groups out with --drop-equal-rewards.
@@ -107,57 +86,22 @@ def no_signal(data: CheckInput) -> Result:
     if not equal["count"]:
         return NotRun("no group has several responses")
     counts, totals = (facts.by("step", "equal_rewards", part) for part in ("count", "total"))
-    steps = [x for x in zip(facts.labels("step"), counts, totals, strict=True) if x[1]]
-    full = [x for x, n, same in steps if same > STEP_EQUAL * n and n >= GROUPS_OF_STEP]
-    texts, shown = [], rows["equal"] & (rows["rows"] > 1)
-    if equal["mean"] >= HALF or full:
-        in_steps, highest = data.in_steps(full), facts.whole("reward")["max"]
-        low = highest is not None and highest < groups.pass_threshold
-        texts.append(
-            f"{equal['total']:,} of {counted(equal['count'], 'group')} of several {facts.unit}s "
-            f"({percent(equal['mean'])}) are without signal"
-            f"{f', most of them{in_steps}' if in_steps else ''}: {passing:,} all pass, "
-            f"{equal['total'] - passing:,} none pass"
-            f"{f' (no reward reaches {groups.pass_threshold:g}: --pass-threshold)' if low else ''}"
-        )
-        if in_steps:
-            shown &= rows["batch"].is_in(full)
-    last = -(-len(steps) // LAST)
-    if shares := _rise(steps, last):
-        names, column = [str(x) for x, _, _ in steps[-last:]], data.column("batch")
-        where = (
-            f"{plural(column)} {names[0]} to {names[-1]}" if names[1:] else f"{column} {names[0]}"
-        )
-        before, after = map(percent, shares)
-        texts.append(
-            f"{after} of the groups of {where} are without signal, {before} of those before"
-        )
-        if not texts[1:]:
-            shown &= rows["batch"].is_in([x for x, *_ in steps[-last:]])
-    first = rows.filter(shown)["first"].to_list() if texts else []
-    if not texts:
+    steps = zip(facts.labels("step"), counts, totals, strict=True)
+    full = [x for x, n, same in steps if n and same > STEP_EQUAL * n and n >= GROUPS_OF_STEP]
+    if equal["mean"] < HALF and not full:
         return None
-    return Problem("; ".join(texts), first, ["reward", "group"], "--drop-equal-rewards")
-
-
-def _rise(steps: list[tuple[Label, int, int]], last: int) -> tuple[float, float] | None:
-    """Return the shares of groups without signal before the last steps and at them, if they rose.
-
-    Args:
-        steps: each with the number of its groups, and of those without signal.
-        last: how many count as the last.
-    """
-    if len(steps) < LEAST_STEPS:
-        return None
-    counts = [
-        (sum(n for _, n, _ in x), sum(same for *_, same in x))
-        for x in (steps[:-last], steps[-last:])
-    ]
-    before, after = (same / n for n, same in counts)
-    pooled = sum(same for _, same in counts) / sum(n for n, _ in counts)
-    error = math.sqrt(pooled * (1 - pooled) * sum(1 / n for n, _ in counts))
-    rose = after >= MUCH and after - before > SHARE_ERRORS * error
-    return (before, after) if rose else None
+    shown, in_steps = rows["equal"] & (rows["rows"] > 1), data.in_steps(full)
+    text = f"{equal['total']:,} of {counted(equal['count'], 'group')} of several {facts.unit}s "
+    text += f"({percent(equal['mean'])}) are without signal"
+    if in_steps:
+        shown &= rows["batch"].is_in(full)
+        text += f", most of them{in_steps}"
+    text += f": {passing:,} all pass, {equal['total'] - passing:,} none pass"
+    highest = facts.whole("reward")["max"]
+    if highest is not None and highest < groups.pass_threshold:
+        text += f" (no reward reaches {groups.pass_threshold:g}: --pass-threshold)"
+    first = rows.filter(shown)["first"].to_list()
+    return Problem(text, first, ["reward", "group"], "--drop-equal-rewards")
 
 
 @check("warning", "group", "reward", whole_groups=True)
