@@ -423,8 +423,7 @@ def replay(
 
     Returns:
         `reproduced`; `stages`; `first`, the first that differs; `findings`; `examples`; and
-        `search`, without a recipe: `best` (`named`, `toml`, `by_metadata`), `same_numbers`,
-        `tried`.
+        `search`, without a recipe: `best` (`named`, `by_metadata`), `same_numbers`, `tried`.
 
     Raises:
         UsageError: options do not fit together, or `columns_map` names no role and no stage.

@@ -15,7 +15,6 @@ from rlpost.kernels.arrays import Array, like, namespace, on_host
 from rlpost.kernels.segments import (
     lengths,
     policy_segments,
-    positions_of,
     segments_of_responses,
     spread,
 )
@@ -143,18 +142,3 @@ def repeated_tokens(
     before = np.concatenate([[0], np.where(same, highest[:-1], 0)])
     repeated[chosen] = np.minimum(size, before)
     return repeated
-
-
-def trained_tokens(mask: Array, offsets: Array, trained: Array) -> Array:
-    """Return whether each token is one of the first tokens of its segment that are trained, [T].
-
-    Args:
-        mask: [T] bool: true for policy tokens.
-        offsets: [n+1].
-        trained: [K or more] how many first tokens of each policy segment are trained.
-    """
-    xp, bounds = namespace(mask), policy_segments(mask, offsets)
-    place = xp.arange(len(on_host(positions_of(mask))), bounds) - spread(bounds[:-1], bounds)
-    return xp.placed(
-        place < spread(trained[: len(bounds) - 1], bounds), positions_of(mask), len(mask)
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -230,12 +229,3 @@ def component_groups(responses: Responses, recipe: Recipe, rows: Mask) -> dict[s
     return {
         name: prompt_groups(responses, x, rows & np.isfinite(x), 0.0) for name, x in values.items()
     }
-
-
-def equal_components(responses: Responses, recipe: Recipe, rows: Mask) -> Counter[str]:
-    """Count the groups of several scored responses in which a reward component has one value.
-
-    Arguments as of `component_groups`.
-    """
-    groups = component_groups(responses, recipe, rows)
-    return Counter({name: int(of_component.equal.sum()) for name, of_component in groups.items()})

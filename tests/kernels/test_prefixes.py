@@ -10,25 +10,23 @@ from rlpost.kernels.prefixes import (
     prefixes_of,
     repeated_tokens,
     segments_with_prefixes,
-    trained_tokens,
 )
 from rlpost.kernels.segments import offsets_of
 
 
-def trained(rollouts, order, prompts, ids, masks):
-    """Whether each token is trained, by loops that compare token ids one by one."""
-    trains = [[bool(x) for x in mask] for mask in masks]
+def repeated(rollouts, order, prompts, ids, masks):
+    """The tokens of each segment that an earlier row trains, by loops that compare token ids."""
     longest = {}  # by rollout and prefix: tokens of the longest segment that ends it
+    counts = [[] for _ in masks]
     for number in np.argsort(order):
         at = 0
         for policy, run in groupby(masks[number]):
             start, at = at, at + len([*run])
             if policy:
                 prefix = (rollouts[number], *prompts[number], *ids[number][:at])
-                common = min(longest.get(prefix, 0), at - start)
+                counts[number].append(min(longest.get(prefix, 0), at - start))
                 longest[prefix] = max(longest.get(prefix, 0), at - start)
-                trains[number][at - common : at] = [False] * common
-    return [x for row in trains for x in row]
+    return [count for row in counts for count in row]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -47,9 +45,8 @@ def test_tokens_that_an_earlier_row_trains_are_those_of_the_loops(seed):
     before = prefixes_of(flat(prompts, np.int64), offsets_of(np.array([*map(len, prompts)])))
     mask = flat(masks, np.bool_)
     segments = segments_with_prefixes(flat(ids, np.int64), mask, offsets, before, 0)
-    repeated = repeated_tokens(segments, rollouts, order, np.ones(count, np.bool_))
-    found = trained_tokens(mask, offsets, segments.size - repeated)
-    assert found.tolist() == trained(rollouts, order, prompts, ids, masks)
+    counts = repeated_tokens(segments, rollouts, order, np.ones(count, np.bool_))
+    assert counts.tolist() == repeated(rollouts, order, prompts, ids, masks)
 
 
 def test_a_negative_id_has_another_hash_at_each_place():

@@ -17,8 +17,6 @@ from rlpost.recipe.presets import (
     DEFAULT,
     PRESETS,
     merged,
-    toml_lines,
-    toml_of,
     usual_estimator,
     values_of,
     variants,
@@ -133,30 +131,18 @@ class Candidate:
         return parts
 
     @property
-    def toml(self) -> str:
-        """The recipe as a file for `--config`: the preset, its estimator and what differs."""
-        changes = {**self.changes, **self.given}
-        if None in changes.values():  # a file cannot unset what the preset sets
-            return "\n".join(toml_lines(self.recipe))
-        plain = flat(self.recipe.model_dump(mode="json"))
-        fields = nested({name: plain[name] for name in changes if name != "estimator"})
-        preset = {} if self.preset == DEFAULT else {"preset": self.preset}
-        return "\n".join(toml_of({**preset, "estimator": self.estimator, **fields}))
-
-    @property
     def named(self) -> str:
         """The options in one line."""
         return shlex.join(self.typed)
 
     @property
     def facts(self) -> Values:
-        """The recipe as plain data: as typed, by preset, estimator and changes, and as TOML."""
+        """The recipe as plain data: as typed, and by preset, estimator and changes."""
         return {
             "named": self.named,
             "preset": self.preset,
             "estimator": self.estimator,
             "changes": nested(self.changes),
-            "toml": self.toml,
         }
 
 
