@@ -84,7 +84,6 @@ HOMES = {
         "formats.selected",
     ),
     "sqlglot": ("formats.conditions",),
-    "vl_convert": ("analysis.report",),
     "pydantic": ("recipe", "cli"),
     "pydantic_core": ("recipe",),
     "torch": (

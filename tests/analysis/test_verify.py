@@ -125,13 +125,6 @@ def test_a_column_that_was_dropped_or_has_another_type_is_found(enriched):
     assert (ran.code, "the column is missing" in ran.out) == (1, True)
 
 
-def test_another_recipe_than_the_files_is_found(enriched):
-    recipe = loads(pq.read_schema(enriched).metadata[b"rlpost.recipe"])
-    other = json.dumps({**recipe, "kl_coef": 0.2}).encode()
-    rewritten(enriched, lambda table: table, {b"rlpost.recipe": other})
-    assert run("verify", enriched).code == 1
-
-
 def test_a_summary_that_was_changed_is_found(enriched):
     summary = loads(pq.read_metadata(enriched).metadata[b"rlpost.summary"])
     whole(summary, "advantage")["mean"] += 0.5

@@ -5,7 +5,6 @@ The same rollouts are a file with masks, one with lengths alone, and one with ne
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 
@@ -13,15 +12,10 @@ import format_writers_text as writers
 import numpy as np
 import polars as pl
 import pytest
-from rich.console import Console
 from runs import loads, run
 from typer.testing import CliRunner
 
 import rlpost
-from rlpost.analysis.browse.navigation import Navigation
-from rlpost.analysis.browse.preview import preview_of
-from rlpost.analysis.responses.index import build_index
-from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.cli.commands.inspect import app as inspect_command
 from rlpost.errors import DataError, UsageError
 
@@ -84,19 +78,6 @@ def test_no_screen_counts_0_tokens(files, words, how, monkeypatch):
         assert NEITHER["response"][3][:20] in ran.stdout or words != ["--row", "3"]
 
 
-def test_single_responses_have_a_length_if_a_column_has_it(files):
-    def one(name):
-        words = [str(files[name]), "--row", "5", "--format", "json"]
-        return loads(CliRunner().invoke(inspect_command, words).stdout)["responses"][0]
-
-    assert one("lengths")["policy_tokens"] == LENGTHS["response_length"][5]
-    assert one("neither")["policy_tokens"] is None
-    enriched, column = one("neither-out"), pl.read_parquet(files["neither-out"])
-    assert enriched["advantage"] == column["response_advantage"][5]
-    longest = CliRunner().invoke(inspect_command, [str(files["lengths"]), "--top", "length"])
-    assert f"{LENGTHS['response_length'].max()} tokens" in longest.stdout
-
-
 def test_options_that_need_tokens_are_errors(files):
     for words, text in (
         (["--top", "length"], "no column for the length"),
@@ -126,25 +107,6 @@ def test_the_report_shows_texts_and_no_tokens(files, tmp_path):
     assert {one["text"] for one in shown} <= {*NEITHER["response"]}
     assert all(not one["pieces"] for one in shown)
     assert all(" · reward " in one["line"] and " · A " in one["line"] for one in shown)
-
-
-def test_the_browser_lists_rewards_and_texts_and_opens_no_tokens(files):
-    for name, has_lengths in (("neither-out", False), ("lengths-out", True)):
-        index = build_index([str(files[name])], {})
-        index.number("advantage")
-        navigation = Navigation(index, ResponseReader(index, ("advantage",)), None)
-        navigation.open()
-        for _ in range(2):
-            columns = {column.name for column in navigation.top.listing.columns}
-            assert ("tokens" in columns) == has_lengths
-            assert "advantage" in columns
-            opened = navigation.open()
-        assert navigation.top.level == "responses"
-        assert not opened
-        row = navigation.top.id
-        shown = io.StringIO()
-        Console(width=200, file=shown).print(preview_of(navigation, "responses", row))
-        assert NEITHER["response"][row].split("\n")[0] in shown.getvalue()
 
 
 def test_a_side_with_tokens_is_compared_by_its_responses(files):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from format_writers_text import rollouts, verl
-from runs import rollout, save
+from runs import save
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 PANDAS = """
@@ -36,7 +36,7 @@ for words in commands:
     print(json.dumps([name for name in names if name in {*sys.modules} - before]))
 """
 NAMES = (
-    "numpy", "pyarrow", "torch", "polars", "vl_convert", "ray", "textual",
+    "numpy", "pyarrow", "torch", "polars", "ray", "textual",
     "rlpost.analysis", "rlpost.formats", "rlpost.losses",
 )  # fmt: skip
 COMMANDS = [
@@ -84,25 +84,6 @@ def test_commands_import_only_the_libraries_and_rooms_that_they_need(tmp_path):
     imported = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [*zip([line for line, _ in COMMANDS], imported, strict=True)] == COMMANDS
     assert "pandas" not in ran.stderr
-
-
-TYPES = {"numpy": "ndarray", "torch": "Tensor"}
-
-
-@pytest.mark.nightly
-def test_a_users_estimator_of_arrays_imports_no_torch_and_one_of_tensors_does(tmp_path):
-    source = save(rollout(16), tmp_path / "in.parquet")
-    for library, kind in TYPES.items():
-        file = tmp_path / f"of_{library}.py"
-        file.write_text(f"import {library}\n\n\ndef centred(rewards):\n"
-                        f"    assert isinstance(rewards, {library}.{kind})\n"
-                        "    return rewards - rewards.mean()\n")  # fmt: skip
-        target = str(tmp_path / f"{library}.parquet")
-        words = ["advantages", str(source), target, "--estimator", f"{file}:centred"]
-        ran = processed(json.dumps(["torch"]), json.dumps(words), code=SEVERAL)
-        assert (json.loads(ran.stdout) == ["torch"]) == (library == "torch")
-    left, right = (pq.read_table(tmp_path / f"{library}.parquet") for library in TYPES)
-    assert left["advantages"] == right["advantages"]
 
 
 @pytest.mark.nightly

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from rlpost.display.charts import ascii_chart, bar, is_chart, spark
+from rlpost.display.charts import ascii_chart, bar, spark
 from rlpost.display.console import console
 from rlpost.display.tables import TextTable
 
@@ -25,21 +25,6 @@ TABLE = TextTable(
 )
 CHARTS = [spark(COUNTS), *(bar(count, 913, 16) for count in COUNTS if count)]
 numbers = st.floats(-1e6, 1e6)
-
-
-def test_bars_and_sparklines():
-    assert [bar(value, 2, 4) for value in (-1, 0, 0.01, 1, 1.3, 2, 3)] == [
-        "", "", "▏", "██", "██▋", "████", "████",
-    ]  # fmt: skip
-    assert bar(0, 0, 4) == ""
-    assert spark([0, 1, 2, 4]) == " ▂▄█"
-    assert spark([0, 1, 1000]) == " ▁█"
-    assert spark([0, 0]) == "  "
-    assert spark([5, 5], (5, 5)) == "▁▁"
-    assert spark([-0.1, 0, 0.1, 1], (-0.1, 1)) == "▁▂▂█"
-    assert spark([-9, 9], (0, 1)) == "▁█"
-    assert spark([]) == spark([], (0, 1)) == ""
-    assert spark(range(120), (0, 119)) == spark([0.5 + 2 * i for i in range(60)], (0, 119))
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.sampled_from([16, 28, 32]))
@@ -84,8 +69,3 @@ def test_an_encoding_without_blocks_gets_charts_of_its_characters():
     heights = ascii_chart(spark(range(9)))
     assert len(set(heights)) == 9
     assert heights.isascii()
-
-
-def test_a_chart_is_known_from_text():
-    assert all(map(is_chart, CHARTS))
-    assert not any(map(is_chart, ["", "█ 3", "reward", "#"]))

@@ -66,11 +66,6 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, drawn(width).splitlines())) <= width
 
 
-def test_text_of_data_is_no_html() -> None:
-    assert "<b>" not in Page("<b>", parts=PAGE.parts).html()
-    assert "<code>with</code>" in PAGE.html()
-
-
 def test_a_trend_has_its_ends_and_at_most_24_blocks() -> None:
     values = [i / 100 for i in range(100)]
     name, blocks, *ends = trend_table("step", range(100), [Trend("pass", values, share=True)]).rows[
@@ -81,12 +76,6 @@ def test_a_trend_has_its_ends_and_at_most_24_blocks() -> None:
     assert len(blocks) == 24
     assert blocks[0] == "▁"
     assert blocks[-1] == "█"
-
-
-def test_a_trend_is_blank_at_steps_without_the_number() -> None:
-    trend = Trend("kl", [None, 0.5, None, 0.25])
-    assert trend.row == ("kl", " █ ▁", "–", "0.2500", "0.5000", "0.2500")
-    assert not trend_table("step", [1, 2], [Trend("kl", [None, None])]).rows
 
 
 class Terminal(io.StringIO):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 
 import numpy as np
@@ -11,11 +10,9 @@ import pytest
 from compared_files import ARITHMETIC
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 import rlpost
-from rlpost.display.page import Page
-from rlpost.display.picture import Bin, Blocks, Share, bins, blocks, shares, words
+from rlpost.display.picture import Bin, Blocks, Share, bins, blocks, shares
 
 COUNTS = st.lists(
     st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=17
@@ -32,10 +29,6 @@ def test_bars_fit_have_one_scale_and_show_any_count(counts, width):
         assert "groups" not in text
         assert text.count("█") == sum(full for full, _ in counts)
         assert text.count("░") == sum(light for _, light in counts)
-
-
-def test_a_scale_that_is_not_one_is_said():
-    assert "█ 8 groups" in bins("x", [Bin("0", 100), Bin("1", 50)], "group").text(50).plain
 
 
 def test_parts_of_a_whole_are_told_apart_by_signs():
@@ -60,17 +53,6 @@ def test_a_note_beside_two_lines_of_blocks_is_whole(width):
     parts = [Blocks("reward -0.11", values, "-0.18"), Blocks("no signal 0 %", values, "0 %")]
     said = blocks("steps", parts, counted=True).text(width).plain.rpartition("0 %")[2].strip()
     assert re.fullmatch(r"5,000 in \d+ bins", said)
-
-
-def test_a_page_draws_its_picture_everywhere():
-    page = Page("a · b", answer="2 of 3", picture=[words("flow", "3 → 2")])
-    out = io.StringIO()
-    page.show(Console(file=out, width=40, color_system=None))
-    first, second = out.getvalue().splitlines()
-    assert first == "a · b" + " " * 29 + "2 of 3"
-    assert second == "flow          3 → 2"
-    assert "flow          3 → 2" in page.markdown()
-    assert "3 → 2</pre>" in page.html()
 
 
 def test_the_profiles_of_a_run_are_those_of_its_rows():

@@ -106,25 +106,16 @@ def _scale(pair: Json) -> str:
 
 
 def _why(comparison: Json) -> Iterator[str]:
-    """Yield the field in which the recipes differ; several are a table."""
-    fields, names = comparison["recipe_differences"], comparison["sides"]
+    """Yield the fields in which the recipes differ, whose values are a table."""
+    fields = comparison["recipe_differences"]
     if comparison["verdict"]["level"] == "ok":
         return
     if fields is None:
         yield "why: unknown, a side has no recipe in its metadata"
     elif not fields:
         yield "why: the recipes differ in no field that changes these numbers"
-    elif len(fields) > 1:
-        yield f"why: the recipes differ in {', '.join(field['field'] for field in fields)}"
     else:
-        (field,) = fields
-        values = [*map(_value, field["values"])]
-        texts = (f"{value} in {name}" for name, value in zip(names, values, strict=True))
-        yield "why: " + (
-            f"the {field['field']}"
-            if values == names
-            else f"{field['field']} is {', '.join(texts)}"
-        )
+        yield f"why: the recipes differ in {', '.join(field['field'] for field in fields)}"
 
 
 def _how(comparison: Json) -> Iterator[str]:
@@ -144,14 +135,13 @@ def _has_tokens(comparison: Json) -> bool:
 
 
 def _recipes(comparison: Json) -> Iterator[TextTable]:
-    """Yield the table of the fields in which the recipes differ, if there are several."""
+    """Yield the table of the fields in which the recipes differ, if there are any."""
     fields, names = comparison["recipe_differences"] or [], comparison["sides"]
-    if len(fields) < 2:  # noqa: PLR2004
-        return
     rows = [[field["field"], *map(_value, field["values"])] for field in fields]
     ok = comparison["verdict"]["level"] == "ok"
     notes = ["without effect on these numbers"] if ok else []
-    yield TextTable(("recipe", *names), rows, notes=notes, text=range(len(names) + 1))
+    if rows:
+        yield TextTable(("recipe", *names), rows, notes=notes, text=range(len(names) + 1))
 
 
 def _value(value: Any) -> str:

@@ -1,64 +1,49 @@
-"""Charts as Vega-Lite specifications and as SVG: lines over steps, histograms, bars.
+"""Charts as SVG: lines over steps, histograms, bars.
 
 Colours are CSS variables of the page, so charts follow its light and dark themes. Text of the data
-is shortened.
+is shortened. A mark has its text as `aria-label`, and as the title that a pointer shows.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from html import escape
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from rlpost.display.controls import printable_line
 from rlpost.display.tables import html_line
 from rlpost.display.text import number, percent
-from rlpost.errors import NotEnoughMemoryError
-from rlpost.io.memory_limit import free_addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rlpost.analysis.inspect.model import Histogram, Label
 
-Json = dict[str, Any]
-
-WIDTH, HEIGHT = 350, 190
 MOST_POINTS = 120
 _SHOWN_POINTS = 32  # up to so many points have visible dots
 _MOST_LABEL = 24
 _TICKS = 4
-_COUNTS = "format(datum.value, '~s')"  # 600k, and a plain 0
-_SHARES = "format(100 * datum.value, '.1~f') + ' %'"
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-_SOFT, _LINE, _ACCENT = "var(--soft)", "var(--line)", "var(--accent)"
-CONFIG: Json = {
-    "background": "transparent",
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": _SOFT, "titleColor": _SOFT, "gridColor": _LINE, "domainColor": _LINE,
-        "tickColor": _LINE, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal",
-        "titlePadding": 6, "labelOverlap": True, "labelSeparation": 6,
-    },
-    "axisX": {"grid": False},
-    "axisY": {"domain": False, "ticks": False, "tickCount": _TICKS, "labelPadding": 6},
-}  # fmt: skip
+_WIDTH, _HEIGHT = 350, 190
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 342, 8, 152
+"""Of the area of the marks."""
+_LETTER = 6.4  # widest average of a label's letters
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A Vega-Lite specification."""
+    """A drawing with a title above and a note below it."""
 
     title: str
-    spec: Json
+    svg: str
     note: str = ""
 
 
 def figures(charts: Iterable[Chart]) -> str:
-    """Return charts side by side as HTML; marks have their text as `aria-label`."""
+    """Return charts side by side as HTML."""
     parts = [
-        f"<figure><figcaption><b>{html_line(chart.title)}</b></figcaption>{drawn(chart.spec)}"
+        f"<figure><figcaption><b>{html_line(chart.title)}</b></figcaption>{chart.svg}"
         f"{_note(chart.note)}</figure>"
         for chart in charts
     ]
@@ -75,6 +60,83 @@ def label_of(label: object) -> str:
     return text if len(text) <= _MOST_LABEL else text[: _MOST_LABEL - 1] + "…"
 
 
+class _Scale(NamedTuple):
+    """The vertical axis, whose ends are ticks."""
+
+    low: float
+    step: float
+    ticks: int
+
+    @classmethod
+    def of(cls, values: Iterable[float], *, zero: bool = True, whole: bool = False) -> Self:
+        """Return a scale of some finite values, and of 0 if wanted; whole ones have whole ticks."""
+        known = [*values, *[0.0] * zero] or [0.0]
+        low, high = min(known), max(known)
+        span = (high - low) or abs(high) or 1.0
+        size = 10.0 ** math.floor(math.log10(span / _TICKS))
+        step = next(size * by for by in (1, 2, 5, 10) if size * by * _TICKS >= span)
+        step = max(step, 1.0) if whole else step
+        first = math.floor(low / step)
+        return cls(first * step, step, max(math.ceil(high / step) - first, 1))
+
+    def place(self, value: float) -> float:
+        """Return the height of a value in the drawing."""
+        return _BOTTOM - (_BOTTOM - _TOP) * (value - self.low) / (self.step * self.ticks)
+
+
+def _drawn(
+    scale: _Scale, text: Callable[[float], str], places: Sequence[tuple[float, str]], axis: str,
+    marks: str,
+) -> str:  # fmt: skip
+    """Return a chart as SVG.
+
+    Args:
+        scale: of heights.
+        text: returns the label of a tick.
+        places: where labels of the horizontal axis are, and what they are; some are left out.
+        axis: its title.
+        marks: what is drawn.
+    """
+    parts = []
+    for i in range(scale.ticks + 1):
+        value = scale.low + i * scale.step
+        y = f"{scale.place(value):.1f}"
+        parts.append(f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y}" y2="{y}" stroke="var(--line)"/>')
+        parts.append(_text(_LEFT - 6, float(y) + 4, text(value), "end"))
+    room = max((len(label) for _, label in places), default=0) * _LETTER + 8
+    each = math.ceil(room * len(places) / (_RIGHT - _LEFT)) or 1
+    parts += [_text(x, _BOTTOM + 16, label, "middle") for x, label in places[::each]]
+    parts.append(_text((_LEFT + _RIGHT) / 2, _HEIGHT - 4, axis, "middle"))
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" font-size="11" role="graphics-document">'
+        f"{''.join(parts)}{marks}</svg>"
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {place} fill="var(--soft)">{escape(text)}</text>'
+
+
+def _mark(tag: str, kind: str, place: str, label: str) -> str:
+    named = f'role="graphics-symbol" aria-roledescription="{kind}" aria-label="{escape(label)}"'
+    return f'<{tag} {named} fill="var(--accent)" {place}><title>{escape(label)}</title></{tag}>'
+
+
+def _bar(scale: _Scale, left: float, right: float, value: float, label: str) -> str:
+    top, bottom = sorted((scale.place(value), scale.place(0)))
+    size = f'width="{max(right - left, 0.5):.1f}" height="{bottom - top:.1f}"'
+    return _mark("rect", "bar", f'x="{left:.1f}" y="{top:.1f}" {size}', label)
+
+
+def _count(value: float) -> str:
+    """Return a count of an axis: 600k."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
 def histogram(title: str, bins: Histogram, unit: str, axis: str, *, zeros: int = 0) -> Chart:
     """Return a chart with a bar for each bin.
 
@@ -85,14 +147,19 @@ def histogram(title: str, bins: Histogram, unit: str, axis: str, *, zeros: int =
         axis: title of the horizontal axis.
         zeros: numbers that are exactly 0, which are in no bin, but in a note.
     """
-    values = [
-        {"low": x, "high": y, "n": n, "label": f"{number(x)} to {number(y)}: {n:,} {unit}"}
-        for (x, y), n in zip(pairwise(bins.edges), bins.counts, strict=True)
+    scale, (first, *_, last) = _Scale.of(bins.counts, whole=True), bins.edges
+    places = [_LEFT + (_RIGHT - _LEFT) * (x - first) / (last - first) for x in bins.edges]
+    texts = [number(x) for x in bins.edges]
+    marks = [
+        _bar(scale, left, right - 1, n, f"{low} to {high}: {n:,} {unit}")
+        for (left, right), (low, high), n in zip(
+            pairwise(places), pairwise(texts), bins.counts, strict=True
+        )
     ]
-    x = _field("low", "quantitative", axis, bin="binned", axis={"tickCount": _TICKS + 2})
     share = percent(zeros / (zeros + sum(bins.counts))) if zeros else ""
     note = f"without those of exactly 0: {zeros:,} {unit}, {share}" * bool(zeros)
-    return _bars(title, values, note, _COUNTS, x=x, x2={"field": "high"})
+    named = [*zip(places, texts, strict=True)]
+    return Chart(title, _drawn(scale, _count, named, axis, "".join(marks)), note)
 
 
 def bars(
@@ -100,35 +167,14 @@ def bars(
 ) -> Chart:
     """Return a chart with a bar for each label, in this order; whole heights are counts."""
     whole = all(isinstance(height, int) for height in heights)
+    scale, width = _Scale.of(heights, whole=whole), (_RIGHT - _LEFT) / max(len(labels), 1)
+    places = [(_LEFT + width * (i + 0.5), label_of(x)) for i, x in enumerate(labels)]
     texts = [f"{n:,}" if whole else number(n) for n in heights]
-    values = [
-        {"x": x, "n": n, "label": f"{x}: {text} {unit}"}
-        for x, n, text in zip(map(label_of, labels), heights, texts, strict=True)
+    marks = [
+        _bar(scale, x - 0.4 * width, x + 0.4 * width, n, f"{label}: {text} {unit}")
+        for (x, label), n, text in zip(places, heights, texts, strict=True)
     ]
-    x = _field("x", "ordinal", axis, sort=None, axis={"labelAngle": 0})
-    return _bars(title, values, "", _COUNTS if whole else None, x=x)
-
-
-def _bars(title: str, values: list[Json], note: str, labels: str | None, **channels: Json) -> Chart:
-    """Return bars as high as `n`; `labels` is the expression of counts on the axis."""
-    scale = {"format": ".3~g"} if labels is None else {"labelExpr": labels, "tickMinStep": 1}
-    return Chart(
-        title,
-        _whole(
-            data={"values": values},
-            mark={"type": "bar", "color": _ACCENT, "binSpacing": 1},
-            encoding=channels | {"y": _field("n", "quantitative", axis=scale)} | _TEXT,
-        ),
-        note,
-    )
-
-
-def _field(name: str, kind: str, title: str | None = None, **options: Any) -> Json:
-    """Return the channel of a field of the data."""
-    return {"field": name, "type": kind, "title": title, **options}
-
-
-_TEXT: Json = {"description": {"field": "label", "type": "nominal"}}
+    return Chart(title, _drawn(scale, _count if whole else _short, places, axis, "".join(marks)))
 
 
 def line(
@@ -149,40 +195,35 @@ def line(
         note: a line below the title.
     """
     points, each = thinned(labels, values)
-    shown = percent if share else number
-    numeric = all(isinstance(first, int) for first, _, _ in points)
-    data = [
-        {
-            "x": first if numeric else label_of(first),
-            "y": value,
-            "label": f"{axis} {_span(first, last)}: {shown(value)}",
-        }
-        for first, last, value in points
-        if value is not None
-    ]
+    known = [value for _, _, value in points if value is not None]
+    scale, shown = _Scale.of(known, zero=share or from_zero), percent if share else number
+    at: list[float] = [*range(len(points))]
+    if all(isinstance(first, int) for first, _, _ in points):
+        at = [float(first) for first, _, _ in points]
+    span = (at[-1] - at[0]) or 1.0
+    places = [_LEFT + 6 + (_RIGHT - _LEFT - 12) * (x - at[0]) / span for x in at]
+    paths, dots = "", ""
+    dot = f'r="{3 if len(known) <= _SHOWN_POINTS else 6}"'
+    dot += "" if len(known) <= _SHOWN_POINTS else ' opacity="0"'
+    placed = zip(places, points, strict=True)
+    for is_known, part in groupby(placed, lambda x: x[1][2] is not None):
+        corners = []
+        for x, (first, last, value) in part if is_known else ():
+            y = scale.place(value or 0.0)
+            corners.append(f"{x:.1f},{y:.1f}")
+            label = f"{axis} {_span(first, last)}: {shown(value)}"
+            dots += _mark("circle", "point", f'cx="{x:.1f}" cy="{y:.1f}" {dot}', label)
+        style = 'fill="none" stroke="var(--accent)" stroke-width="2"'
+        paths += f'<polyline points="{" ".join(corners)}" {style}/>' if corners else ""
     if each > 1:
         note = f"each point is the mean of {each} neighbours" + (f"; {note}" if note else "")
-    flat = (share or from_zero) and not any(value for _, _, value in points)
-    x = _field("x", "ordinal", axis, sort=None, axis={"labelAngle": 0})
-    if numeric:
-        ticks = {"labelAngle": 0, "format": "d", "tickMinStep": 1, "labelFlush": False}
-        scale = {"zero": False, "nice": False}
-        x = _field("x", "quantitative", axis, sort=None, scale=scale, axis=ticks)
-    y = _field(
-        "y",
-        "quantitative",
-        scale={"zero": share or from_zero, **({"domain": [0, 1]} if flat else {})},
-        axis={"labelExpr": _SHARES} if share else {"format": ".3~g"},
-    )
-    dots = len(data) <= _SHOWN_POINTS
-    stroke = {"type": "line", "color": _ACCENT, "strokeWidth": 2}
-    dot = {"type": "point", "filled": True, "fill": _ACCENT, "stroke": None,
-           "size": 42 if dots else 120, "opacity": 1.0 if dots else 0}  # fmt: skip
-    layer = [
-        {"mark": stroke, "encoding": {"x": x, "y": y}},
-        {"mark": dot, "encoding": {"x": x, "y": y, **_TEXT}},
-    ]
-    return Chart(title, _whole(data={"values": data}, layer=layer), note)
+    named = [(x, label_of(first)) for x, (first, _, _) in zip(places, points, strict=True)]
+    ticks = (lambda x: f"{100 * x:.3g} %") if share else _short
+    return Chart(title, _drawn(scale, ticks, named, axis, paths + dots), note)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"
 
 
 def _span(first: Label, last: Label) -> str:
@@ -205,30 +246,3 @@ def thinned(
         mean = sum(known) / len(known) if known else None
         points.append((labels[start], last, mean))
     return points, each
-
-
-def _whole(**parts: Any) -> Json:
-    """Return the specification of a chart in the page's size and colours."""
-    size = {"width": WIDTH, "height": HEIGHT, "autosize": {"type": "fit", "contains": "padding"}}
-    return {"$schema": _SCHEMA, "config": CONFIG, **size, **parts}
-
-
-def check_engine() -> None:
-    """Raise NotEnoughMemoryError under `ulimit -v`: the engine ends the process there."""
-    if free_addresses() < _CAGE:
-        raise NotEnoughMemoryError(
-            "the charts of a report are drawn by an engine that reserves 1 TB of address space, "
-            "which `ulimit -v` does not permit",
-            tip="ulimit -v unlimited  # rlpost inspect has the same numbers without it",
-        )
-
-
-_CAGE = 1 << 40
-
-
-def drawn(spec: Json) -> str:
-    """Return the SVG of a Vega-Lite specification; marks have their text as `aria-label`."""
-    import vl_convert  # noqa: PLC0415 - its engine takes a second to start
-
-    svg: Any = vl_convert.vegalite_to_svg(spec)
-    return str(svg)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
-from rlpost.analysis.report.charts import check_engine
 from rlpost.analysis.report.examples import (
     REASONS,
     chosen,
@@ -59,7 +58,6 @@ def build(
     returns the statistics with the names of inputs in place of temporary files. `partial` is as in
     `inspect_source`; `counting` is `unit`, `rollout_reward`, `failures` and `attempts`.
     """
-    check_engine()
     columns_map, source = columns_map or {}, Source(find_inputs(inputs))
     builder = IndexBuilder(source, columns_map, **counting)
     facts = inspect_source(

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _MOST_COMPARED = 10_000  # names to search for the closest one
 SCHEMA_VERSION = 1
-_MOST_STEPS = 4  # whose groups have statistics in the title
 _MOST_TOKENS = 400  # of a response among others
 Json = dict[str, Any]
 
@@ -114,12 +113,7 @@ def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
     steps, title = np.unique(index.step_rank[rows]), shortened(prompt, 80)
     if len(steps) == 1:
         return f"{title}: {group_text(index, rows)}", rows[order].tolist()
-    title += f": {index.counts_text(rows)} in {len(steps)} steps"
-    for rank in steps[:_MOST_STEPS].tolist():
-        statistics = _reward_statistics(index, rows[index.step_rank[rows] == rank])
-        title += f"; step {index.step_name(rank)}: {statistics}" if statistics else ""
-    title += "; ..." if len(steps) > _MOST_STEPS else ""
-    return title, rows[order].tolist()
+    return f"{title}: {index.counts_text(rows)} in {len(steps)} steps", rows[order].tolist()
 
 
 def group_text(index: Index, rows: Codes) -> str:

@@ -100,15 +100,3 @@ def test_rows_of_unequal_length_count_as_responses_alone(tmp_path):
     assert measure(comparison, "response_difference")["count"] == 2
     assert measure(comparison, "response_difference")["max"] == 2.0
     assert measure(comparison, "advantage", "b.parquet")["count"] == 4
-
-
-def test_one_number_a_response_is_compared_with_lists(tmp_path):
-    pq.write_table(
-        pa.table({"prompt_id": ["x", "y"], "advantages": [[1.0, 1.0], [-2.0]]}),
-        tmp_path / "a.parquet",
-    )
-    pq.write_table(
-        pa.table({"prompt_id": ["x", "y"], "advantage": [1.0, -2.0]}), tmp_path / "b.parquet"
-    )
-    comparison = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
-    assert measure(comparison, "response_equal")["total"] == 2

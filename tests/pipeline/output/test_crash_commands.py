@@ -33,7 +33,7 @@ AT_NIGHT = (
     "export to slime",
     "report",
     "loss of a folder",
-)  # processes that import torch or vl_convert
+)  # processes that import torch
 KILLS = int(os.environ.get("RLPOST_KILLS", "2"))
 
 
