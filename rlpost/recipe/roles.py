@@ -66,104 +66,70 @@ class Role:
     """A row may have no value: null or NaN, which are no numbers that are not finite."""
 
 
-def _role(name: str, kind: Kind, *aliases: str) -> Role:
-    return Role(name, kind, aliases)
-
-
 # The canonical name first, then aliases in the order in which they are tried. `logprobs` and
 # `rewards` have different meanings in different frameworks, so they are not aliases.
-ROLES: dict[str, Role] = {
-    "group": _role(
-        "group", "key", "prompt_id", "group_id", "uid", "prompt_idx", "group_index", "group_idx",
-        "rollout_group", "traj_group_id", "problem_id",
-    ),
-    "reward": _role(
-        "reward", "number", "reward", "score", "scores", "filtered_rewards", "raw_reward",
-        "total_reward",
-    ),
-    "mask": _role(
-        "mask", "tokens", "response_mask", "loss_mask", "completion_mask", "token_loss_mask",
-        "action_mask", "loss_masks", "new_response_mask", "masks",
-    ),
-    "old_log_probs": _role(
-        "old_log_probs", "tokens", "old_log_probs", "old_log_prob", "old_per_token_logps",
-        "old_logprobs", "prev_logprobs", "trainer_logprobs", "action_log_probs", "prox_logp",
-    ),
-    "ref_log_probs": _role(
-        "ref_log_probs", "tokens", "ref_log_probs", "ref_log_prob", "ref_per_token_logps",
-        "reference_logprobs", "ref_logprobs", "base_action_log_probs", "ref_logp",
-        "reference_policy_logprobs",
-    ),
-    "infer_log_probs": _role(
-        "infer_log_probs", "tokens", "infer_log_probs", "rollout_log_probs",
-        "sampling_per_token_logps", "generation_logprobs", "inference_logprobs",
-        "infer_logprobs", "rollout_logprobs", "token_logprobs", "output_logprobs",
-    ),
-    "log_probs": _role("log_probs", "tokens", "log_probs", "per_token_logps", "new_log_probs"),
-    "values": _role("values", "tokens", "values", "value_preds"),
-    "token_rewards": _role(
-        "token_rewards", "tokens", "token_rewards", "process_rewards"
-    ),
-    "sum_pi_squared": _role("sum_pi_squared", "tokens", "sum_pi_squared"),
-    "advantages": _role("advantages", "tokens", "advantages"),
-    "is_weight": _role("is_weight", "tokens", "is_weight"),
-    "final_response_mask": _role("final_response_mask", "tokens", "final_response_mask"),
-    "batch": _role("batch", "key", "step", "global_step", "iteration", "batch"),
-    "domain": _role(
-        "domain", "key", "domain", "data_source", "dataset", "env_name", "tag", "env_class",
-        "task_type", "source_names",
-    ),
-    "difficulty": _role("difficulty", "number", "difficulty"),
-    "response_length": _role(
-        "response_length", "number", "response_length", "response_lengths", "completion_length",
-        "completion_lengths", "completion_tokens", "num_output_tokens",
-    ),
-    "response": _role(
-        "response", "text", "response", "completion", "output", "response_text", "completion_text",
-        "output_response", "generation", "generated_text",
-    ),
-    "reward_baseline": _role(
-        "reward_baseline", "number", "reward_baseline", "reward_baselines"
-    ),
-    "truncated": _role(
-        "truncated", "flag", "finish_reason", "truncated", "stop_reason", "stop_condition"
-    ),
-    "sample_mask": _role(
-        "sample_mask", "number", "sample_mask", "sample_loss_mask", "loss_multiplier",
-        "final_sample_mask",
-    ),
-    "sample_weight": _role("sample_weight", "number", "sample_weight"),
-    "rollout": _role(
-        "rollout", "key", "rollout_id", "traj_id", "trajectory_id", "traj_uid", "episode_id",
-    ),
-    "branch": _role("branch", "key", "branch", "branch_id", "branch_index", "branch_idx"),
-    "turn": _role("turn", "number", "turn", "turn_id", "turn_index", "turn_idx"),
-    "turn_reward": Role("turn_reward", "number", ("turn_reward", "turn_rewards"), nullable=True),
-    "agent_role": _role("agent_role", "key", "agent_role", "agent_name"),
-    "win_rate": Role("win_rate", "number", ("win_rate",), nullable=True),
-    "hack": _role("hack", "flag", "hack"),
-    "policy_version": _role(
-        "policy_version", "number", "policy_version", "policy_versions", "weight_version",
-        "weight_versions",
-    ),
-    "entropy": _role("entropy", "tokens", "entropy", "entropys", "entropies", "token_entropy"),
-    "failure": _role("failure", "flag", "failure", "failure_reason", "mask_sample"),
-    "next_value": _role("next_value", "number", "next_value"),
-    "run_attempt": _role("run_attempt", "number", "run_attempt"),
-    "attempt": _role("attempt", "number", "attempt", "attempt_index", "_ng_attempt_index"),
-    "state_id": _role("state_id", "key", "state_id"),
-    "step_score": _role("step_score", "number", "step_score"),
-    "episode_score": _role("episode_score", "number", "episode_score"),
-    "response_token_ids": _role(
-        "response_token_ids", "ids", "response_token_ids", "response_tokens", "response_ids",
-        "completion_ids", "output_tokens", "output_ids", "completion_token_ids",
-    ),
-    "prompt_token_ids": _role(
-        "prompt_token_ids", "ids", "prompt_token_ids", "prompt_tokens", "prompt_ids",
-        "input_tokens",
-    ),
-}  # fmt: skip
-
+_ROLES: tuple[tuple[str, Kind, str], ...] = (
+    ("group", "key",
+     ("prompt_id group_id uid prompt_idx group_index group_idx rollout_group traj_group_id "
+     "problem_id")),
+    ("reward", "number", "reward score scores filtered_rewards raw_reward total_reward"),
+    ("mask", "tokens",
+     ("response_mask loss_mask completion_mask token_loss_mask action_mask loss_masks "
+     "new_response_mask masks")),
+    ("old_log_probs", "tokens",
+     ("old_log_probs old_log_prob old_per_token_logps old_logprobs prev_logprobs trainer_logprobs "
+     "action_log_probs prox_logp")),
+    ("ref_log_probs", "tokens",
+     ("ref_log_probs ref_log_prob ref_per_token_logps reference_logprobs ref_logprobs "
+     "base_action_log_probs ref_logp reference_policy_logprobs")),
+    ("infer_log_probs", "tokens",
+     ("infer_log_probs rollout_log_probs sampling_per_token_logps generation_logprobs "
+     "inference_logprobs infer_logprobs rollout_logprobs token_logprobs output_logprobs")),
+    ("log_probs", "tokens", "log_probs per_token_logps new_log_probs"),
+    ("values", "tokens", "values value_preds"),
+    ("token_rewards", "tokens", "token_rewards process_rewards"),
+    ("sum_pi_squared", "tokens", "sum_pi_squared"),
+    ("advantages", "tokens", "advantages"),
+    ("is_weight", "tokens", "is_weight"),
+    ("final_response_mask", "tokens", "final_response_mask"),
+    ("batch", "key", "step global_step iteration batch"),
+    ("domain", "key", "domain data_source dataset env_name tag env_class task_type source_names"),
+    ("difficulty", "number", "difficulty"),
+    ("response_length", "number",
+     ("response_length response_lengths completion_length completion_lengths completion_tokens "
+     "num_output_tokens")),
+    ("response", "text",
+     ("response completion output response_text completion_text output_response generation "
+     "generated_text")),
+    ("reward_baseline", "number", "reward_baseline reward_baselines"),
+    ("truncated", "flag", "finish_reason truncated stop_reason stop_condition"),
+    ("sample_mask", "number", "sample_mask sample_loss_mask loss_multiplier final_sample_mask"),
+    ("sample_weight", "number", "sample_weight"),
+    ("rollout", "key", "rollout_id traj_id trajectory_id traj_uid episode_id"),
+    ("branch", "key", "branch branch_id branch_index branch_idx"),
+    ("turn", "number", "turn turn_id turn_index turn_idx"),
+    ("turn_reward", "number", "turn_reward turn_rewards"),
+    ("agent_role", "key", "agent_role agent_name"),
+    ("win_rate", "number", "win_rate"),
+    ("hack", "flag", "hack"),
+    ("policy_version", "number", "policy_version policy_versions weight_version weight_versions"),
+    ("entropy", "tokens", "entropy entropys entropies token_entropy"),
+    ("failure", "flag", "failure failure_reason mask_sample"),
+    ("next_value", "number", "next_value"),
+    ("run_attempt", "number", "run_attempt"),
+    ("attempt", "number", "attempt attempt_index _ng_attempt_index"),
+    ("state_id", "key", "state_id"),
+    ("step_score", "number", "step_score"),
+    ("episode_score", "number", "episode_score"),
+    ("response_token_ids", "ids",
+     ("response_token_ids response_tokens response_ids completion_ids output_tokens output_ids "
+     "completion_token_ids")),
+    ("prompt_token_ids", "ids", "prompt_token_ids prompt_tokens prompt_ids input_tokens"),
+)  # fmt: skip
+_NULLABLE = ("turn_reward", "win_rate")
+ROLES = {
+    name: Role(name, kind, tuple(names.split()), name in _NULLABLE) for name, kind, names in _ROLES
+}
 TOKEN_IDS = {name: role.aliases for name, role in ROLES.items() if role.kind == "ids"}
 """Names of the columns of token ids."""
 ON_DEMAND = ("text", "ids")
