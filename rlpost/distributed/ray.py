@@ -5,11 +5,9 @@ Ray schedules the tasks, repeats those of lost workers, and stores what they ret
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
-import time
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from itertools import accumulate
@@ -57,7 +55,6 @@ _TIMEOUT = 10  # seconds for a cluster to answer
 _NO_IMPORT = "failed to import on the worker"  # Ray's words
 _POLL = 0.5  # seconds between two checks for finished tasks
 _CANCELLED = 1.0  # seconds for cancelled tasks to end; after a signal a process has 1.3
-_SILENCE = 60.0  # seconds without a finished task until a warning; twice as long until the next
 _BUSY = (  # what to do if a cluster of the run's own does not start
     "its processes have 15 s to start: run again when this machine is less busy, or start a "
     "cluster with `ray start --head` and use --ray-address auto"
@@ -65,7 +62,6 @@ _BUSY = (  # what to do if a cluster of the run's own does not start
 _ABSENT = (  # and if none answers
     "`ray start --head` starts one, and without --ray-address a new one is started on this machine"
 )
-_LOG = logging.getLogger("rlpost")
 
 
 @contextmanager
@@ -239,34 +235,23 @@ def run_tasks(
         result, table = remote.remote(*here, [sent], part.table)
         results.append(result)
         tables.append(table)
-    yield from zip(_results(purpose, results, done), tables, strict=True)
+    yield from zip(_results(results, done), tables, strict=True)
 
 
-def _results(
-    purpose: str, refs: list[Any], report: Callable[[int], None] = lambda _: None
-) -> Iterator[Any]:
+def _results(refs: list[Any], report: Callable[[int], None] = lambda _: None) -> Iterator[Any]:
     """Yield what tasks return, in order; cancel the others if one fails.
 
-    A task may take hours, or wait for CPUs of a busy cluster. So no time ends the run, but a
-    warning names what it waits for.
-
     Args:
-        purpose: of the pass.
         refs: of the tasks; the list is emptied, so that a result is freed when it was yielded.
         report: gets the number of each task that is done.
     """
     numbers, pending, count = {ref: number for number, ref in enumerate(refs)}, [*refs], len(refs)
     refs.clear()
     results: dict[int, Any] = {}
-    silence, last, first = _SILENCE, time.monotonic(), 0
+    first = 0
     try:
         while first < count:
             ready, pending = ray.wait(pending, num_returns=len(pending), timeout=_POLL)
-            if ready:
-                silence, last = _SILENCE, time.monotonic()
-            elif time.monotonic() - last >= silence:
-                _warn_of_silence(purpose, silence, len(pending), count)
-                silence *= 2
             for ref, result in zip(ready, _got(ready), strict=True):
                 number = numbers.pop(ref)
                 results[number] = result
@@ -281,27 +266,6 @@ def _results(
             with suppress(Exception):
                 ray.wait(pending, num_returns=len(pending), timeout=_CANCELLED)
         raise
-
-
-def _warn_of_silence(purpose: str, seconds: float, pending: int, tasks: int) -> None:
-    """Log a warning that no task of a pass has finished for a while, with the state of Ray."""
-    state = ""
-    with suppress(Exception):  # Ray may not answer either
-        free, all_ = ray.available_resources(), ray.cluster_resources()
-        store = free.get("object_store_memory", 0.0) / all_["object_store_memory"]
-        state = (
-            f"; {free.get('CPU', 0):g} of {all_['CPU']:g} CPUs and {store:.0%} of the object store "
-            "are free"
-        )
-    _LOG.warning(
-        "rlpost: --engine ray: no task of the pass %r finished for %g s, %d of %d are left%s. Ray "
-        "retries lost tasks by itself; its logs are in /tmp/ray/session_latest/logs of the node",
-        purpose,
-        seconds,
-        pending,
-        tasks,
-        state,
-    )
 
 
 def _got(refs: Sequence[Any]) -> list[Any]:
@@ -347,7 +311,7 @@ def enriched(dataset: Dataset, recipe: Recipe, options: Options) -> Dataset:
         blocks: list[Any] = dataset.materialize().to_arrow_refs()
         slots(options.workers or 1, options.device)
         describe = ray.remote(lambda table: (table.schema, table.num_rows))
-        facts = [*_results("read schemas", [describe.remote(block) for block in blocks])]
+        facts = [*_results([describe.remote(block) for block in blocks])]
         schemas = [schema for schema, rows in facts if rows] or [facts[0][0]]
         source = TableSource(pa.unify_schemas(schemas).empty_table(), "dataset")
         source.rows = sum(rows for _, rows in facts)

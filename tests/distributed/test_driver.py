@@ -8,7 +8,6 @@ from distributed_runs import LOCAL, check, facts, in_tasks, same_files, steps_ta
 import rlpost
 from rlpost.distributed.passes import parts_of
 from rlpost.errors import DataError
-from rlpost.io.clock import Clock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 
@@ -28,11 +27,6 @@ STATEFUL = {
 @pytest.mark.parametrize("options", STATEFUL.values(), ids=STATEFUL)
 def test_what_goes_on_from_batch_to_batch_gives_the_same(options):
     check(steps_table(36), rlpost.Recipe(**{"estimator": "reinforce", **options}), files=2)
-
-
-@pytest.mark.parametrize("step", [int, lambda place: f"warm-{place}", lambda place: f"{place}"])
-def test_steps_keep_the_order_of_the_input(step):
-    check(steps_table(step=step), rlpost.Recipe(), files=4)
 
 
 def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_path):
@@ -82,19 +76,3 @@ def test_small_files_go_together(tmp_path, slots, begins):
     assert [part.first for part in parts] == [source.first_rows[part.number] for part in parts]
     assert sum(part.rows for part in parts) == source.rows
     assert [part.number for part in parts] == begins
-
-
-def test_the_cpu_time_of_a_driver_is_added_to_that_of_its_tasks():
-    task = {"busy": {"compute": 3.0}, "cpu": {"total": 2.0, "start_up": 0.5, "compute": 1.0}}
-    clock = Clock()
-    with clock.busy("compute"), clock.wall("write"):
-        pass
-    alone = clock.seconds
-    for _ in range(2):
-        clock.add(task, {"written": 4})
-    seconds = clock.seconds
-    assert seconds["busy"]["compute"] == alone["busy"]["compute"] + 6.0
-    assert seconds["cpu"]["compute"] == alone["cpu"]["compute"] + 2.0
-    assert 4.0 <= seconds["cpu"]["total"] - alone["cpu"]["total"] < 4.1
-    assert seconds["cpu"]["start_up"] == alone["cpu"]["start_up"]
-    assert clock.bytes["written"] == 8

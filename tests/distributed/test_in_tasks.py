@@ -35,16 +35,6 @@ def test_tasks_leave_the_bytes_of_a_run_in_one_process(rows, options, files, dat
     check(to_table(rows), rlpost.Recipe(**options), files)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_every_estimator_gives_the_same(estimator):
-    options = {
-        "gdpo": {"reward_components": ("correctness", "format")},
-        "opd": {"teachers": {"log_probs": 1.0}},
-    }.get(estimator, {})
-    recipe = rlpost.Recipe(estimator=estimator, length_weight=True, **options)
-    check(steps_table(36), recipe, files=3)
-
-
 @pytest.mark.parametrize("name", ["sample_mask", "loss_multiplier"])
 @pytest.mark.parametrize("options", [{}, {"drop_equal_rewards": True, "replace": True}], ids=str)
 def test_a_sample_mask_of_the_input_gives_the_same(name, options):

@@ -254,18 +254,6 @@ def test_a_dataset_that_lacks_a_column_says_which():
         rlpost.ray.advantages(ray.data.from_arrow(steps_table(9).slice(0, 0)))
 
 
-@pytest.mark.usefixtures("cluster")
-def test_what_is_no_dataset_or_recipe_is_said():
-    dataset = ray.data.from_arrow(steps_table(9))
-    for given, told in (
-        ([steps_table(9)], "dataset is of type Table, and Dataset is needed"),
-        ([dataset, {}], "recipe is of type dict, and Recipe is needed"),
-        ([dataset, None, {}], "options is of type dict, and Options is needed"),
-    ):
-        with pytest.raises(UsageError, match=told):
-            rlpost.ray.advantages(*given)
-
-
 def test_a_missing_pandas_is_a_tip(monkeypatch):
     present = lambda name: None if name == "pandas" else name  # noqa: E731
     monkeypatch.setattr("rlpost.optional.find_spec", present)
@@ -317,16 +305,6 @@ def test_a_cluster_of_its_own_reads_and_writes_an_object_store(s3, tmp_path, mon
     made = {key: s3.get(key) for key in names if not key.startswith("in/")}
     want = {f"out/{path.name}": path.read_bytes() for path in (tmp_path / "local").iterdir()}
     assert made == want
-
-
-def test_a_cluster_that_is_not_there_is_unavailable(tmp_path):
-    write_files(steps_table(20), tmp_path / "in", 2)
-    argv = [Path(sys.executable).with_name("rlpost"), "advantages", "in", "out", "--engine", "ray"]
-    argv += ["--ray-address", "127.0.0.1:1"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == UnavailableError.exit_code, done.stderr
-    assert "--ray-address 127.0.0.1:1" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_workers_that_have_another_rlpost_or_none_are_unavailable(tmp_path):

@@ -3,7 +3,6 @@
 And signals while a cluster starts.
 """
 
-import logging
 import os
 import signal
 import subprocess
@@ -27,62 +26,6 @@ from rlpost.distributed import ray as on_ray
 pytestmark = pytest.mark.nightly
 
 RETRIES = "RAY_task_oom_retries"
-
-
-class Refs:
-    """Tasks that finish after some calls of `ray.wait`, by a clock that each call advances."""
-
-    def __init__(self, seconds):
-        self.seconds, self.now = seconds, 0.0
-
-    def wait(self, pending, *, num_returns, timeout):
-        assert num_returns == len(pending)
-        self.now += timeout
-        done = [ref for ref in pending if self.seconds[ref] <= self.now]
-        return done, [ref for ref in pending if ref not in done]
-
-
-@pytest.fixture
-def waits(monkeypatch, caplog):
-    """Returns the warnings while tasks finish after these seconds."""
-
-    def run(seconds, free=None):
-        refs = Refs(seconds)
-        monkeypatch.setattr(on_ray.ray, "wait", refs.wait)
-        monkeypatch.setattr(on_ray.time, "monotonic", lambda: refs.now)
-        monkeypatch.setattr(on_ray, "_got", lambda ready: [ref.upper() for ref in ready])
-        resources = {"CPU": 4.0, "object_store_memory": 8.0}
-        monkeypatch.setattr(on_ray.ray, "cluster_resources", lambda: resources)
-        monkeypatch.setattr(on_ray.ray, "available_resources", free or (lambda: {"CPU": 1.0}))
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, "rlpost"):
-            assert [*on_ray._results("write", [*seconds])] == [ref.upper() for ref in seconds]
-        return [record.getMessage() for record in caplog.records]
-
-    return run
-
-
-def test_a_pass_whose_tasks_finish_is_not_warned_of(waits):
-    assert waits({f"t{number}": 50.0 * number for number in range(9)}) == []
-
-
-def test_a_pass_without_a_finished_task_is_warned_of_at_doubling_intervals(waits):
-    warnings = waits({"a": 10.0, "b": 200.0, "c": 320.0})
-    assert len(warnings) == 3  # 60 s and 120 s after a, and 60 s after b
-    first, second, third = warnings
-    assert "no task of the pass 'write' finished for 60 s, 2 of 3 are left; 1 of 4 CPUs" in first
-    assert "0% of the object store are free" in first
-    assert "for 120 s, 2 of 3" in second
-    assert "for 60 s, 1 of 3" in third
-
-
-def test_a_cluster_that_does_not_answer_is_warned_of_too(waits):
-    def silent():
-        raise RuntimeError("no answer")
-
-    warnings = waits({"a": 61.0}, free=silent)
-    assert len(warnings) == 1
-    assert "1 of 1 are left. Ray" in warnings[0]
 
 
 @pytest.fixture

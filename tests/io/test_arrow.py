@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from rlpost.errors import DataError
-from rlpost.io.arrow import CellLocation, common_type, is_string, key, without_dictionary
+from rlpost.io.arrow import CellLocation, common_type, key
 
 TEXTS = pa.dictionary(pa.int8(), pa.string())
 
@@ -38,17 +38,6 @@ TEXTS = pa.dictionary(pa.int8(), pa.string())
 def test_a_common_type_has_the_values_of_all_in_any_order(kinds, want):
     assert common_type(kinds) == want
     assert common_type(kinds[::-1]) == want
-
-
-def test_texts_are_stored_in_several_ways():
-    for kind in (pa.string(), pa.large_string(), pa.string_view()):
-        assert is_string(kind)
-    for kind in (pa.string(), pa.large_string()):
-        encoded = pa.array(["a", None, "a"], kind).dictionary_encode()
-        assert not is_string(encoded.type)
-        assert without_dictionary(encoded).equals(pa.array(["a", None, "a"], kind))
-    plain = pa.array([1])
-    assert without_dictionary(plain) is plain
 
 
 WHERE = CellLocation("a.parquet", 10, "uid")

@@ -148,15 +148,6 @@ def test_a_column_of_the_file_overrides_a_partition(tmp_path):
     assert Source(find_inputs([str(tmp_path)])).columns.count("step") == 1
 
 
-def test_the_columns_of_several_files_are_their_common_columns(tmp_path):
-    save(rollout(2), tmp_path / "a.parquet")
-    save(rollout(2).drop_columns(["ref_log_probs"]).append_column("x", [[1, 2]]), tmp_path / "b.pq")
-    files = find_inputs([str(tmp_path / "a.parquet"), str(tmp_path / "b.pq")])
-    names = ["prompt_id", "reward", "response_mask", "old_log_probs"]
-    assert Source(files).columns == names
-    assert Source(files).name == f"{tmp_path}/a.parquet and 1 more"
-
-
 def test_row_numbers_count_over_files_and_chunks_count_within_them(tmp_path):
     save(rollout(12), tmp_path / "a.parquet", rows=5)
     save(rollout(3), tmp_path / "b.parquet", rows=2)
@@ -203,29 +194,6 @@ def test_the_output_mirrors_a_directory_and_steps_are_batches(tmp_path):
         assert out.equals(enrich(table)[0])
 
 
-def test_one_file_goes_to_a_file_or_into_an_existing_directory(tmp_path):
-    source = save(rollout(), tmp_path / "in.parquet")
-    (tmp_path / "d").mkdir()
-    assert run("advantages", source, tmp_path / "new" / "out.parquet", "-q").code == 0
-    assert run("advantages", source, tmp_path / "d", "-q").code == 0
-    assert written(tmp_path) == ["d/in.parquet", "in.parquet", "new/out.parquet"]
-
-
-def test_every_file_has_the_summary_of_its_own_rows(tmp_path):
-    save(rollout(8), tmp_path / "in" / "a.parquet")
-    save(rollout(4), tmp_path / "in" / "b.parquet")
-    ran = run("advantages", tmp_path / "in", tmp_path / "out", "--summary-json", "-", "-q")
-    summary = loads(ran.out)
-    assert summary["responses"] == 12
-    assert summary["outputs"] == [
-        str(tmp_path / "out" / name) for name in ("a.parquet", "b.parquet")
-    ]
-    for name, rows in (("a.parquet", 8), ("b.parquet", 4)):
-        metadata = pq.read_metadata(tmp_path / "out" / name).metadata
-        assert loads(metadata[b"rlpost.summary"])["responses"] == rows
-        assert metadata[b"rlpost.input"].decode() == name
-
-
 # Damaged files, and files that are not Parquet
 
 
@@ -244,17 +212,6 @@ def test_a_truncated_file_is_an_error(tmp_path, kept):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(kept * len(whole)) if 0 < kept < 1 else kept])
     assert "not a Parquet file, or damaged" in error_of(path)
-
-
-def test_an_empty_file_is_an_error(tmp_path):
-    (tmp_path / "empty.parquet").touch()
-    assert "the file is empty (0 bytes)" in error_of(tmp_path / "empty.parquet")
-
-
-@pytest.mark.parametrize("content", ["text\n" * 99, "PAR1" * 99, "PAR1" + "\0" * 99 + "PAR1"])
-def test_a_file_in_another_format_is_an_error(tmp_path, content):
-    (tmp_path / "other.parquet").write_text(content)
-    assert "not a Parquet file, or damaged" in error_of(tmp_path / "other.parquet")
 
 
 def test_one_changed_byte_is_an_error_or_changes_nothing(tmp_path):

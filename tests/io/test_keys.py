@@ -49,17 +49,6 @@ def test_numbers_in_one_file_are_the_texts_of_another(encode):
     ]
 
 
-def test_chunks_of_one_type_stay_as_they_are():
-    chunks = column([["a"], ["b"]])
-    assert all(one is other for one, other in zip(of_one_type(chunks), chunks, strict=True))
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.int64(), pa.timestamp("s")])
-def test_a_column_of_any_type_may_be_empty(kind):
-    keys = KeyColumn.of([pa.array([], kind)])
-    assert (keys.codes.tolist(), keys.labels.to_pylist()) == ([], [])
-
-
 def test_plain_keys_are_integers_or_texts():
     for values, kind in (([1, None], pa.int8()), ([1, None], pa.uint16())):
         assert plain_keys(pa.array(values, kind)).equals(pa.array(values, pa.int64()))

@@ -43,20 +43,6 @@ def test_a_second_run_on_an_output_is_refused_until_the_first_is_dead(tmp_path):
     ]  # fmt: skip
 
 
-def test_outputs_in_one_folder_are_locked_one_by_one(tmp_path):
-    with OutputFiles([tmp_path / "b", tmp_path / "c"]):
-        with pytest.raises(BusyError, match="c: another rlpost"):
-            OutputFiles([tmp_path / "d", tmp_path / "c"]).__enter__()
-        with OutputFiles([tmp_path / "d"]) as files:
-            files.stage(tmp_path / "d").complete()
-            with pytest.raises(BusyError):
-                OutputFiles([tmp_path / "d"]).__enter__()
-            files.publish()
-        with OutputFiles([tmp_path / "d"]):
-            pass
-    assert [path.name for path in tmp_path.iterdir()] == ["d"]
-
-
 @pytest.mark.parametrize("mine", ["0" * 8, "f" * 8])
 def test_of_two_runs_that_begin_now_one_goes_on(tmp_path, monkeypatch, mine):
     """The one with the lower name waits until the other has given up."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -22,8 +21,8 @@ from runs import rollout, run, save
 from rlpost.errors import NotEnoughMemoryError, UsageError
 from rlpost.formats.layout import as_vector
 from rlpost.io import memory_limit as limits
-from rlpost.io.memory_limit import KeptMemory, MemoryLimit, limited_memory, rows_that_fit
-from rlpost.io.parquet.reader import ParquetReader, decoded_bytes
+from rlpost.io.memory_limit import MemoryLimit, limited_memory
+from rlpost.io.parquet.reader import ParquetReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,19 +98,6 @@ def test_the_flag_and_the_variable_are_named(small_file, monkeypatch):
 # Columns of Parquet
 
 
-def test_a_number_has_8_bytes_however_small_its_file(small_file):
-    group = pq.read_metadata(small_file).row_group(0)
-    assert group.column(1).total_uncompressed_size < 2000
-    assert decoded_bytes(group, ["old_log_probs"]) == MANY * 8
-    assert decoded_bytes(group, ["reward", "old_log_probs"]) == MANY * 8 + 8
-
-
-def test_texts_have_the_bytes_of_their_file(tmp_path):
-    path = tmp_path / "in.parquet"
-    pq.write_table(pa.table({"text": ["x" * 1000, "y" * 3000]}), path, write_statistics=False)
-    assert 4000 < decoded_bytes(pq.read_metadata(path).row_group(0), ["text"]) < 4200
-
-
 @pytest.mark.parametrize(
     "words", [["inspect"], ["inspect", "--row", "0"], ["report", "-o", "r.html"]]
 )
@@ -125,30 +111,6 @@ def test_a_row_that_does_not_fit_is_not_decoded(small_file, tmp_path, monkeypatc
     assert pa.default_memory_pool().max_memory() - before < 100 << 20
 
 
-@pytest.mark.parametrize(
-    ("size", "rows", "most", "fit"),
-    [
-        (800, 8, 50, 50),  # little data, however small the room
-        (64 << 20, 64, 1, 1),
-        (64 << 20, 64, 64, 2),  # 64 times the decoded bytes of a chunk are counted
-        (64 << 20, 16, 64, 1),  # a row alone: 8 times
-        (0, 8, 50, 50),
-    ],
-)
-def test_a_chunk_has_as_many_rows_as_fit(size, rows, most, fit):
-    with room(128 << 20):
-        assert rows_that_fit(size, rows, most, "in.parquet") == fit
-
-
-@pytest.mark.parametrize(("size", "rows"), [(17 << 20, 1), (64 << 20, 64)])
-def test_a_room_too_small_for_a_row_or_a_chunk_is_an_error(size, rows):
-    needed = 136 << 20 if rows == 1 else 16 << 20
-    with room(needed):
-        rows_that_fit(size, rows, 9, "in.parquet")
-    with room(needed - 1), pytest.raises(NotEnoughMemoryError, match=r"^in\.parquet: needs"):
-        rows_that_fit(size, rows, 9, "in.parquet")
-
-
 def test_large_rows_are_read_a_few_at_a_time(tmp_path):
     table = pa.table(
         {"x": pa.array([[float(i)] * 100_000 for i in range(40)], pa.list_(pa.float32()))}
@@ -159,14 +121,6 @@ def test_large_rows_are_read_a_few_at_a_time(tmp_path):
         batches = [*ParquetReader(path).batches(1000, 0, ["x"])]
     assert max(len(batch) for batch in batches) <= 5
     assert pa.Table.from_batches(batches).equals(pq.read_table(path))
-
-
-def test_keys_that_are_kept_of_all_responses_are_counted():
-    with room(3000):
-        kept = KeptMemory("in.parquet: keys", 3)
-        kept.add(900)
-        with pytest.raises(NotEnoughMemoryError, match=r"^in\.parquet: keys"):
-            kept.add(200)
 
 
 def test_results_do_not_depend_on_the_limit(tmp_path, monkeypatch):
@@ -215,30 +169,6 @@ def test_a_pickle_and_a_tensor_that_do_not_fit_are_not_rebuilt(tmp_path):
 
 
 # A machine without memory
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce RLIMIT_AS")
-@pytest.mark.parametrize("extra", [150, 400, 700])
-def test_a_lack_of_memory_is_exit_code_5_and_no_damage(small_file, extra):
-    code = (
-        "import resource, sys; from pathlib import Path\n"
-        "import pyarrow.parquet, polars, rlpost.interface.functions\n"
-        "import rlpost.analysis.inspect.facts, rlpost.analysis.inspect.render\n"
-        "used = int(Path('/proc/self/statm').read_text().split()[0]) * 4096\n"
-        f"resource.setrlimit(resource.RLIMIT_AS, (used + ({extra} << 20),) * 2)\n"
-        f"sys.argv = ['rlpost', 'inspect', {str(small_file)!r}, '-q', '--max-memory', '100GB']\n"
-        "from rlpost.cli.app import main; main()\n"
-    )
-    # Python cannot catch an allocation that fails in a thread of Arrow: one thread of each kind.
-    threads = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "ARROW_IO_THREADS"), "1")
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
-        env=os.environ | threads,
-    )  # fmt: skip
-    assert ran.returncode == 5, ran.stderr
-    assert "memory" in ran.stderr
-    assert "damaged" not in ran.stderr
 
 
 @pytest.mark.nightly

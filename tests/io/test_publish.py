@@ -7,7 +7,7 @@ import pytest
 
 from rlpost.errors import ReadWriteError
 from rlpost.io.locks import BusyError, temporary_name
-from rlpost.io.outputs import OutputFiles, write_file
+from rlpost.io.outputs import OutputFiles
 
 
 def below(top):
@@ -50,24 +50,6 @@ def test_a_folder_that_is_renamed_meanwhile_keeps_nothing(tmp_path):
         with pytest.raises(ReadWriteError):
             files.publish()
     assert below(tmp_path) == {"new"}
-
-
-def test_an_output_that_cannot_be_locked_leaves_no_folders(tmp_path):
-    with OutputFiles([tmp_path / "b"]):
-        with pytest.raises(BusyError, match="another rlpost process"):
-            OutputFiles([tmp_path / "new" / "a", tmp_path / "b"]).__enter__()
-        assert not (tmp_path / "new").exists()
-    assert below(tmp_path) == set()
-
-
-def test_a_whole_file_is_written_or_the_old_one_stays(tmp_path):
-    (tmp_path / "a").write_text("old")
-    with OutputFiles([tmp_path / "a"]), pytest.raises(BusyError):
-        write_file(tmp_path / "a", b"new")
-    assert (tmp_path / "a").read_text() == "old"
-    write_file(tmp_path / "a", b"newer")
-    assert (tmp_path / "a").read_text() == "newer"
-    assert below(tmp_path) == {"a"}
 
 
 SIGNALLED = """

@@ -216,22 +216,6 @@ def test_a_stream_of_another_encoding_gets_signs_that_it_has(inputs, words):
     assert narrow.count("?") == plain.count("?")
 
 
-def test_lines_of_text_may_end_as_on_windows(tmp_path):
-    record = {"prompt": "a", "reward": 1.0, "response_mask": [1, 1]}
-    records = json.dumps(record), json.dumps(record | {"prompt": "b", "reward": 0.0})
-    for name, end in (("unix", "\n"), ("windows", "\r\n")):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "in.jsonl").write_text(f"{end.join(records)}{end}", newline="")
-        (folder / "run.toml").write_text(f"reward_clip = 0.5{end}", newline="")
-        run("linux", "convert", "in.jsonl", "in.parquet", "-q", "--from", "jsonl", cwd=folder)
-        run("linux", "advantages", "in.parquet", "out.parquet", "--config", "run.toml", "-q",
-            "--estimator", "raw", cwd=folder)  # fmt: skip
-        (folder / "in.jsonl").unlink()
-        (folder / "run.toml").unlink()
-    assert contents(tmp_path / "unix") == contents(tmp_path / "windows")
-
-
 @pytest.mark.parametrize("text", [r"C:\dumps\a.parquet", "C:/dumps/a.parquet", "C://dumps/a"])
 def test_a_drive_is_no_scheme(text):
     assert not isinstance(parse_path(text), RemotePath)

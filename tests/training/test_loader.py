@@ -191,17 +191,6 @@ def test_all_ranks_together_train_on_every_row_once(
             assert batch["mask"].numel() <= most or len(batch["rows"]) == 1
 
 
-def test_a_seed_is_an_order_and_windows_bound_it(tiny: Path) -> None:
-    def order(seed: int | None) -> list[int]:
-        data = rlpost.load(tiny, batch_tokens=40, shuffle=seed)
-        first, again = ([row for batch in data for row in batch["rows"].tolist()] for _ in "ab")
-        assert first == again
-        return first
-
-    assert order(1) != order(2)
-    assert sorted(order(1)) == order(None)
-
-
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
 def test_losses_of_ranks_add_up_to_that_of_the_step(enriched: Path, aggregation: str) -> None:
     names = ("log_probs", "old_log_probs", "advantages")

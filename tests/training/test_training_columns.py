@@ -12,7 +12,6 @@ import torch
 import rlpost
 from rlpost.errors import DataError
 
-SAMPLE = Path("sample_data/calculator.parquet")
 
 
 def test_names_of_token_ids(enriched: Path, rows: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -53,11 +52,6 @@ def test_files_without_tokens(tmp_path: Path) -> None:
     assert batch["response"] == [*"wxyz"]
     assert batch["response_advantage"].sign().tolist() == [1, -1, 0, 0]
     assert "mask" not in batch
-
-
-def test_columns_of_an_input_without_advantages() -> None:
-    with pytest.raises(DataError, match="`rlpost advantages` writes it: load the output"):
-        rlpost.load(SAMPLE, batch_tokens=4000, columns=["advantages"])
 
 
 def test_files_with_other_columns_are_an_error(enriched: Path, tmp_path: Path) -> None:

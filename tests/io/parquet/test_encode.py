@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from splicing import (
@@ -47,25 +44,6 @@ def read_back(folder, batches, **options):
         rows = connection.read_parquet(str(path)).select(*names).to_arrow_table()
     assert repr(rows.to_pylist()) == repr(table.to_pylist())
     return table
-
-
-@pytest.mark.parametrize("list_null", [True, False])
-@pytest.mark.parametrize("value_null", [True, False])
-def test_lists_of_every_nullability_survive_a_round_trip(tmp_path, list_null, value_null):
-    kind = pa.list_(pa.field("element", pa.float32(), nullable=value_null))
-    schema = pa.schema([pa.field("x", kind, nullable=list_null)])
-    rows = [[], [1.0], [2.0, 3.0], [], []]
-    batch = pa.RecordBatch.from_arrays([pa.array(rows, kind)], schema=schema)
-    table = read_back(tmp_path, [batch, batch])
-    assert table["x"].to_pylist() == rows * 2
-    assert table.schema.field("x").nullable == list_null
-
-
-def test_special_floats_survive_a_round_trip_bit_for_bit(tmp_path):
-    bits = np.array([0, 1, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFFFFFFF], np.uint32)
-    lists = pa.ListArray.from_arrays([0, 7], pa.array(bits.view(np.float32)))
-    values = read_back(tmp_path, [pa.record_batch({"x": lists})])["x"].combine_chunks().values
-    assert (values.to_numpy().view(np.uint32) == bits).all()
 
 
 @settings(max_examples=20, deadline=None)
@@ -118,21 +96,3 @@ def test_scalars_have_statistics_and_tokens_have_none(tmp_path):
     group = pq.read_metadata(written(tmp_path, [new_columns(30)])).row_group(0)
     statistics = [group.column(place).statistics for place in range(1, 5)]
     assert [x is not None and x.has_min_max for x in statistics] == [False, False, True, True]
-
-
-def test_encoding_is_thread_safe():
-    encoder = Encoder(FIELDS)
-    batches = [new_columns(200, seed) for seed in range(20)]
-    with ThreadPoolExecutor(4) as pool:
-        parallel = list(pool.map(encoder.encode, batches))
-    for batch, encoded in zip(batches, parallel, strict=True):
-        assert encoder.encode(batch).data.equals(encoded.data)
-
-
-def test_a_batch_that_does_not_fit_the_schema_raises_value_error():
-    encoder = Encoder(FIELDS)
-    with pytest.raises(ValueError, match="score: float"):
-        encoder.encode(new_columns(3).drop_columns(["score"]))
-    wrong = new_columns(3).set_column(2, "score", pa.array([1.0, 2.0, 3.0]))
-    with pytest.raises(ValueError, match="score: double"):
-        encoder.encode(wrong)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import struct
 
 import duckdb
@@ -16,7 +15,6 @@ from rlpost.io.parquet import footer
 from rlpost.io.parquet.footer import (
     FOOTER,
     MAX_DEPTH,
-    EncryptedError,
     FileMeta,
     FooterError,
     Struct,
@@ -150,40 +148,3 @@ def test_too_many_structs_raise_footer_error(monkeypatch):
     fields = Struct().put_structs(FileMeta.ROW_GROUPS, [Struct().put(1, Wire.I32, 0)] * 101)
     with pytest.raises(FooterError, match="a list of 101 structs does not fit"):
         decode(encode(fields), FOOTER)
-
-
-@pytest.mark.parametrize(
-    ("data", "error", "reason"),
-    [
-        (b"", FooterError, "does not end with PAR1, as Parquet files do"),
-        (b"PAR1", FooterError, "does not end"),
-        (b"PAR1PAR1", FooterError, "does not end"),
-        (b"PAR1" + b"\xff\xff\xff\x7fPAR1", FooterError, "does not fit in 12 bytes"),
-        (b"PAR1" + b"\0\0\0\0PAR1", FooterError, "in the middle"),
-        (b"PAR1\0\1\0\0\0PARE", EncryptedError, "encrypted"),
-        (b"PAR1" + file_end(Struct().put(8, Wire.STRUCT, Struct())), EncryptedError, "columns"),
-        (b"some,text\n" * 9, FooterError, "does not end"),
-    ],
-)
-def test_files_that_are_not_parquet_are_errors_with_a_reason(tmp_path, data, error, reason):
-    path = tmp_path / "file.parquet"
-    path.write_bytes(data)
-    file = os.open(path, os.O_RDONLY)
-    with pytest.raises(error, match=reason):
-        read_footer(file, len(data))
-    os.close(file)
-
-
-def test_a_field_of_the_wrong_type_raises_footer_error():
-    fields = Struct().put(1, Wire.BINARY, b"text").put_parts(2, Wire.I32, [b"\2"])
-    assert fields.integer(3, 7) == 7
-    assert fields.binary(1) == b"text"
-    assert fields.structs(3) == []
-    for read in (fields.integer, fields.struct, fields.structs):
-        with pytest.raises(FooterError, match="field 1"):
-            read(1)
-    for read in (fields.integer, fields.struct, fields.binary):
-        with pytest.raises(FooterError, match="field 3"):
-            read(3)
-    with pytest.raises(FooterError, match="a list of structs has other values"):
-        fields.structs(2)

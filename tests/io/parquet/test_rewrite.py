@@ -4,44 +4,12 @@ import pyarrow.parquet as pq
 import pytest
 from splicing import (
     FIELDS,
-    new_columns,
     rewrite,
     rewriting_sink,
     source_table,
 )
 
 from rlpost.errors import DataError
-from rlpost.io.parquet import sink as sinks
-
-
-def test_aliases_may_be_missing_in_a_rewrite(tmp_path):
-    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
-    pq.write_table(source_table(30), source)
-    new = new_columns(30).drop_columns(["returns"])
-    rewrite(source, target, new=new, aliases={"returns": "advantages"})
-    table = pq.read_table(target)
-    assert table["returns"].equals(table["advantages"])
-
-
-def test_a_rewrite_keeps_the_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(sinks, "_ROWS", 7)
-    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
-    pq.write_table(source_table(), source, row_group_size=40)
-    rewrite(source, target)
-    table = pq.read_table(target)
-    assert table.select(source_table().column_names).equals(source_table())
-    assert [pq.read_metadata(target).row_group(i).num_rows for i in (0, 1)] == [40, 20]
-
-
-def test_a_rewrite_reports_damaged_pages_as_data_error(tmp_path):
-    source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
-    pq.write_table(source_table(), source)
-    data = bytearray(source.read_bytes())
-    data[4:200] = bytes(196)
-    source.write_bytes(data)
-    with pytest.raises(DataError, match=r"source\.parquet: cannot be read as Parquet"):
-        rewriting_sink(source, target, FIELDS)
-    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_a_rewrite_reports_missing_rows_as_data_error(tmp_path, monkeypatch):

@@ -42,23 +42,6 @@ def test_arrow_types_that_parquet_lacks_are_kept(tmp_path):
     assert after.equals(table)
 
 
-def test_pandas_metadata_and_key_values_are_kept(tmp_path):
-    metadata = {
-        "pandas": '{"columns": []}',
-        "huggingface": "{}",
-        "note": "ä",
-        "rlpost.version": "9",
-    }
-    source = tmp_path / "source.parquet"
-    pq.write_table(source_table().replace_schema_metadata(metadata), source)
-    for target in (check_splice(source, tmp_path), tmp_path / "rewritten.parquet"):
-        kept = pq.read_schema(target).metadata
-        assert {k.decode(): v.decode() for k, v in kept.items()} == metadata | {
-            "rlpost.version": "0"
-        }
-        assert pq.read_schema(target).field("advantages").type == FIELDS.field("advantages").type
-
-
 def test_sparks_schema_is_left_out_since_it_lacks_the_new_columns(tmp_path):
     source, target = tmp_path / "source.parquet", tmp_path / "target.parquet"
     metadata = {SPARK_SCHEMA: "{}", "b": "c"}

@@ -13,7 +13,6 @@ import pytest
 import rlpost
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
-from rlpost.io.parquet import reader
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source, join_chunks
 
@@ -56,22 +55,6 @@ def test_all_row_groups_that_a_chunk_may_have_are_worked_on_together(tmp_path):
     joined = runs(grouped(tmp_path / "in.parquet", 20), 1 << 20)
     groups = math.ceil(pq.read_metadata(SAMPLE).num_rows / 20)
     assert joined == [[*range(groups)]]
-
-
-def test_chunks_of_two_files_are_joined(tmp_path):
-    paths = [str(grouped(tmp_path / name, 100_000)) for name in ("a.parquet", "b.parquet")]
-    chunks = Source(find_inputs(paths)).read(COLUMNS, 1 << 20, "response_mask")
-    assert [[chunk.file for chunk in run] for run in join_chunks(chunks)] == [[0, 1]]
-
-
-def test_a_small_memory_joins_fewer(tmp_path, monkeypatch):
-    path = grouped(tmp_path / "in.parquet", 5)
-    rows = pq.read_metadata(SAMPLE).num_rows
-    monkeypatch.setattr(reader, "rows_that_fit", lambda *_: 10)
-    assert runs(path, 1 << 20) == [
-        [group, group + 1][: math.ceil(rows / 5) - group]
-        for group in range(0, math.ceil(rows / 5), 2)
-    ]
 
 
 def test_they_have_no_more_tokens_than_a_chunk(tmp_path):
@@ -118,25 +101,6 @@ def test_an_error_names_the_row_of_the_file(tmp_path):
     pq.write_table(broken, tmp_path / "in.parquet", row_group_size=10)
     with pytest.raises(DataError, match=rf"in.parquet, row {row}: `old_log_probs` has nan"):
         rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", GAE)
-
-
-def uneven(path, columns=None):
-    """Row groups of 0, 3, 13 and 40 rows, and a large one."""
-    table = pq.read_table(SAMPLE, columns=columns)
-    sizes = [13] * 7 + [3, 0, 13, 13, 0, 40, 0, 3, 3, 0, 0, 13, 40, 40, 3, 0, 3, 0]
-    with pq.ParquetWriter(path, table.schema) as writer:
-        first = 0
-        for size in (*sizes, *[13] * 9, 200):
-            writer.write_table(table.slice(first, size))
-            first += size
-    return path
-
-
-def test_groups_without_rows_join_nothing(tmp_path):
-    path = uneven(tmp_path / "in.parquet")
-    footer = pq.read_metadata(path)
-    filled = [n for n in range(footer.num_row_groups) if footer.row_group(n).num_rows]
-    assert runs(path, 1 << 20) == [filled]
 
 
 def test_a_table_of_many_chunks_is_worked_on_together():
