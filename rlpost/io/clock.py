@@ -72,16 +72,10 @@ class Clock:
             yield
 
     @contextmanager
-    def publishing(self) -> Iterator[None]:
-        """Add the block's time to publishing."""
-        with self._timed(self._after, "publishing"):
-            yield
-
-    @contextmanager
-    def summary(self) -> Iterator[None]:
-        """Add the block's time to the summary, which is computed after the passes."""
-        self._after.setdefault("summary", 0.0)
-        with self._timed(self._after, "summary"):
+    def after(self, name: str) -> Iterator[None]:
+        """Add the block's time to what comes after the passes: publishing or the summary."""
+        self._after.setdefault(name, 0.0)
+        with self._timed(self._after, name):
             yield
 
     @contextmanager

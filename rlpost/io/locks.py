@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
 import time
 from contextlib import contextmanager, suppress
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
-LOCK_NAME = ".rlpost-lock"  # in a scratch folder
-SCRATCH_PREFIX = ".rlpost-dump-"
+SCRATCH = "rlpost-dump"  # of a scratch folder, and the target's name of the file that is locked
 STAGING_PREFIX = ".rlpost-run-"  # folders of completed files that a run has not published yet
 UPLOAD = "upload"  # the target's name of a temporary file whose bytes go to a store
 _ATTEMPTS, _PAUSE = 10, 0.02  # seconds; another run that starts now gives up
@@ -120,12 +118,14 @@ def _settle(path: Path, mine: Path, target: Path) -> None:
     )
 
 
-def _is_locked(path: Path) -> bool:
-    """Return whether another process has a file locked; remove it if none has."""
+def _is_locked(path: Path, folder: Path | None = None) -> bool:
+    """Return whether another process has a file locked; remove it, and a folder, if none has."""
     with suppress(OSError):
         file = os.open(path, os.O_RDONLY | NO_FOLLOW)
         locked = _try_lock(file)
         if locked:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
             remove_locked(path, file)
             return False
         os.close(file)
@@ -147,7 +147,7 @@ def _clean_staging(folder: Path, names: Iterable[str]) -> None:
 def scratch_folder(parent: Path | None) -> Iterator[Path]:
     """Create a temporary folder for the block; remove the folders of killed runs beside it.
 
-    The folder is locked while it is in use.
+    A locked file stands beside the folder while it is in use.
 
     Args:
         parent: where to create it; None for the system's temporary folder.
@@ -156,70 +156,26 @@ def scratch_folder(parent: Path | None) -> Iterator[Path]:
         ReadWriteError: it cannot be created.
     """
     top = Path(tempfile.gettempdir()) if parent is None else parent
-    _remove_scratch(top)
+    for entry in top.glob(f".{SCRATCH}.*"):
+        if _target_name(entry.name) == SCRATCH:
+            _is_locked(entry, _scratch_of(entry))
     try:
-        folder, file = _new_scratch(top)
+        lock, file = open_locked(top / SCRATCH, 0o600)
+        folder = _scratch_of(lock)
+        register_cleanup(folder, lambda: shutil.rmtree(folder))
+        folder.mkdir(0o700)
     except OSError as error:
         raise ReadWriteError(f"{top}: cannot be written: {error.strerror}") from None
-    register_cleanup(folder, lambda: _delete_scratch(folder))
     try:
         yield folder
     finally:
-        os.close(file)  # Windows removes no open file
-        _delete_scratch(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         unregister_cleanup(folder)
-
-
-def _new_scratch(top: Path) -> tuple[Path, int]:
-    """Create and lock a folder; try again if another run removed it before it was locked."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=top))
-        with suppress(FileNotFoundError):
-            file, locked = _lock_scratch(folder, os.O_CREAT)
-            if locked is not False and is_same_file(folder / LOCK_NAME, file):
-                return folder, file
-            os.close(file)
-
-
-def _lock_scratch(folder: Path, create: int = 0) -> tuple[int, bool | None]:
-    """Open and lock a folder's lock file; False if it is locked, None if there are no locks."""
-    file = os.open(folder / LOCK_NAME, os.O_RDWR | create | NO_FOLLOW, 0o600)
-    return file, _try_lock(file)
-
-
-def _remove_scratch(top: Path) -> None:
-    """Remove the folders of killed runs: those with a lock file that no process has locked.
-
-    Another user's folder, a link, and a folder without a lock file and with other files are no
-    scratch folders.
-    """
-    for folder in top.glob(f"{SCRATCH_PREFIX}*"):
         with suppress(OSError):
-            if not _is_own_folder(folder):
-                continue
-            if not (folder / LOCK_NAME).is_file():
-                folder.rmdir()  # if it is empty: the run was killed before it locked it
-                continue
-            file, locked = _lock_scratch(folder)
-            if locked:
-                _delete_scratch(folder)
-            os.close(file)
-            if locked:  # Windows removes no open file
-                _delete_scratch(folder)
+            remove_locked(lock, file)
+        unregister_cleanup(lock)
 
 
-def _delete_scratch(folder: Path) -> None:
-    """Delete a folder, its lock file last: without it a later run would not delete the rest."""
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if path.name != LOCK_NAME:
-                shutil.rmtree(path, ignore_errors=True)
-                with suppress(OSError):
-                    path.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_own_folder(path: Path) -> bool:
-    """Return whether a path is a folder of this user, and no link."""
-    facts = path.lstat()
-    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == getattr(os, "geteuid", int)()
+def _scratch_of(lock: Path) -> Path:
+    """Return the folder beside a locked file."""
+    return lock.with_name(f".{SCRATCH}-{lock.stem.rpartition('-')[2]}")

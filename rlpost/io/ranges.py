@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import io
 import os
-import threading
-from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +20,7 @@ from rlpost.io.paths import SLOW_READ, RemotePath, remote_errors, warn_if_slow
 from rlpost.io.stores import FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
@@ -31,31 +30,9 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES = 4 << 20  # bytes of a request
 TAIL_BYTES = 64 << 10  # at the end of a file, read at once: the footer, or all of a small file
-_TAILS_BYTES = 64 << 20  # of ends of files in memory: each file is opened several times in a run
+_TAILS = 1 << 10  # ends of files in memory: each file is opened several times in a run
 PREFETCH = 1  # blocks to fetch in advance, behind the block that is read
 REQUESTS = 8  # at a time
-
-
-class _Tails:
-    """The ends of files that were read last, by URL and state; thread-safe."""
-
-    def __init__(self) -> None:
-        self._tails: OrderedDict[tuple[str, ObjectInfo], bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def of(self, url: str, info: ObjectInfo, read: Callable[[], bytes]) -> bytes:
-        """Return the end of a file, read by a function if it is not here."""
-        with self._lock:
-            tail = self._tails.pop(key := (url, info), None)
-        tail = read() if tail is None else tail
-        with self._lock:
-            self._tails[key] = tail
-            while len(self._tails) > _TAILS_BYTES // TAIL_BYTES:
-                self._tails.popitem(last=False)
-        return tail
-
-
-_tails = _Tails()
 
 
 class RemoteFile:
@@ -76,19 +53,26 @@ class RemoteFile:
             return b""
         begin = max(self.size - TAIL_BYTES, 0)
         if at < begin or self.info.changed is None:
-            return self._read(size, at)
-        tail = _tails.of(self.path.url, self.info, partial(self._read, self.size - begin, begin))
-        data = tail[at - begin : at - begin + size]
-        return data if len(data) == size else self._read(size, at)  # raises: it is shorter
+            return _read(self.path, size, at)
+        data = _tail(self.path, self.info)[at - begin : at - begin + size]
+        return data if len(data) == size else _read(self.path, size, at)  # raises: it is shorter
 
-    def _read(self, size: int, at: int) -> bytes:
-        with remote_errors(self.path, "cannot be read"), warn_if_slow(self.path, SLOW_READ):
-            data = self.path.store.read(self.path.path, at, at + size)
-        if len(data) != size:
-            raise ReadWriteError(
-                f"{self.path}: changed during the run; run again when no other process writes it"
-            )
-        return data
+
+@lru_cache(_TAILS)
+def _tail(path: RemotePath, info: ObjectInfo) -> bytes:
+    """Return the end of a file in a state."""
+    begin = max(info.size - TAIL_BYTES, 0)
+    return _read(path, info.size - begin, begin)
+
+
+def _read(path: RemotePath, size: int, at: int) -> bytes:
+    with remote_errors(path, "cannot be read"), warn_if_slow(path, SLOW_READ):
+        data = path.store.read(path.path, at, at + size)
+    if len(data) != size:
+        raise ReadWriteError(
+            f"{path}: changed during the run; run again when no other process writes it"
+        )
+    return data
 
 
 OpenFile = int | RemoteFile
@@ -119,6 +103,16 @@ def arrow_file(path: Path, mode: Literal["rb", "wb"] = "rb") -> pa.OSFile:
 def read_at(file: OpenFile, size: int, at: int) -> bytes:
     """Return bytes at an offset of an open file; raises as `open_file`."""
     return system.read_at(file, size, at) if isinstance(file, int) else file.read_at(size, at)
+
+
+@contextmanager
+def opened(path: AnyPath) -> Iterator[tuple[OpenFile, int]]:
+    """Open a file for the block; yield it and its size. Raises as `open_file`."""
+    file, size = open_file(path)
+    try:
+        yield file, size
+    finally:
+        close_file(file)
 
 
 def close_file(file: OpenFile) -> None:

@@ -345,7 +345,7 @@ def publish(passes: Passes, written: WrittenFiles) -> None:
         ReadWriteError: an input was changed, or a file cannot be renamed; those before it are
             published, and perhaps some objects after it.
     """
-    with passes.clock.publishing():
+    with passes.clock.after("publishing"):
         passes.plan.source.check_unchanged()
         written.publish()
 

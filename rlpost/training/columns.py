@@ -120,13 +120,12 @@ def _check_alike(source: Source, used: Collection[str]) -> None:
     aliases = {name for role in ROLES.values() for name in role.aliases}
     of_ids = {name for names in TOKEN_IDS.values() for name in names}
     relevant = {*TOKENS, *ROWS, FINAL_MASK, "sample_mask", *aliases, *of_ids, *used}
-    columns = {name for schema in source.schemas for name in schema.names} & relevant
-    for file, schema in zip(source.files, source.schemas, strict=True):
-        if lacking := columns - {*schema.names, *(key for key, _ in file.partitions)}:
-            raise DataError(
-                f"{file.path}: has no `{min(lacking)}`, which other files have; all files of one "
-                "load need the same columns: load them apart, or write them with the same recipe"
-            )
+    if lacking := relevant & source.lacking.keys():
+        raise DataError(
+            f"{source.lacking[min(lacking)]}: has no `{min(lacking)}`, which other files have; all "
+            "files of one load need the same columns: load them apart, or write them with the same "
+            "recipe"
+        )
 
 
 def _ids(where: str, name: str, kinds: Mapping[str, pa.DataType], column: str | None) -> str | None:

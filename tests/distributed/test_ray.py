@@ -6,13 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -89,65 +87,6 @@ def test_a_worker_that_is_killed_midway_changes_nothing(tmp_path):
     assert (tmp_path / "killed").exists()
     assert got["facts"] == want["facts"]
     same_columns(tmp_path / "ray", tmp_path / "local")
-
-
-def test_a_node_that_is_lost_midway_with_its_blocks_changes_nothing(cluster, tmp_path):
-    rows = 24_000  # enough for blocks to be kept by the nodes, not by the driver
-    table = plain_table(rows)
-    write_files_of(table, tmp_path / "in", 4)
-    waiting, harmless = recipes_of(tmp_path, kill=False)
-    rlpost.advantages(tmp_path / "in", tmp_path / "local", harmless)
-    lost = cluster.add_node(num_cpus=2)
-    options = rlpost.Options(engine="ray")
-
-    def lose():
-        while not (tmp_path / "killed").exists():
-            time.sleep(0.02)
-        cluster.remove_node(lost, allow_graceful=False)
-        (tmp_path / "go").touch()
-
-    thread = threading.Thread(target=lose)
-    thread.start()
-    got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", waiting, options)
-    thread.join()
-    assert got["responses"] == rows
-    same_columns(tmp_path / "ray", tmp_path / "local")
-    wait_for_nodes(2)  # Ray counts a lost node for some seconds
-
-
-def wait_for_nodes(count):
-    end = time.monotonic() + 60
-    while sum(node["Alive"] for node in ray.nodes()) != count:
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
-def plain_table(rows):
-    """Rows of two tokens, and rewards that do not compress."""
-    rng = np.random.default_rng(1)
-    offsets = pa.array(np.arange(rows + 1) * 2, pa.int32())
-
-    def lists(values):
-        return pa.ListArray.from_arrays(offsets, pa.array(values))
-
-    return pa.table(
-        {
-            "prompt_id": rng.integers(0, rows // 4, rows),
-            "step": rng.integers(0, 40, rows),
-            "reward": rng.random(rows),
-            "response_mask": lists(np.ones(2 * rows, np.uint8)),
-            "old_log_probs": lists(-rng.random(2 * rows)),
-            "ref_log_probs": lists(-rng.random(2 * rows)),
-        }
-    )
-
-
-def write_files_of(table, folder, files):
-    folder.mkdir()
-    size = table.num_rows // files
-    for place in range(files):
-        part = table.slice(place * size, size)
-        pq.write_table(part, folder / f"{place}.parquet", row_group_size=500)
 
 
 @pytest.mark.usefixtures("cluster")

@@ -19,9 +19,7 @@ from distributed_runs import (
 )
 
 import rlpost
-from rlpost.analysis.verify import verify
 from rlpost.errors import ReadWriteError
-from rlpost.io.outputs import OutputFiles
 
 # Ray's own, of what Ray itself does.
 pytestmark = [
@@ -32,39 +30,6 @@ pytestmark = [
 
 def hidden(folder):
     return sorted(path.name for path in folder.rglob(".*"))
-
-
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"estimator": "gae", "whiten_advantages": True},
-        {"estimator": "gae", "norm_mean": "running", "norm_std": "running"},
-    ],
-)
-def test_files_of_a_run_on_ray_are_what_they_claim(tmp_path, options):
-    write_files(steps_table(), tmp_path / "in", 3)
-    recipe = rlpost.Recipe(**options)
-    rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
-    rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, RAY)
-    told = verify([tmp_path / "out"])
-    assert told["ok"], told
-    assert len(told["files"]) == 4
-    same_files(tmp_path / "out", tmp_path / "local")
-
-
-@pytest.mark.usefixtures("cluster")
-def test_a_second_run_on_the_same_output_is_refused(tmp_path):
-    write_files(steps_table(), tmp_path / "in", 2)
-    (tmp_path / "out").mkdir()
-    with (
-        OutputFiles([tmp_path / "out" / "part-1.parquet"]),
-        pytest.raises(
-            ReadWriteError, match=r"part-1\.parquet: another rlpost process writes this file"
-        ),
-    ):
-        rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)
-    assert rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)["responses"] == 60
 
 
 def started(cluster, top, given, out):

@@ -51,22 +51,6 @@ def test_a_cluster_that_does_not_start_in_time_is_unavailable():
     assert "more" not in text
 
 
-@pytest.mark.usefixtures("environment")
-@pytest.mark.parametrize(
-    ("address", "own", "retries"), [(None, None, "5"), (None, "2", "2"), ("auto", None, None)]
-)
-def test_only_a_cluster_of_the_runs_own_gets_settings(address, own, retries):
-    if own is not None:
-        os.environ[RETRIES] = own
-    seen = []
-    with (
-        mock.patch("ray.init", side_effect=lambda **_: seen.append(os.environ.get(RETRIES))),
-        on_ray.connected(address),
-    ):
-        pass
-    assert seen == [retries]
-
-
 def test_tasks_that_never_have_memory_end_the_run(tmp_path):
     """Ray retries them without end by itself; here the pauses between retries are short."""
     write_files(steps_table(20), tmp_path / "in", 1)

@@ -1,13 +1,10 @@
-"""Spark, in one process for all tests; and a proxy that cuts connections to the S3 server."""
+"""Emulators of stores, and a proxy that cuts connections to the S3 server."""
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from base64 import b64encode
@@ -22,72 +19,6 @@ from s3_server import QuietServer
 from store_runs import USER
 
 from rlpost.io import stores
-
-SERVE = """
-import json, sys
-from pyspark.sql import SparkSession
-
-session = (
-    SparkSession.builder.master("local[1]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.sql.warehouse.dir", sys.argv[1])
-    .getOrCreate()
-)
-for line in sys.stdin:
-    program, words = json.loads(line)
-    names = {"session": session, "words": words}
-    exec(program, names)
-    print("ANSWER", json.dumps(names.get("answer")), flush=True)
-session.stop()
-"""
-
-
-class Spark:
-    """A process with a session of Spark."""
-
-    def __init__(self, folder):
-        # A start of Spark with the optimizing compiler takes 25 s of CPU time, without it 15 s.
-        fast = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-        self._stderr = folder / "stderr"
-        with self._stderr.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", SERVE, folder / "warehouse"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **fast},
-            )  # fmt: skip
-
-    def run(self, program, *words):
-        """Run a program that has `session` and `words`; return its `answer`."""
-        self._process.stdin.write(json.dumps([program, [*map(str, words)]]) + "\n")
-        self._process.stdin.flush()
-        line = next((one for one in self._process.stdout if one.startswith("ANSWER ")), None)
-        stderr = self._stderr.read_text()
-        assert line is not None, stderr
-        assert "Unable to read" not in stderr
-        return json.loads(line.removeprefix("ANSWER "))
-
-    def close(self):
-        with self._process:
-            self._process.stdin.close()
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory):
-    """Spark; skips where it is missing, and fails in CI."""
-    optional = os.environ.get("CI") != "true"
-    try:
-        importlib.import_module("pyspark")
-    except ImportError as error:
-        assert optional
-        pytest.skip(f"{error}; pip install 'rlpost[readers]'")
-    if shutil.which("java") is None:
-        assert optional, "CI installs a Java runtime"
-        pytest.skip("Spark needs a Java runtime: apt-get install default-jre-headless")
-    made = Spark(tmp_path_factory.mktemp("spark"))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,7 +13,7 @@ from runs import rollout, run, save
 
 from rlpost.cleanups import run_cleanups
 from rlpost.io import locks
-from rlpost.io.locks import LOCK_NAME, SCRATCH_PREFIX, BusyError, scratch_folder
+from rlpost.io.locks import SCRATCH, BusyError, scratch_folder, temporary_name
 from rlpost.io.outputs import OutputFile, OutputFiles
 
 HOLD = """
@@ -120,38 +119,20 @@ def test_a_signal_after_any_step_leaves_no_file(tmp_path, monkeypatch, name, cou
 
 
 def test_the_folders_of_killed_conversions_go_and_those_in_use_stay(tmp_path):
-    dead = tmp_path / f"{SCRATCH_PREFIX}dead"
-    (dead / "0").mkdir(parents=True)
-    (dead / "0" / "part.parquet").write_text("x")
-    (dead / LOCK_NAME).touch()
-    (tmp_path / f"{SCRATCH_PREFIX}new").mkdir()  # killed before it was locked
+    names = "cafe0000", "cafe0001", "cafe0002"
+    dead, linked, others = (tmp_path / f".{SCRATCH}-{name}" for name in names)
+    for folder in (dead / "0", others, tmp_path / "precious"):
+        folder.mkdir(parents=True)
+        (folder / "part.parquet").write_text("x")
+    linked.symlink_to(tmp_path / "precious")
+    for name in names[:2]:  # the third has no file that could be locked
+        (tmp_path / temporary_name(SCRATCH, name)).touch()
     with scratch_folder(tmp_path) as mine:
         assert not dead.exists()
         (mine / "file").write_text("x")
         with scratch_folder(tmp_path) as other:
-            assert {*tmp_path.iterdir()} == {mine, other}
+            assert {mine, other} <= {*tmp_path.iterdir()}
         assert (mine / "file").exists()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_links_and_folders_of_others_are_no_scratch_folders(tmp_path):
-    (tmp_path / "other").mkdir()
-    top = tmp_path / "tmp"
-    named = {name: top / f"{SCRATCH_PREFIX}{name}" for name in ("link", "mine", "file", "theirs")}
-    (named["mine"] / "sub").mkdir(parents=True)
-    named["theirs"].mkdir()
-    named["link"].symlink_to(tmp_path / "other")
-    for path in (
-        tmp_path / "other/a",
-        named["mine"] / "sub/a",
-        named["file"],
-        named["theirs"] / "a",
-    ):
-        path.write_text("precious")
-    for folder in (tmp_path / "other", named["theirs"]):
-        (folder / LOCK_NAME).touch()
-    os.chown(named["theirs"], 12345, -1) if os.geteuid() == 0 else shutil.rmtree(named["theirs"])
-    before = sorted(tmp_path.rglob("*"))
-    with scratch_folder(top):
-        pass
-    assert sorted(tmp_path.rglob("*")) == before
+        assert not other.exists()
+    assert {*tmp_path.iterdir()} == {linked, others, tmp_path / "precious"}
+    assert (tmp_path / "precious" / "part.parquet").exists()

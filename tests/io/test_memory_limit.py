@@ -111,18 +111,6 @@ def test_a_row_that_does_not_fit_is_not_decoded(small_file, tmp_path, monkeypatc
     assert pa.default_memory_pool().max_memory() - before < 100 << 20
 
 
-def test_large_rows_are_read_a_few_at_a_time(tmp_path):
-    table = pa.table(
-        {"x": pa.array([[float(i)] * 100_000 for i in range(40)], pa.list_(pa.float32()))}
-    )
-    path = tmp_path / "in.parquet"
-    pq.write_table(table, path)
-    with room(60 << 20):
-        batches = [*ParquetReader(path).batches(1000, 0, ["x"])]
-    assert max(len(batch) for batch in batches) <= 5
-    assert pa.Table.from_batches(batches).equals(pq.read_table(path))
-
-
 def test_results_do_not_depend_on_the_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "_SMALLEST", 0)
     path = save(rollout(), tmp_path / "in.parquet", rows=12)

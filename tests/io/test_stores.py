@@ -115,20 +115,6 @@ def test_wrong_credentials_are_an_error(s3, tmp_path):
     assert s3.keys() == ["in.parquet"]
 
 
-@pytest.mark.nightly
-def test_a_profile_sets_endpoint_and_credentials(s3, aws, tmp_path):
-    aws.delenv("AWS_ENDPOINT_URL")
-    aws.delenv("AWS_ACCESS_KEY_ID")
-    aws.delenv("AWS_SECRET_ACCESS_KEY")
-    keys = "aws_access_key_id = key\naws_secret_access_key = secret\n"
-    text = f"[profile cluster]\nendpoint_url = {s3.url}\nregion = eu-west-1\n{keys}"
-    (tmp_path / "aws-config").write_text(text)
-    aws.setenv("AWS_PROFILE", "cluster")
-    url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
-    assert run("advantages", url, "s3://lab/out.parquet", "-q").code == 0
-    assert s3.keys() == ["in.parquet", "out.parquet"]
-
-
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
     missing = {"obstore", "huggingface_hub"}
     monkeypatch.setattr("rlpost.optional.find_spec", lambda name: None if name in missing else name)

@@ -6,7 +6,7 @@ import tempfile
 import time
 
 import pytest
-from runs import long_rollout, rollout, run, save
+from runs import long_rollout, run, save
 from store_runs import error_of, local_run
 
 from rlpost.errors import ReadWriteError
@@ -98,17 +98,6 @@ def test_a_failed_upload_raises_before_everything_is_written(cut, monkeypatch):
     begun.discard()
     begun.discard()
     assert not begun.path.exists()
-
-
-def test_an_interrupted_run_leaves_nothing(s3, tmp_path, monkeypatch):
-    url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("rlpost.io.parquet.sink.Sink.complete", interrupted)
-    assert run("advantages", url, "s3://lab/out.parquet", "-q").code == 130
-    assert s3.keys() == ["in.parquet"]
 
 
 def test_what_a_killed_upload_left_goes_with_the_next_one(s3, tmp_path, monkeypatch):

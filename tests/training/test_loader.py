@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import rlpost
-from rlpost import functional
 from rlpost.errors import DataError, UsageError
 from rlpost.manual import page
 from rlpost.training import reading
@@ -189,29 +188,6 @@ def test_all_ranks_together_train_on_every_row_once(
                 map(sum, table["response_mask"][batch["rows"].numpy()])
             )
             assert batch["mask"].numel() <= most or len(batch["rows"]) == 1
-
-
-@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
-def test_losses_of_ranks_add_up_to_that_of_the_step(enriched: Path, aggregation: str) -> None:
-    names = ("log_probs", "old_log_probs", "advantages")
-    parts = [
-        next(iter(rlpost.load(enriched, batch_tokens=4000, shuffle=1, rank=rank, world=3,
-                              columns=names, layout="packed")))
-        for rank in range(3)
-    ]  # fmt: skip
-
-    def value(batch: dict[str, Any], **more: Any) -> float:
-        columns = (batch[name] for name in names)
-        own = functional.policy_loss(
-            *columns, batch["cu_seqlens"], batch["mask"], aggregation=aggregation, **more
-        )
-        return float(own.loss)
-
-    whole = {name: torch.cat([part[name] for part in parts]) for name in (*names, "mask")}
-    lengths = torch.cat([part["lengths"] for part in parts])
-    whole["cu_seqlens"] = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    shares = [value(part, totals=part["totals"]) for part in parts]
-    assert sum(shares) == pytest.approx(value(whole), rel=1e-5)
 
 
 def test_first_tokens_without_a_prompt_are_not_trained_on(tmp_path: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -12,6 +11,8 @@ import torch
 import rlpost
 from rlpost.errors import DataError
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_names_of_token_ids(enriched: Path, rows: list[dict[str, Any]], tmp_path: Path) -> None:

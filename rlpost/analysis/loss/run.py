@@ -87,7 +87,7 @@ def loss(
             done = write_files(engine, responses, outputs, names, totals_of, purpose="loss")
             publish(engine, done)
         totals = done.totals
-        with engine.clock.summary():
+        with engine.clock.after("summary"):
             summary = summarise_losses(plan, responses, totals, configs)
         facts_of_responses = ResponseFacts()
         if not stored:

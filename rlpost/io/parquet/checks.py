@@ -32,7 +32,7 @@ from rlpost.io.parquet.footer import (
     file_end,
     read_footer_bytes,
 )
-from rlpost.io.ranges import close_file, open_file
+from rlpost.io.ranges import opened
 
 if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
@@ -65,15 +65,13 @@ def read_metadata(path: AnyPath) -> tuple[pq.FileMetaData, DecodedFooter]:
         OSError: a local file cannot be read.
         ReadWriteError: a remote file cannot be read.
     """
-    file, size = open_file(path)
     try:
-        data, _ = read_footer_bytes(file, size)
+        with opened(path) as (file, size):
+            data, _ = read_footer_bytes(file, size)
         footer, _ = decode(data, FOOTER)
         _check(footer)
     except (FooterError, UnicodeDecodeError) as error:
         raise pa.ArrowInvalid(str(error)) from None
-    finally:
-        close_file(file)
     file_without_data = MAGIC + data + len(data).to_bytes(4, "little") + MAGIC
     metadata = pq.read_metadata(pa.BufferReader(file_without_data))
     return metadata, DecodedFooter(data, footer)

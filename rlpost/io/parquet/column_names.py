@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.io.parquet.footer import FooterError, read_schema_elements, top_level
 from rlpost.io.paths import parse_path
-from rlpost.io.ranges import close_file, open_file
+from rlpost.io.ranges import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,12 +39,8 @@ def column_names_of(path: AnyPath) -> list[str]:
     Raises:
         ReadWriteError: it is remote and cannot be read.
     """
-    with suppress(OSError, FooterError):
-        file, size = open_file(path)
-        try:
-            return [column.name for column in top_level(read_schema_elements(file, size))]
-        finally:
-            close_file(file)
+    with suppress(OSError, FooterError), opened(path) as (file, size):
+        return [column.name for column in top_level(read_schema_elements(file, size))]
     return []
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.parquet.footer import FooterError, read_footer_bytes
-from rlpost.io.ranges import close_file, open_file
+from rlpost.io.ranges import opened
 from rlpost.io.stores import ObjectInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from rlpost.io.paths import AnyPath
 
@@ -45,18 +45,6 @@ def local_fingerprint(path: AnyPath) -> ObjectInfo | None:
     return None
 
 
-def check_unchanged(fingerprints: Iterable[tuple[AnyPath, ObjectInfo | None]], since: str) -> None:
-    """Raise ReadWriteError if a local file changed.
-
-    Args:
-        fingerprints: paths with their earlier fingerprints; those without one are not checked.
-        since: the rest of the error: since when, and what to do.
-    """
-    for path, fingerprint in fingerprints:
-        if fingerprint is not None and local_fingerprint(path) != fingerprint:
-            raise ReadWriteError(f"{path}: was changed or removed {since}")
-
-
 def last_entry(path: AnyPath, key: bytes) -> bytes | None:
     """Return the value of a key of a Parquet file's metadata; None if it is not there.
 
@@ -78,13 +66,9 @@ def last_entry(path: AnyPath, key: bytes) -> bytes | None:
 
 def _footer(path: AnyPath) -> bytes:
     """Return the encoded footer of a file; nothing if it is no Parquet file, or encrypted."""
-    file, size = open_file(path)
-    try:
+    with suppress(FooterError), opened(path) as (file, size):
         return read_footer_bytes(file, size)[0]
-    except FooterError:
-        return b""
-    finally:
-        close_file(file)
+    return b""
 
 
 def _begin_of(key: bytes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -54,13 +54,6 @@ SPOOL_BYTES = 64 << 20  # bytes of pages in memory, before they go to a file
 WRITE_BYTES = 1 << 20  # bytes of small pages that are written at a time
 
 
-class _SpooledRows(NamedTuple):
-    """Rows whose bytes begin at an offset in the spool's file."""
-
-    rows: EncodedRows
-    begin: int
-
-
 class PageSpool:
     """The new pages of one row group: in memory while they are small, then in a temporary file.
 
@@ -74,7 +67,7 @@ class PageSpool:
     def __init__(self, folder: Path) -> None:
         self.rows = 0
         self._folder = folder
-        self._parts: list[EncodedRows | _SpooledRows] = []
+        self._parts: list[tuple[EncodedRows, int | None]] = []  # where they begin in the file
         self._size = 0  # of the pages in memory
         self._file: IO[bytes] | None = None
         self._end = 0
@@ -86,39 +79,38 @@ class PageSpool:
             ReadWriteError: the file cannot be written.
         """
         self.rows += encoded.rows
-        self._parts.append(encoded)
+        self._parts.append((encoded, None))
         self._size += len(encoded.data)
         if self._size > SPOOL_BYTES:
             with file_errors(self._folder, "cannot be written"):
                 self._parts = [*map(self._spooled, self._parts)]
             self._size = 0
 
-    def _spooled(self, part: EncodedRows | _SpooledRows) -> _SpooledRows:
-        if isinstance(part, _SpooledRows):
-            return part
+    def _spooled(self, part: tuple[EncodedRows, int | None]) -> tuple[EncodedRows, int]:
+        """Return rows whose bytes are in the file."""
+        rows, begin = part
+        if begin is not None:
+            return rows, begin
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
-        begin, self._end = self._end, self._end + len(part.data)
-        write_all(self._file.fileno(), memoryview(part.data), begin)
-        return _SpooledRows(part._replace(data=pa.py_buffer(b"")), begin)
+        begin, self._end = self._end, self._end + len(rows.data)
+        write_all(self._file.fileno(), memoryview(rows.data), begin)
+        return rows._replace(data=pa.py_buffer(b"")), begin
 
     def chunks(self) -> Iterator[tuple[Struct, Iterator[memoryview]]]:
         """Yield metadata and pages of each column chunk."""
-        metas = [
-            (part.rows if isinstance(part, _SpooledRows) else part).metas for part in self._parts
-        ]
-        for chunk in zip(*metas, strict=True):
-            yield merge_chunks([*chunk]), self._pages(chunk)
+        for metas in zip(*(rows.metas for rows, _ in self._parts), strict=True):
+            yield merge_chunks([*metas]), self._pages(metas)
 
     def _pages(self, metas: tuple[Struct, ...]) -> Iterator[memoryview]:
-        for part, meta in zip(self._parts, metas, strict=True):
+        for (rows, offset), meta in zip(self._parts, metas, strict=True):
             begin, end = chunk_extent(meta)
-            if isinstance(part, EncodedRows):
-                yield memoryview(part.data)[begin:end]
+            if offset is None:
+                yield memoryview(rows.data)[begin:end]
                 continue
             assert self._file is not None
-            for at in range(part.begin + begin, part.begin + end, READ_BYTES):
-                size = min(READ_BYTES, part.begin + end - at)
+            for at in range(offset + begin, offset + end, READ_BYTES):
+                size = min(READ_BYTES, offset + end - at)
                 with file_errors(self._folder, "the temporary file of new pages cannot be read"):
                     data = read_at(self._file.fileno(), size, at)
                     if len(data) < size:

@@ -21,7 +21,7 @@ from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.arrow import is_list, string_array, to_arrow
 from rlpost.io.memory_limit import is_out_of_memory, rows_that_fit
 from rlpost.io.parquet.checks import check_utf8, read_metadata
-from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
+from rlpost.io.parquet.fingerprint import local_fingerprint
 from rlpost.io.parquet.inputs import (
     MASK_KEY,
     RECIPE_KEY,
@@ -235,8 +235,10 @@ class Source:
             since: the end of the error: since when, and what to do.
             index: of the only file to check; None for all.
         """
-        files = range(len(self.files)) if index is None else (index,)
-        check_unchanged(((self.files[i].path, self.fingerprints[i]) for i in files), since)
+        for number in range(len(self.files)) if index is None else (index,):
+            path, fingerprint = self.files[number].path, self.fingerprints[number]
+            if fingerprint is not None and local_fingerprint(path) != fingerprint:
+                raise ReadWriteError(f"{path}: was changed or removed {since}")
 
     def _check_same(self, index: int, opened: ObjectInfo | None) -> None:
         """Raise ReadWriteError if an object is not the one that was opened first."""

@@ -12,7 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlpost.io.parquet import sink as sinks
-from rlpost.io.parquet.footer import FooterError
+from rlpost.io.parquet.footer import (
+    ColumnChunk,
+    FileMeta,
+    FooterError,
+    RowGroup,
+    file_end,
+    read_footer,
+)
 from rlpost.io.parquet.sink import open_sink
 
 if TYPE_CHECKING:
@@ -63,6 +70,25 @@ def copy_by_duckdb(query, path, options=""):
     statement = f"copy ({query}) to '{path}' (format parquet{options})"
     with duckdb.connect() as connection:
         connection.execute(statement)
+
+
+def edited(path: Path, edit) -> Path:
+    """Change a file's footer by a function of its FileMetaData."""
+    data = path.read_bytes()
+    with path.open("rb") as file:
+        footer, start = read_footer(file.fileno(), len(data))
+    footer.put_structs(FileMeta.SCHEMA, footer.structs(FileMeta.SCHEMA))  # decoded
+    edit(footer)
+    path.write_bytes(data[:start] + file_end(footer))
+    return path
+
+
+def first_chunk(footer):
+    return footer.structs(FileMeta.ROW_GROUPS)[0].structs(RowGroup.COLUMNS)[0]
+
+
+def first_meta(footer):
+    return first_chunk(footer).struct(ColumnChunk.META)
 
 
 def feed(sink, source, new, sub_rows=13):
@@ -140,21 +166,31 @@ def readable(read, path):
     return True
 
 
-def chunk_bytes(path: Path):
-    """Return column path -> bytes of its chunks, one a row group, by pyarrow's footer."""
-    data = path.read_bytes()
-    chunks: dict[str, list[bytes]] = {}
+def extents(path: Path):
+    """Yield path, begin and end of the column chunks of a file, by pyarrow's footer."""
     metadata = pq.read_metadata(path)
-    for group in range(metadata.num_row_groups):
-        for place in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(place)
-            starts = [chunk.data_page_offset]
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(metadata.num_columns)):
+            pages = [chunk.data_page_offset]
             if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-                starts.append(chunk.dictionary_page_offset)
-            start = min(at for at in starts if at or len(starts) == 1)
-            stop = start + chunk.total_compressed_size
-            chunks.setdefault(chunk.path_in_schema, []).append(data[start:stop])
+                pages.append(chunk.dictionary_page_offset)
+            begin = min(at for at in pages if at or len(pages) == 1)
+            yield chunk.path_in_schema, begin, begin + chunk.total_compressed_size
+
+
+def chunk_bytes(path: Path):
+    """Return column path -> bytes of its chunks, one a row group."""
+    data, chunks = path.read_bytes(), {}
+    for name, begin, end in extents(path):
+        chunks.setdefault(name, []).append(data[begin:end])
     return chunks
+
+
+def unused_bytes(path: Path) -> int:
+    """Return how many bytes lie between a file's chunks, or before or behind them."""
+    data = path.read_bytes()
+    footer = 8 + int.from_bytes(data[-8:-4], "little")
+    return len(data) - 4 - footer - sum(end - begin for _, begin, end in extents(path))
 
 
 def check_splice(source, folder, **options):

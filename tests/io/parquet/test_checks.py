@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from runs import rollout, run, save
+from splicing import edited, first_meta
 
 from rlpost.io.parquet.checks import MAX_NESTING
 from rlpost.io.parquet.footer import (
     FOOTER,
-    MAGIC,
     ColumnChunk,
     ColumnMeta,
     FileMeta,
@@ -29,23 +29,6 @@ from rlpost.io.parquet.footer import (
 )
 
 ROOT = Path(__file__).parents[3]
-
-
-def edited(path: Path, change) -> Path:
-    """The file with its footer changed."""
-    data = path.read_bytes()
-    begin = len(data) - 8 - struct.unpack("<I", data[-8:-4])[0]
-    footer, _ = decode(data[begin:-8], FOOTER)
-    footer.put_structs(FileMeta.SCHEMA, footer.structs(FileMeta.SCHEMA))  # decoded
-    change(footer)
-    end = encode(footer)
-    path.write_bytes(data[:begin] + end + struct.pack("<I", len(end)) + MAGIC)
-    return path
-
-
-def first_meta(footer: Struct) -> Struct:
-    chunk = footer.structs(FileMeta.ROW_GROUPS)[0].structs(RowGroup.COLUMNS)[0]
-    return chunk.struct(ColumnChunk.META)
 
 
 def levels(footer):

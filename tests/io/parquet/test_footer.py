@@ -3,7 +3,6 @@ from __future__ import annotations
 import struct
 
 import duckdb
-import footer_bytes
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -65,14 +64,13 @@ def test_a_struct_survives_a_round_trip_whatever_is_decoded(fields):
         assert used == len(data)
         assert encode(decoded) == data
         assert {*decoded} == {*fields}
-    independent, _ = footer_bytes.fields(data)
     for field, (kind, _) in fields.items():
         if kind in (Wire.I16, Wire.I32, Wire.I64):
-            assert decoded.integer(field) == independent[field]
+            assert decoded.integer(field) == fields.integer(field)
         elif kind == Wire.BINARY:
-            assert decoded.binary(field) == independent[field]
+            assert decoded.binary(field) == fields.binary(field)
         elif kind == Wire.LIST:
-            assert decoded.count(field) == len(independent[field])
+            assert decoded.count(field) == fields.count(field)
 
 
 @given(st.binary(max_size=200))

@@ -13,7 +13,10 @@ import pytest
 from splicing import (
     FIELDS,
     by_pyarrow,
+    edited,
     enrich,
+    first_chunk,
+    first_meta,
     new_columns,
     rewrite,
     rewriting_sink,
@@ -29,8 +32,6 @@ from rlpost.io.parquet.footer import (
     RowGroup,
     Struct,
     Wire,
-    file_end,
-    read_footer,
 )
 from rlpost.io.parquet.sink import open_sink
 
@@ -45,24 +46,6 @@ def source(tmp_path):
 @pytest.fixture
 def target(tmp_path):
     return tmp_path / "target.parquet"
-
-
-def edited(path, edit):
-    """Change a file's footer by a function of its FileMetaData."""
-    data = path.read_bytes()
-    with path.open("rb") as file:
-        footer, start = read_footer(file.fileno(), len(data))
-    footer.put_structs(FileMeta.SCHEMA, footer.structs(FileMeta.SCHEMA))  # decoded
-    edit(footer)
-    path.write_bytes(data[:start] + file_end(footer))
-
-
-def first_chunk(footer):
-    return footer.structs(FileMeta.ROW_GROUPS)[0].structs(RowGroup.COLUMNS)[0]
-
-
-def first_meta(footer):
-    return first_chunk(footer).struct(ColumnChunk.META)
 
 
 def open_files():
@@ -90,37 +73,25 @@ def test_an_existing_column_name_is_a_usage_error(source, target):
     assert list(target.parent.iterdir()) == [source]
 
 
-@pytest.mark.parametrize("most", [1, 37])
-def test_a_copy_whose_reads_and_writes_are_short_is_complete(source, target, monkeypatch, most):
-    enrich(source, target)
-    expected = target.read_bytes()
-    copy, write = os.copy_file_range, os.pwrite
-    monkeypatch.setattr(
-        os, "copy_file_range", lambda a, b, size, *at: copy(a, b, min(size, most), *at)
-    )
-    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:most], at))
-    monkeypatch.setattr(outputs, "COPY_BYTES", 100)
-    enrich(source, target)
-    assert target.read_bytes() == expected
-
-
+@pytest.mark.parametrize("calls", [0, 2, 1000])
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, 0], ids=str)
-@pytest.mark.parametrize("calls", [0, 2])
-def test_a_copy_that_the_kernel_does_not_make_or_finish_is_complete(
+def test_a_copy_that_is_short_or_that_the_kernel_does_not_make_or_finish_is_complete(
     source, target, monkeypatch, number, calls
 ):
     enrich(source, target)
-    expected, left, copy = target.read_bytes(), [None] * calls, os.copy_file_range
+    expected, left = target.read_bytes(), [None] * calls
+    copy, write = os.copy_file_range, os.pwrite
 
-    def copied(*arguments):
+    def copied(begin, end, size, *at):
         if left:
             left.pop()
-            return copy(*arguments)
+            return copy(begin, end, min(size, 37), *at)
         if number:
             raise OSError(number, os.strerror(number))
         return 0
 
     monkeypatch.setattr(os, "copy_file_range", copied)
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:37], at))
     monkeypatch.setattr(outputs, "COPY_BYTES", 100)
     enrich(source, target)
     assert target.read_bytes() == expected
