@@ -222,7 +222,7 @@ def recomputed(
         convert: called with the rows of each row group, in threads.
         count: called with the totals of each chunk.
     """
-    for result in engine.last_pass([file], responses, names, convert):
+    for result in engine.last_pass([file], responses, names, lambda parts: [*map(convert, parts)]):
         count(result.totals)
         yield from (columns for *_, columns in result.parts)
 

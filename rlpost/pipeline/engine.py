@@ -181,7 +181,7 @@ class Engine(Passes):
         files: Sequence[int],
         responses: Responses,
         names: tuple[str, ...],
-        encode: Callable[[pa.RecordBatch], Any],
+        encode: Callable[[list[pa.RecordBatch]], Sequence[Any]],
     ) -> Iterator[ComputedChunk]:
         """Run the last pass over some files; yield their new columns in row order.
 
@@ -189,7 +189,7 @@ class Engine(Passes):
             files: consecutive indices.
             responses: from `responses`.
             names: the columns to compute.
-            encode: encodes the rows of a row group; worker threads call it.
+            encode: encodes the rows of row groups, each by itself; worker threads call it.
         """
         step = self.passes[-1]
         tokens = self.plan.needs_tokens(step, names)
@@ -205,8 +205,11 @@ class Engine(Passes):
                 written = {name: fetched[name] for name in names}
                 columns = record_batch(written, on_host(batch.offsets), row_name)
             with self.clock.busy("encode"):
-                split = split_by_row_group(chunks, columns)
-                return ComputedChunk([(*place, encode(part)) for *place, part in split], totals)
+                split = [*split_by_row_group(chunks, columns)]
+                encoded = encode([part for *_, part in split])
+                places = [(file, group) for file, group, _ in split]
+                parts = [(*place, rows) for place, rows in zip(places, encoded, strict=True)]
+                return ComputedChunk(parts, totals)
 
         columns = self._columns(step, responses) if tokens else ()
         source, size, sized_by = self.plan.source, self.chunk_tokens, self.plan.sized_by

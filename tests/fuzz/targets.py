@@ -132,7 +132,7 @@ def _splice(source: Path, target: Path) -> None:
             rows = footer.row_group(group).num_rows
             lists = pa.array([[0.5] * (row % 3) for row in range(rows)], FIELDS[0].type)
             kept = pa.array([row % 2 == 0 for row in range(rows)])
-            sink.append(group, sink.encode(pa.record_batch([lists, kept], schema=FIELDS)))
+            sink.append(group, *sink.encode([pa.record_batch([lists, kept], schema=FIELDS)]))
         sink.complete({"rlpost.version": "0"})
         sink.output.publish()
     finally:

@@ -1,4 +1,4 @@
-"""Encoding of new columns as Parquet, by pyarrow: a file in memory for the rows of each batch.
+"""Encoding of new columns as Parquet, by pyarrow: a file in memory, a row group for each batch.
 
 Pages without a dictionary are self-contained: the pages of several batches in sequence are a column
 chunk. So memory is bounded by the encoded size, threads encode batches independently, and row
@@ -23,13 +23,15 @@ from rlpost.io.parquet.footer import (
     Spine,
     Struct,
     Wire,
+    chunk_extent,
     column_metas,
     decode,
     encoded,
+    shift_chunk,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 
 _CHUNKS: Spine = {FileMeta.ROW_GROUPS: FOOTER[FileMeta.ROW_GROUPS]}
@@ -71,7 +73,7 @@ class Encoder:
             "store_schema": False,
             "write_batch_size": 1 << 18,  # values of a page, 1 MB of float32
         }
-        empty = self._file(pa.Table.from_batches([], schema=fields))
+        empty = self._file(fields, [pa.Table.from_batches([], schema=fields)])
         leaves = pq.read_metadata(pa.BufferReader(empty)).schema
         leaves = [leaves.column(index) for index in range(len(leaves))]
         self._options["write_statistics"] = [x.path for x in leaves if not x.max_repetition_level]
@@ -84,36 +86,49 @@ class Encoder:
         self.footer = _footer_of(empty)
         """FileMetaData with the schema, its column orders, and one empty row group."""
 
-    def encode(self, batch: pa.RecordBatch) -> EncodedRows:
-        """Encode a batch with the columns of the schema; aliases may be missing.
+    def encode(self, batches: Sequence[pa.RecordBatch]) -> list[EncodedRows]:
+        """Encode batches with the columns of the schema, each by itself; aliases may be missing.
 
         Raises:
             ValueError: a column is missing, or has another type than in the schema.
         """
-        missing = {*self._encoded.names} - {*batch.schema.names}
-        if missing or batch.select(self._encoded.names).schema != self._encoded:
-            raise ValueError(f"columns {batch.schema} came; {self._encoded} are needed")
-        return self._rows(pa.Table.from_batches([batch.select(self._encoded.names)]))
+        names = self._encoded.names
+        for batch in batches:
+            missing = {*names} - {*batch.schema.names}
+            if missing or batch.select(names).schema != self._encoded:
+                raise ValueError(f"columns {batch.schema} came; {self._encoded} are needed")
+        tables = [pa.Table.from_batches([batch.select(names)]) for batch in batches]
+        data = self._file(self._encoded, tables)
+        groups = _footer_of(data, _CHUNKS).structs(FileMeta.ROW_GROUPS)
+        return [self._rows(group, data) for group in groups]
 
     @property
     def no_rows(self) -> EncodedRows:
         """No rows, encoded."""
-        return self._rows(pa.Table.from_batches([], schema=self._encoded))
+        columns = [pa.nulls(0, field.type) for field in self._encoded]
+        return self.encode([pa.RecordBatch.from_arrays(columns, schema=self._encoded)])[0]
 
-    def _rows(self, table: pa.Table) -> EncodedRows:
-        data = self._file(table)
-        (group,) = _footer_of(data, _CHUNKS).structs(FileMeta.ROW_GROUPS)
+    def _rows(self, group: Struct, data: pa.Buffer) -> EncodedRows:
+        """Return the rows of a row group of a file in memory."""
+        extents = [chunk_extent(meta) for meta in column_metas(group)]
+        begin = max(min(begin for begin, _ in extents), len(MAGIC)) - len(MAGIC)
+        end = max(end for _, end in extents)
         metas: dict[str, list[Struct]] = {}
         for meta in column_metas(group):
+            shift_chunk(meta, -begin)
             metas.setdefault(_path(meta)[0], []).append(meta)
         for alias, name in self._aliases.items():
             metas[alias] = [_renamed(meta, alias) for meta in metas[name]]
         ordered = [meta for name in self.fields.names for meta in metas[name]]
-        return EncodedRows(group.integer(RowGroup.ROWS), ordered, data)
+        rows = data.slice(begin, max(end - begin, 0))
+        return EncodedRows(group.integer(RowGroup.ROWS), ordered, rows)
 
-    def _file(self, table: pa.Table) -> pa.Buffer:
+    def _file(self, schema: pa.Schema, tables: Sequence[pa.Table]) -> pa.Buffer:
+        """Return a file in memory with a row group for each table."""
         out = pa.BufferOutputStream()
-        pq.write_table(table, out, row_group_size=max(table.num_rows, 1), **self._options)
+        with pq.ParquetWriter(out, schema, **self._options) as writer:
+            for table in tables:
+                writer.write_table(table, row_group_size=max(table.num_rows, 1))
         return out.getvalue()
 
 

@@ -41,7 +41,7 @@ from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.system import write_all
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import IO
 
@@ -161,8 +161,8 @@ class Sink:
         self._current = 0
         self._spool = PageSpool(output.path.parent)
 
-    def encode(self, columns: pa.RecordBatch) -> EncodedRows:
-        """Encode the next rows' new columns, for `append`."""
+    def encode(self, columns: Sequence[pa.RecordBatch]) -> list[EncodedRows]:
+        """Encode new columns of the next rows, each part for an `append`."""
         return self._encoder.encode(columns)
 
     def append(self, row_group: int, encoded: EncodedRows) -> None:

@@ -98,7 +98,7 @@ def feed(sink, source, new, sub_rows=13):
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
         for at in range(0, rows, sub_rows):
-            sink.append(group, sink.encode(new.slice(row + at, min(sub_rows, rows - at))))
+            sink.append(group, *sink.encode([new.slice(row + at, min(sub_rows, rows - at))]))
         row += rows
     sink.complete({"rlpost.version": "0"})
     sink.output.publish()

@@ -25,8 +25,8 @@ def written(folder, batches, **options):
     source, target = folder / "source.parquet", folder / "target.parquet"
     pq.write_table(pa.table({"row": range(sum(b.num_rows for b in batches))}), source)
     sink = open_sink(source, target, batches[0].schema, **options)
-    for batch in batches:
-        sink.append(0, sink.encode(batch))
+    for rows in sink.encode(batches):
+        sink.append(0, rows)
     sink.complete({})
     sink.output.publish()
     return target
@@ -85,7 +85,7 @@ def test_aliases_are_encoded_once_and_stored_twice(tmp_path):
     batch = new_columns(30)
     options = {"aliases": {"returns": "advantages"}, "constant": ["advantages"]}
     encoder = Encoder(FIELDS, **options)
-    advantages, returns, *_ = encoder.encode(batch.drop_columns(["returns"])).metas
+    advantages, returns, *_ = encoder.encode([batch.drop_columns(["returns"])])[0].metas
     assert chunk_extent(advantages) == chunk_extent(returns)
     path = written(tmp_path, [batch, batch], **options)
     expected = pa.Table.from_batches([batch, batch])

@@ -182,7 +182,7 @@ def survive(source, target):
         return
     try:
         for group, at in enumerate(range(0, 60, 25)):
-            sink.append(group, sink.encode(new[at : at + 25]))
+            sink.append(group, *sink.encode([new[at : at + 25]]))
         sink.complete({})
         sink.output.publish()
     except (RlpostError, ValueError):
