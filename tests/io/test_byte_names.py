@@ -42,7 +42,7 @@ def commands(top):
     one = named(rows, b"b\xff\xfe.parquet")
     loss, as_json = ("--map", "log_probs=ref_log_probs"), ("--format", "json")
     return [
-        ("inspect", rows), ("inspect", one, *as_json), ("inspect", rows, "--footer"),
+        ("inspect", rows), ("inspect", one, *as_json),
         ("inspect", one, "--row", "1"), ("inspect", top / "parts", "--format", "markdown"),
         ("advantages", rows, "--plan"), ("advantages", rows, out, "--summary-json", "-"),
         ("advantages", rows, out, "--overwrite", "--summary-json", named(top, b"\xff")),

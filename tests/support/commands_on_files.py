@@ -11,7 +11,6 @@ def commands_on(enriched, dump, plain, out):
         (("inspect", enriched, *json_), 0),
         (("inspect", plain, "--format", "markdown"), 0),
         (("inspect", dump, *json_), 0),
-        (("inspect", enriched, "--footer", *json_), 0),
         (("inspect", enriched, "--row", "0"), 0),
         (("advantages", plain, out / "a.parquet", "--summary-json", out / "a.json"), 0),
         (("advantages", dump, out / "d.parquet", "--summary-json", "-"), 0),
