@@ -206,20 +206,6 @@ def test_the_screen_says_what_is_left_out(tmp_path):
     assert "2 groups of 1 to 3" in shown
 
 
-def test_the_mask_of_a_run_leaves_nothing_out(tmp_path):
-    """It follows from rewards: a run that reads its output counts all responses again."""
-    rows = pa.table({name: ROWS[name] for name in ("prompt_id", "reward", "response_mask")})
-    pq.write_table(rows, tmp_path / "in.parquet")
-    recipe = Recipe(drop_difficulty=(0.5, 2.0), emit=["advantages", "sample_mask"])
-    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
-    facts = inspect(tmp_path / "out.parquet")
-    assert (facts.left_out, facts.whole("counted")["total"], facts.whole("reward")["count"]) == (
-        3,
-        6,
-        6,
-    )
-
-
 def test_rows_that_a_run_left_out_are_said_once(tmp_path):
     """Its mask has those of its input, of failures and of attempts: the same rows count again."""
     pq.write_table(pa.table(ROWS), tmp_path / "in.parquet")

@@ -679,7 +679,6 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
     ("name", "columns", "why"),
     [
         ("group_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "no group has several"),
-        ("no_signal", BASE | {"prompt_id": range(ROWS)}, "no group has several"),
         ("equal_rewards", BASE | {"reward": [np.nan] * ROWS}, "fewer than 2 finite rewards"),
         ("length_follows_reward", reward_of_all(BASE, 1.0), "all equal"),
         ("engine_mismatch", each(BASE, "old_log_probs", lambda x: x[:-1]), "unequal lengths"),
@@ -691,8 +690,6 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
         ("same_log_probs", {name: rows[:1] for name, rows in BASE.items()}, None),
         ("not_log_probs", with_lengths(BASE, [0] * ROWS), "no policy token counts"),
         ("group_prompts", asked(with_turns(BASE), by="row"), "rows are turns"),
-        ("group_key", empty(BASE), "the input has no rows"),
-        ("unequal_groups", with_turns(BASE), None),
         ("unequal_groups", without(with_turns(BASE), "traj_id"), "rows are turns"),
         ("unequal_groups", BASE | {"prompt_id": range(ROWS)}, "no size is that of most"),
     ],

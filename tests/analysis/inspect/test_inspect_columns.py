@@ -22,18 +22,6 @@ def test_hive_partitions_are_columns(tmp_path, sample):
     assert found.responses == 2 * len(table)
 
 
-def test_the_type_of_a_role_is_that_of_its_column_in_the_first_file(tmp_path):
-    for number, kind in enumerate((pa.int64(), pa.float64(), pa.float64())):
-        columns = {"prompt_id": ["a", "a"], "reward": pa.array([1, 0], kind)}
-        columns |= {"note": ["b", "c"]} if number else {}
-        pq.write_table(pa.table(columns), tmp_path / f"{number}.parquet")
-    facts = inspect(tmp_path)
-    types = {x.name: (x.type, x.other_types) for x in facts.input.columns}
-    assert types["reward"] == ("int64", {"double": 2})
-    assert types["note"] == ("string", {"missing": 1})
-    assert facts.roles["reward"].type == "int64"
-
-
 def test_missing_numbers_and_null_lists_are_counted(tmp_path):
     columns = {
         "prompt_id": ["a", "a", "a"],

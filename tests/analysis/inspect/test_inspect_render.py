@@ -141,17 +141,6 @@ def test_pass_at_k_ends_where_groups_are_too_small():
     assert "17 of 32 groups" in shown
 
 
-def test_a_dump_is_converted_before_it_is_inspected(tmp_path):
-    dump = tmp_path / "5.jsonl"
-    record = {"input": "q", "output": "a", "gts": "x", "score": 1.0, "step": 5}
-    dump.write_text("".join(json.dumps(record) + "\n" for _ in range(4)))
-    done = CliRunner().invoke(app, [str(dump), "--format", "json"])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert (found["inputs"], found["responses"]) == ([str(dump)], 4)
-    assert [path.name for path in tmp_path.iterdir()] == ["5.jsonl"]
-
-
 def test_nouns_after_1_are_singular(tmp_path):
     pq.write_table(pq.read_table(ARITHMETIC).slice(0, 1), tmp_path / "a.parquet")
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).stdout

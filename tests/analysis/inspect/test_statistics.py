@@ -30,12 +30,6 @@ def test_pass_at_k_of_a_group_of_a_million_responses():
     assert [*found.values()] == pytest.approx(draws)
 
 
-def test_groups_smaller_than_k_do_not_count():
-    found = {one.k: one for one in pass_at_k(np.array([2, 8]), np.array([2, 0]))}
-    assert (found[1].value, found[1].groups) == (0.5, 2)
-    assert (found[4].value, found[4].groups) == (0.0, 1)
-
-
 def spread_of(values, offsets=None):
     """The numbers of a measure of responses, or of their tokens."""
     numbers = Numbers()
