@@ -192,15 +192,6 @@ def fingerprints_of(array: pa.Array, location: CellLocation) -> NDArray[np.uint6
     return np.asarray(pl.Series(array).cast(pl.String).hash().to_numpy())
 
 
-def characters_of(array: pa.Array) -> NDArray[np.int64]:
-    """Return the bytes of each text (its characters in ASCII), or the length of each list."""
-    if is_list(array.type):
-        lengths = pc.list_value_length(array)
-    else:
-        lengths = pc.binary_length(array.cast(pa.large_string()))
-    return fill_nulls(lengths, 0).astype(np.int64)
-
-
 def _hashes(lists: ListColumn) -> NDArray[np.uint64]:
     """Return Σ mix(value) · power(position) of each row, modulo 2⁶⁴, plus the row's length."""
     values = lists.values

@@ -172,8 +172,6 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
         rows["tokens"] = decode.numbers_of(*column(selection.lengths))
     if selection.text is not None:
         rows["copy"] = decode.fingerprints_of(*column(selection.text))
-        if selection.lengths_column is None:
-            rows["characters"] = decode.characters_of(column(selection.text)[0])
     if selection.prompt is not None:
         array, location = column(selection.prompt)
         hashes = decode.fingerprints_of(array, location)

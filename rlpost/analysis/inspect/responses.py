@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 
 MOST_SIZES = 100
-LONG = 32  # tokens: longer responses are hardly equal by chance
-LONG_TEXT = 128  # characters, if no list has the number of tokens
 
 
 def table_of(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: Masked) -> CountedTable:
@@ -251,15 +249,6 @@ def length_correlation(rows: pl.DataFrame, table: CountedTable) -> tuple[float |
             if within is not None:
                 return within, True, len(reward)
     return spearman(reward, length), False, len(reward)
-
-
-def is_long(rows: pl.DataFrame) -> pl.Series:
-    """Return whether responses are too long to be equal by chance, [n] bool."""
-    if "characters" in rows:
-        return rows["characters"] >= LONG_TEXT
-    if "tokens" not in rows:
-        return pl.Series(np.ones(len(rows), np.bool_))
-    return rows["tokens"].cast(pl.Float64).fill_nan(0) >= LONG
 
 
 # ---- failures ----

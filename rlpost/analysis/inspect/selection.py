@@ -62,7 +62,7 @@ MACHINES = (
 # Contents that one of several roles or columns provides.
 OF_ROWS = (
     "keys", "mask", "token lists", "lengths", "truncated or lengths", "failures or rewards",
-    "rollout ids, turns or steps", "rollout ids or steps", *NO_ANSWERS,
+    "rollout ids, turns or steps", *NO_ANSWERS,
 )  # fmt: skip
 COMBINED: dict[str, tuple[str, ...]] = {
     "keys": KEYS,
@@ -72,7 +72,6 @@ COMBINED: dict[str, tuple[str, ...]] = {
     "failures or rewards": (FAILURE, "reward"),
     "truncated or lengths": ("truncated", "lengths"),
     "rollout ids, turns or steps": ("rollout ids", "turns", "batch"),
-    "rollout ids or steps": ("rollout ids", "batch"),
 }
 
 

@@ -173,17 +173,6 @@ def with_outcome(columns):
     return columns | {"reward": rewards}
 
 
-def again(columns, step=2, **changed):
-    """Step 0 once more, in reverse order under another number; one row has other numbers."""
-    rows = [row for row in range(ROWS) if columns["step"][row] == 0][::-1]
-    twice = {name: [*values, *(values[row] for row in rows)] for name, values in columns.items()}
-    twice["step"] = [*columns["step"], *(step for _ in rows)]
-    for name, value in changed.items():
-        last = 0.5 if twice[name][-1] == value else value
-        twice[name] = [*twice[name][:-1], last]
-    return twice
-
-
 def crashed(columns, reward):
     """Eight rows have no token, and a reward."""
     rewards, lengths = np.array(columns["reward"]), [len(x) for x in columns["response_mask"]]
@@ -553,11 +542,6 @@ CLEAN = {
         "unusable_keys", BASE | {"prompt_id": [float(row // SIZE) for row in range(ROWS)]}, {}
     ),
     "rewards without answers": ("many_failures", crashed(BASE, 1.0), {}),
-    "a step again with another text": ("written_twice", again(BASE, response="another"), {}),
-    "a step again with another reward": (
-        "written_twice", again(without(BASE, "response"), reward=0.25), {}
-    ),
-    "a step of short texts": ("written_twice", again({x: BASE[x] for x in TEXTS}), {}),
     "one of the maximum length": ("many_truncated", capped(BASE, 1), {}),
     "domains of groups": (
         "group_domains", BASE | {"data_source": [str(row // SIZE % 2) for row in range(ROWS)]}, {}
@@ -717,24 +701,6 @@ def test_a_check_of_an_input_has_all_its_rows_and_its_severity(tmp_path):
     listed = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths", "--format", "json"])
     entry = loads(listed.stdout)
     assert (entry["not_run"], len(entry["found"]["rows"])) == (None, 12)
-
-
-@pytest.mark.parametrize(
-    "gone", [(), ("response",), ("old_log_probs", "infer_log_probs", "ref_log_probs")]
-)
-def test_a_step_written_twice_is_found_in_any_order_and_over_files(gone, tmp_path):
-    columns = without(BASE, *gone)
-    columns |= {} if "response" in gone else {"response": [x * 20 for x in BASE["response"]]}
-    first, twice = {}, again(columns)
-    for name, values in twice.items():
-        first[name], twice[name] = values[:ROWS], values[ROWS:]
-    write(tmp_path / "a.parquet", first)
-    write(tmp_path / "b.parquet", twice)
-    found = next(one for one in inspect([tmp_path]).findings if one.check == "written_twice")
-    assert "step 2 repeats 0: the same prompts, responses, rewards and log-probs in 96 of 288" in (
-        found.text
-    )
-    assert found.rows == ((str(tmp_path / "b.parquet"), 0),)
 
 
 def certain(columns, places, values=(0.0, 0.0, 0.0)):

@@ -66,22 +66,6 @@ def mixed_groups(count):
     return {**groups([2] * 4), "prompt": texts}
 
 
-def texts_again(length):
-    """A step of texts of one length, twice."""
-    return {"step": some(8, 16, 0, 1), "response": [f"{row % 8:0{length}}" for row in range(16)]}
-
-
-def tokens_again(length):
-    """The same, of so many tokens."""
-    return texts_again(9) | masks([length] * 16)
-
-
-def again(count):
-    """A step of some responses, twice."""
-    values = [[-1.0 - row, -0.5] for row in range(count)]
-    return {"step": some(count, 2 * count, 0, 1), "old_log_probs": values * 2}
-
-
 def policies(*gaps, infer=-4.0, **columns):
     """Log-probs of rollout engine and trainer, with their differences in each row."""
     return {
@@ -183,9 +167,6 @@ PAIRS = {
     "STANDARD_ERRORS of a correlation": (
         "length_follows_reward", lengths_with_rewards(1, 15), lengths_with_rewards(1, 17)
     ),
-    "FEW_RESPONSES": ("written_twice", again(3), again(4)),
-    "LONG_TEXT": ("written_twice", texts_again(127), texts_again(128)),
-    "LONG": ("written_twice", tokens_again(31), tokens_again(32)),
     "LEAST restarts": ("rows_are_turns", of_turns(6), of_turns(7)),
     "FEW_TOKENS, constant": (
         "not_log_probs", {"old_log_probs": [[-0.5] * 15]}, {"old_log_probs": [[-0.5] * 16]}

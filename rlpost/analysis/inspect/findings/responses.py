@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from rlpost.analysis.inspect.findings.base import MOST_NAMED, NotRun, Problem, check
+from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.responses import (
-    is_long,
     length_correlation,
     signs_of_failures,
 )
 from rlpost.analysis.inspect.selection import LOG_PROBS
-from rlpost.display.text import counted, percent, plural, share, value_list
+from rlpost.display.text import counted, percent, share, value_list
 from rlpost.kernels.moments import reaches
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ CORRELATED = 0.5
 CORRELATION_ERRORS = 4.0  # standard errors of a correlation of 0
 FAILED = 0.25  # of the rollouts, or of the rows
 FAILED_STEP = 0.5  # of those of one step
-FEW_RESPONSES = 4  # different ones in a step; fewer may be equal by chance
-DIGESTS = 1 << 32  # digests are added in two halves, whose sums fit 64 bits
 TRUNCATED = 0.25
 LARGE = 128  # tokens that are a length limit
 AT_LIMIT = 0.05  # of the responses have exactly the maximum length
@@ -154,78 +151,29 @@ def length_follows_reward(data: CheckInput) -> Result:
     return Problem(text, rows, ["reward"], "--overlong-penalty")
 
 
-@check("error", "rollout ids or steps")
+@check("error", "group", "rollout ids")
 def written_twice(data: CheckInput) -> Result:
-    """Rows are there twice: those of a step under another number, or rows of a rollout.
+    """Rows of a rollout are there twice: with the same turn, text, reward and tokens.
 
-    They count and are trained on twice. A step is another one if it has its prompts, responses,
-    rewards and log-probs.
+    They count and are trained on twice. Without a text, a response is recognised by the mean of its
+    log-probs.
 
     Check whether a restart or a retry of the writer wrote them again, and drop the copies.
     """
-    steps, again, texts = _repeated_steps(data), _repeated_rows(data), []
-    column = data.column("batch")
-    if count := int(steps["rows"].sum()):
-        pairs = [*steps.select("batch", "original").iter_rows()]
-        named = ", ".join(f"{step} repeats {original}" for step, original in pairs[:MOST_NAMED])
-        more = ", ..." if len(pairs) > MOST_NAMED else ""
-        noun = column if len(pairs) == 1 else plural(column)
-        texts.append(f"{noun} {named}{more}: the same prompts, responses, rewards and log-probs in "
-                     f"{data.part(count)}")  # fmt: skip
-    if again:
-        texts.append(f"{data.part(len(again))} are there twice: rows of a rollout again")
-    if not texts:
-        return None
-    return Problem(
-        "; ".join(texts), [*steps["first"].to_list(), *again], ["batch"] if count else ["rollout"]
-    )
-
-
-def _repeated_rows(data: CheckInput) -> list[int]:
-    """Return the rows of a rollout that are there again: with its turn, text, reward and tokens.
-
-    Without a text, a response is recognised by the mean of its log-probs.
-    """
     names = data.reading.rows.columns
     means = [f"mean:{role}" for role in LOG_PROBS if f"mean:{role}" in names]
+    if not ("copy" in names or means):
+        return NotRun("no column for response texts or log-probs")
     known = pl.col("copy") != 0 if "copy" in names else pl.all_horizontal(pl.col(means).is_finite())
-    if not {"group", "rollout"} <= {*names} or not ("copy" in names or means):
-        return []
     keys = [key for key in ("batch", "group") if key in names]
     rows = data.rows_of(*keys, "rollout", "turn", "copy", "tokens", "reward", *means)
     parts = [name for name in rows.columns if name != "index"]
     rows = rows.filter(~data.flags("superseded") & data.unmasked).drop_nulls(keys)
-    again: list[int] = rows.filter(~pl.struct(parts).is_first_distinct() & known)["index"].to_list()
-    return again
-
-
-def _repeated_steps(data: CheckInput) -> pl.DataFrame:
-    """Return the steps that repeat an `original` one: how many `rows` they have, and the `first`.
-
-    A response is identified by the numbers of its log-probs, or by a text that is too long to be
-    equal by chance; a step counts if it has several of them. Their order does not matter.
-    """
-    rows = data.reading.rows.with_row_index("index")
-    means = [f"mean:{role}" for role in LOG_PROBS if f"mean:{role}" in rows]
-    known = [pl.col(name).is_finite() & (pl.col(name) != 0) for name in means]
-    if data.reading.selection.text is not None:
-        known.append(pl.lit(is_long(rows)) & pl.col("copy").is_not_null())
-    if "batch" not in rows or not known:
-        return pl.DataFrame(schema=dict.fromkeys(("batch", "original", "rows", "first"), pl.Int64))
-    parts = [name for name in ("prompt", "copy", "reward", "tokens", *means) if name in rows]
-    digests = rows.select(
-        "batch", "index", digest=pl.struct(parts).hash(), known=pl.any_horizontal(known)
-    ).drop_nulls("batch")
-    steps = digests.group_by("batch", maintain_order=True).agg(
-        rows=pl.len(),
-        low=(pl.col("digest") % DIGESTS).sum(),
-        high=(pl.col("digest") // DIGESTS).sum(),
-        distinct=pl.col("digest").filter("known").n_unique(),
-        first=pl.first("index"),
-    )
-    steps = steps.filter(pl.col("distinct") >= FEW_RESPONSES)
-    original = pl.first("batch").over("rows", "low", "high")
-    return steps.with_columns(original=original).filter(pl.col("batch") != pl.col("original"))
+    again = rows.filter(~pl.struct(parts).is_first_distinct() & known)["index"].to_list()
+    if not again:
+        return None
+    text = f"{data.part(len(again))} are there twice: rows of a rollout again"
+    return Problem(text, again, ["rollout"])
 
 
 @check("warning", "failures or rewards")
