@@ -19,13 +19,10 @@ from rlpost.analysis.inspect.model import (
 from rlpost.analysis.inspect.profiles import (
     histogram_of,
     length_histogram,
-    pearson,
-    spearman,
 )
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.analysis.inspect.tokens import policy_role
 from rlpost.io.keys import step_order
-from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.histogram import histogram
 from rlpost.kernels.moments import reaches
 from rlpost.kernels.segments import count_true
@@ -228,27 +225,6 @@ def histograms_of(reading: PassResult, table: CountedTable) -> dict[str, Histogr
         known = lengths[table.counted & np.isfinite(lengths)]
         histograms["policy_tokens"] = length_histogram(known)
     return {name: bins for name, bins in histograms.items() if bins is not None}
-
-
-def length_correlation(rows: pl.DataFrame, table: CountedTable) -> tuple[float | None, bool, int]:
-    """Return how reward and length correlate, whether within groups, and of how many rows.
-
-    Without groups, or with equal rewards in all of them, the correlation is that of ranks; None if
-    rewards or lengths are all equal.
-    """
-    rewards, lengths = table.row_rewards, rows["tokens"].to_numpy()
-    valid = np.isfinite(rewards) & np.isfinite(lengths)
-    reward, length = rewards[valid], lengths[valid].astype(np.float64)
-    if "group" in rows and pearson(reward, length) is not None:
-        codes = dense_codes(table.rows["group"][valid], table.rows.count("group"))[1]
-        sizes = np.bincount(codes)
-        sides = [x - (np.bincount(codes, x) / sizes)[codes] for x in (reward, length)]
-        # The deviations of equal rewards are rounding errors, which correlate with nothing.
-        if np.abs(sides[0]).max(initial=0.0) > 1e-9 * np.abs(reward).max(initial=0.0):
-            within = pearson(*sides)
-            if within is not None:
-                return within, True, len(reward)
-    return spearman(reward, length), False, len(reward)
 
 
 # ---- failures ----

@@ -664,7 +664,7 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
     [
         ("group_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "no group has several"),
         ("equal_rewards", BASE | {"reward": [np.nan] * ROWS}, "fewer than 2 finite rewards"),
-        ("length_follows_reward", reward_of_all(BASE, 1.0), "all equal"),
+        ("length_follows_reward", reward_of_all(BASE, 0.1), "all equal"),
         ("engine_mismatch", each(BASE, "old_log_probs", lambda x: x[:-1]), "unequal lengths"),
         (
             "unequal_lengths",

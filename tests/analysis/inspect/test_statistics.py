@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpost.analysis.inspect.profiles import pearson
 from rlpost.analysis.inspect.responses import pass_at_k
 from rlpost.pipeline.measures import Numbers
 from rlpost.pipeline.totals import ExactTotals
@@ -59,7 +58,3 @@ def test_a_small_deviation_of_large_numbers_is_not_lost(lengths):
     want = math.sqrt(math.fsum((centred - math.fsum(centred) / 1e5) ** 2) / (1e5 - 1))
     assert found["std"] == pytest.approx(want, rel=1e-12)
     assert found["std"] == pytest.approx(1e-3, rel=1e-4)
-
-
-def test_a_constant_with_rounding_errors_has_no_correlation():
-    assert pearson(np.full(10, 0.1) + np.array([1e-17, 0] * 5), np.arange(10)) is None

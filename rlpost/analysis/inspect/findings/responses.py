@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.responses import (
-    length_correlation,
     signs_of_failures,
 )
 from rlpost.analysis.inspect.selection import LOG_PROBS
@@ -28,6 +27,7 @@ GROUPS_OF_STEP = 4  # fewer may be equal by chance
 SATURATED = 0.95  # of the rewards have one value
 WITHOUT_PASS = 1 / 4  # of the groups with signal
 CORRELATED = 0.5
+ROUNDING = 1e-9  # of the largest reward, that equal ones deviate from their mean
 CORRELATION_ERRORS = 4.0  # standard errors of a correlation of 0
 FAILED = 0.25  # of the rollouts, or of the rows
 FAILED_STEP = 0.5  # of those of one step
@@ -136,19 +136,26 @@ def length_follows_reward(data: CheckInput) -> Result:
 
     Check the grader and truncation; --overlong-penalty and --length-weight act against it.
     """
-    value, within, count = length_correlation(data.reading.rows, data.table)
-    if value is None:
-        return NotRun("rewards or lengths are all equal, or fewer than 3")
-    if abs(value) < max(CORRELATED, CORRELATION_ERRORS / math.sqrt(count)):
+    tokens = data.reading.rows["tokens"].cast(pl.Float64).fill_nan(None)
+    columns: dict[str, Any] = {"reward": data.table.row_rewards, "length": tokens, "group": 0}
+    where = " within groups" if "group" in data.reading.rows else ""
+    if where:
+        columns["group"] = data.table.rows["group"]
+    rows = pl.DataFrame(columns).filter(pl.col("reward").is_finite()).drop_nulls()
+    centred = rows.select(pl.col(x) - pl.col(x).mean().over("group") for x in ("reward", "length"))
+    deviation, largest = (
+        float(abs(part["reward"].to_numpy()).max(initial=0.0)) for part in (centred, rows)
+    )
+    value = centred.select(pl.corr("reward", "length")).item()
+    if deviation <= ROUNDING * largest or value is None or not math.isfinite(value):
+        return NotRun("rewards or lengths are all equal")
+    if abs(value) < max(CORRELATED, CORRELATION_ERRORS / math.sqrt(len(rows))):
         return None
     longer = "longer" if value > 0 else "shorter"
-    tokens = data.reading.rows["tokens"].cast(pl.Float64).fill_nan(None)
-    where = " within groups" if within else ""
-    which = "correlation" if within else "rank correlation"
-    text = f"{longer} {data.facts.row_noun}s score higher, {which} {value:+.2f}{where}: the "
+    text = f"{longer} {data.facts.row_noun}s score higher, correlation {value:+.2f}{where}: the "
     text += f"policy learns to write {longer} ones"
-    rows = tokens.arg_sort(descending=True, nulls_last=True).to_list()
-    return Problem(text, rows, ["reward"], "--overlong-penalty")
+    shown = tokens.arg_sort(descending=True, nulls_last=True).to_list()
+    return Problem(text, shown, ["reward"], "--overlong-penalty")
 
 
 @check("error", "group", "rollout ids")
