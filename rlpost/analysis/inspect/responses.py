@@ -16,15 +16,11 @@ from rlpost.analysis.inspect.model import (
     PassAtK,
     PromptGroup,
 )
-from rlpost.analysis.inspect.profiles import (
-    histogram_of,
-    length_histogram,
-)
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.analysis.inspect.tokens import policy_role
 from rlpost.io.keys import step_order
 from rlpost.kernels.histogram import histogram
-from rlpost.kernels.moments import reaches
+from rlpost.kernels.moments import equal_to_rounding, reaches
 from rlpost.kernels.segments import count_true
 from rlpost.pipeline.data import LEFT_OUT
 from rlpost.pipeline.groups import profile_tallies
@@ -46,6 +42,8 @@ if TYPE_CHECKING:
 
 
 MOST_SIZES = 100
+BINS = 20
+_TINY, _LARGEST = np.finfo(np.float64).tiny, np.finfo(np.float64).max
 
 
 def table_of(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: Masked) -> CountedTable:
@@ -225,6 +223,34 @@ def histograms_of(reading: PassResult, table: CountedTable) -> dict[str, Histogr
         known = lengths[table.counted & np.isfinite(lengths)]
         histograms["policy_tokens"] = length_histogram(known)
     return {name: bins for name, bins in histograms.items() if bins is not None}
+
+
+def histogram_of(values: NDArray[Any], edges: list[float] | None = None) -> Histogram | None:
+    """Return counts in equal bins or between edges; None if float64 cannot divide their range.
+
+    So it is for numbers that are equal to rounding, or as far apart as float64 reaches.
+    """
+    numbers = values.astype(np.float64)
+    if not len(numbers):
+        return None
+    if edges is None:
+        low, high = numbers.min(), numbers.max()
+        width = high / BINS - low / BINS
+        if equal_to_rounding(low, high) or not _TINY <= width <= _LARGEST / BINS:
+            return None
+    counts, bounds = np.histogram(numbers, BINS if edges is None else edges)
+    return Histogram(bounds.tolist(), counts.tolist())
+
+
+def length_histogram(lengths: NDArray[np.int64]) -> Histogram | None:
+    """Return counts in bins whose width is a round whole number."""
+    longest = int(lengths.max(initial=0))
+    if not longest:
+        return None
+    rough = max(longest / BINS, 1)
+    unit = 10 ** int(math.log10(rough))
+    width = next(unit * step for step in (1, 2, 5, 10) if unit * step >= rough)
+    return histogram_of(lengths, [float(x) for x in range(0, longest + width + 1, width)])
 
 
 # ---- failures ----

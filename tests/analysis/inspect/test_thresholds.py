@@ -53,13 +53,6 @@ def lengths_with_rewards(share, rows):
     return {**masks(lengths), "reward": some(half, rows, 1, 0)}
 
 
-def prompts(split):
-    """A hundred prompts of two rows, some of which have two group keys."""
-    rows = [(place, half) for place in range(100) for half in range(2)]
-    keys = [f"p{place}/{half if place < split else 0}" for place, half in rows]
-    return {"prompt": [f"question {place}" for place, _ in rows], "prompt_id": keys}
-
-
 def mixed_groups(count):
     """Four groups of two rows; in some of them, the prompts differ."""
     texts = [f"{place}{half * (place < count)}" for place in range(4) for half in range(2)]
@@ -148,7 +141,6 @@ PAIRS = {
         {"finish_reason": some(24, 100, "length", "stop")},
         {"finish_reason": some(25, 100, "length", "stop")},
     ),
-    "SPLIT": ("group_prompts", prompts(5), prompts(6)),
     "mixed prompts": ("group_prompts error", mixed_groups(2), mixed_groups(3)),
     "HALF of groups": ("no_signal", signal((19, 40)), signal((20, 40))),
     "STEP_EQUAL": ("no_signal", signal((18, 20), (0, 30)), signal((19, 20), (0, 30))),

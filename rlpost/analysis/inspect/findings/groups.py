@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
 
 
-SPLIT = 0.05  # of the prompts of a step; data sets contain some prompts twice
 UNEQUAL = 0.01  # of the groups differ in size from most
 LEAST_TURNS = 7  # times that steps start again within a prompt
 TURNS = "rows are turns, and a later turn's prompt has the turns before"
@@ -59,47 +58,28 @@ def group_key(data: CheckInput) -> Result:
 
 @check("error or warning", "group", "prompts")
 def group_prompts(data: CheckInput) -> Result:
-    """Responses of a group have different prompts, or those of a prompt have different groups.
+    """Responses of a group have different prompts.
 
-    With several prompts, the baseline is the mean of easy and hard questions, so advantages reward
-    easy prompts. With several keys for a prompt within a step, each part has a baseline of its own,
-    which is noisier; nothing is wrong if the data set has the prompt twice.
+    The baseline is then the mean of easy and hard questions, so advantages reward easy prompts.
 
-    Check whether the key is the prompt's id, or new for each call of the engine; group by prompts
-    with --map group=COLUMN. If prompts continue earlier ones, rows are turns: --map rollout=COLUMN.
+    Check whether the key is the prompt's id; group by prompts with --map group=COLUMN. If prompts
+    continue earlier ones, rows are turns: --map rollout=COLUMN.
     """
     if (data.turns > 0).any():
         return NotRun(TURNS)
-    column, prompt = data.column("group"), data.column("prompt")
-    groups = _kinds_per_key(data, "group", "prompt")
-    several = groups.filter(pl.col("rows") > 1)
+    prompt, several = data.column("prompt"), _kinds_in_groups(data, "prompt")
+    several = several.filter(pl.col("rows") > 1)
     if several.is_empty():
         return NotRun("no group has several responses")
     mixed = several.filter(pl.col("kinds") > 1)
-    prompts = _kinds_per_key(data, "prompt", "group")
-    split = prompts.filter(pl.col("kinds") > 1)
-    most = 2 * len(mixed) > len(several)  # such a key splits prompts, too
-    texts, shown = [], []
-    if len(mixed):
-        texts.append(
-            f"{len(mixed):,} of {counted(len(several), 'group')} with several responses "
-            f"({share(len(mixed), len(several))}) have more than one `{prompt}`: their baseline "
-            "compares answers to different questions"
-        )
-        shown.append(mixed)
-    if len(split) > SPLIT * len(prompts) and not most and 2 * len(several) >= len(groups):
-        texts.append(
-            f"{len(split):,} of {counted(len(prompts), 'prompt')} "
-            f"({share(len(split), len(prompts))}) have several `{column}` within one step, so each "
-            "group has only some of the responses"
-        )
-        shown.append(split)
-    if not texts:
+    if mixed.is_empty():
         return None
-    pairs = pl.concat([keys.select("first", "other") for keys in shown])
-    rows = [row for pair in pairs.iter_rows() for row in pair]
+    text = f"{len(mixed):,} of {counted(len(several), 'group')} with several responses "
+    text += f"({share(len(mixed), len(several))}) have more than one `{prompt}`: their baseline "
+    text += "compares answers to different questions"
+    most = 2 * len(mixed) > len(several)
     option = f"--map group={prompt}"
-    return Problem("; ".join(texts), rows, ["group", "prompt"], option, error=most)
+    return Problem(text, _pairs(mixed), ["group", "prompt"], option, error=most)
 
 
 @check("warning", "group", "domain")
@@ -111,14 +91,13 @@ def group_domains(data: CheckInput) -> Result:
     Check whether the key is that of a prompt in all sources; --numerics batch=step_domain of
     `rlpost advantages` keeps the groups of domains apart.
     """
-    groups = _kinds_per_key(data, "group", "domain")
+    groups = _kinds_in_groups(data, "domain")
     mixed = groups.filter(pl.col("kinds") > 1)
     if mixed.is_empty():
         return None
     count = f"{len(mixed):,} of {counted(len(groups), 'group')}"
     text = mixed_domains(count, data.column("group"), data.column("domain"))
-    rows = [row for pair in mixed.select("first", "other").iter_rows() for row in pair]
-    return Problem(text, rows, ["group", "domain"])
+    return Problem(text, _pairs(mixed), ["group", "domain"])
 
 
 @check("warning", "group")
@@ -133,28 +112,31 @@ def group_files(data: CheckInput) -> Result:
     files = [file.path for file in data.facts.input.files]
     if "batch" in data.reading.rows or len(files) == 1:
         return None
-    groups = _kinds_per_key(data, "group", "file")
+    groups = _kinds_in_groups(data, "file")
     mixed = groups.filter(pl.col("kinds") > 1)
     if not joins_files(len(mixed), len(groups), files):
         return None
     count = f"{len(mixed):,} of {counted(len(groups), 'group')}"
-    rows = [row for pair in mixed.select("first", "other").iter_rows() for row in pair]
-    return Problem(
-        mixed_files(count, data.column("group"), files), rows, ["group"], "--from parquet"
-    )
+    text = mixed_files(count, data.column("group"), files)
+    return Problem(text, _pairs(mixed), ["group"], "--from parquet")
 
 
-def _kinds_per_key(data: CheckInput, key: str, what: str) -> pl.DataFrame:
-    """Count the values of one column within each step and key.
+def _pairs(keys: pl.DataFrame) -> list[int]:
+    """Return the first row of each key, and the first one with another value."""
+    return [row for pair in keys.select("first", "other").iter_rows() for row in pair]
+
+
+def _kinds_in_groups(data: CheckInput, what: str) -> pl.DataFrame:
+    """Count the values of a column within each group of a step.
 
     Returns:
-        For each step and key its `rows`, the number of different values (`kinds`), and the indices
-        of the `first` row and of the first row with an `other` value.
+        For each group its `rows`, the number of different values (`kinds`), and the indices of the
+        `first` row and of the first row with an `other` value.
     """
-    rows = data.rows_of("batch", "group", key, what)
-    by = ["batch", key] if "batch" in rows else [key]
-    valid = rows.drop_nulls(["group", key, what])
-    if "prompt" in valid:
+    rows = data.rows_of("batch", "group", what)
+    by = ["batch", "group"] if "batch" in rows else ["group"]
+    valid = rows.drop_nulls(["group", what])
+    if what == "prompt":
         valid = valid.filter(pl.col("prompt") != 0)
     other = pl.col("index").filter(pl.col(what) != pl.col(what).first())
     return valid.group_by(by, maintain_order=True).agg(
