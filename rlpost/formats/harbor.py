@@ -44,7 +44,7 @@ def _is_harbor(fields: Mapping[str, Any]) -> bool:
 
 def trial_of(trajectory: Path) -> Path | None:
     """Return the `result.json` of the trial that a trajectory is part of; None of another file."""
-    result = trajectory.parent.with_name("result.json")
+    result = trajectory.parent.parent / "result.json"
     is_part = trajectory.parent.name == "agent" and trajectory.name != "result.json"
     return result if is_part and result.is_file() else None
 
