@@ -139,7 +139,7 @@ TOKEN_MEASURES = (
             lambda t: t["clamped"], "share"),
     of_tokens("ref_gap", "drift", "Log-prob of a token, old minus reference.", lambda t: t["gap"],
             "mean"),
-    of_tokens("ref_gap_size", "drift", "Its size.", lambda t: abs(t["gap"]), "mean"),
+    of_tokens("ref_gap_size", "drift", "Its size.", lambda t: t["size"], "mean"),
     of_tokens("entropy", "policy", "Entropy of a token, nats; or -log p of the sampled one.",
             lambda t: t["entropy"]),
     of_tokens("value", "critic", "Value of the critic.", lambda t: t["value"]),

@@ -79,11 +79,12 @@ class TokenSample:
             return
         first, size, owner = first[kept], (end - first)[kept], owner[kept]
         index = _ranges(first, size)
-        missing = np.full(int(offsets[-1]), np.nan)
-        values = {x.removesuffix("_log_probs"): policy.values.get(x, missing) for x in roles}
-        values |= {name: policy.values[name] for name in names}
+        values = {x.removesuffix("_log_probs"): policy.values[x][index] for x in present}
+        missing = [x.removesuffix("_log_probs") for x in roles if x not in present]
+        values |= dict.fromkeys(missing, np.full(len(index), np.nan))
+        values |= {name: policy.values[name][index] for name in names}
         part = {"hash": hashes[kept], "row": rows[owner], "size": size}
-        part |= {name: numbers[index] for name, numbers in values.items()}
+        part |= values
         self.parts.append(part | _places(block, policy, index, np.repeat(owner, size)))
         self.tokens += len(index)
         if self.tokens > 2 * MOST_TOKENS:

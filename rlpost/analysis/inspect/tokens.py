@@ -132,7 +132,8 @@ def reference_tokens(policy: Block, counts: ColumnCounts) -> tuple[Floats, Block
         clamped = np.where(finite, gap.clip(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP), np.nan)
     lengths = np.maximum(np.diff(policy.offsets), 1)
     kl = segment_sums(clamped, policy.offsets) / lengths
-    return kl, Block(offsets, {"gap": tokens}, rows=policy.rows)
+    size = np.abs(tokens, out=counts.buffer("size", len(tokens)))
+    return kl, Block(offsets, {"gap": tokens, "size": size}, rows=policy.rows)
 
 
 def policy_role(roles: Any) -> str | None:
