@@ -125,6 +125,7 @@ class TextTable:
     def _html_cells(self, tag: str, row: Row) -> Iterator[str]:
         for column, cell in enumerate(row):
             kind = "" if column in self.text else ' class="rlpost-number"'
+            kind = ' class="rlpost-chart"' if is_chart(str(cell)) else kind
             yield f"<{tag}{kind}>{html_line(str(cell))}</{tag}>"
 
     def _is_text(self, column: int) -> bool:
