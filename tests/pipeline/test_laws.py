@@ -154,6 +154,7 @@ def check_files(table, recipe, want, summary, cuts, row_groups, top, device="cpu
     got = pa.concat_tables(parts)
     same_bits(new_columns(got), want)
     assert got.select(table.schema.names).equals(table)
+    facts["findings"] = [row | {"rows": []} for row in facts["findings"]]  # a table has no files
     assert json.dumps({key: facts[key] for key in loads(summary)}) == summary
     assert set(facts) - set(loads(summary)) >= MANNER
 
