@@ -42,11 +42,14 @@ def test_an_upload_appears_whole_or_not_at_all(request, store, top):
             if target == path:
                 file.publish()
                 assert path.stat().st_size == size
+    assert not aborted.exists()
+    if store == "gcs":  # moto copies nothing by Google's header
+        assert (server.keys(), server.uploads()) == (["out"], [])
+        return
     moved = RemotePath(f"{top}/moved")
     path.store.move(path.path, moved.path)
-    assert (path.exists(), moved.stat().st_size, aborted.exists()) == (False, 80_000, False)
-    if store != "azure":
-        assert (server.keys(), server.uploads()) == (["moved"], [])
+    assert (path.exists(), moved.stat().st_size) == (False, 80_000)
+    assert store == "azure" or (server.keys(), server.uploads()) == (["moved"], [])
 
 
 def test_a_small_object_is_read_and_written_in_one_request_each(s3, aws, tmp_path):
