@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import format_writers as writers
 import numpy as np
 import pytest
 from dump_folders import names
 
 from rlpost.errors import DataError
 from rlpost.formats import FORMATS, detect
-from rlpost.formats.base import ReadOptions
 from rlpost.formats.containers.json_text import (
     MOST_SNIFFED,
     first_fields,
@@ -17,6 +15,7 @@ from rlpost.formats.containers.json_text import (
 )
 from rlpost.formats.convert import convert
 from rlpost.formats.records import Record
+from rlpost.io.input_paths import step_key_of
 
 
 def test_a_json_array_of_objects_is_read_as_its_records(tmp_path):
@@ -86,12 +85,18 @@ def test_a_file_without_records_is_an_error(tmp_path):
     assert names(tmp_path) == ["in.jsonl"]
 
 
-def test_the_error_for_records_without_fields_says_none(tmp_path):
-    path = writers.lines(tmp_path / "in.jsonl", [{}])
-    with pytest.raises(DataError, match=r"fields: none$"):
-        convert(path, tmp_path / "out.parquet", "jsonl")
-    with pytest.raises(DataError, match=r"no field 'x'; fields: none$"):
-        convert(path, tmp_path / "out.parquet", "jsonl", ReadOptions({"reward": "x"}))
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        ("train_data_step12.jsonl", 12),
+        ("step_3/rollout_dump_data.step_40.jsonl", 40),
+        ("run/step_3/train/traces.jsonl", 3),
+        ("footsteps_3/step=5/x.jsonl", 5),
+        ("footsteps_3/x.jsonl", None),
+    ],
+)
+def test_steps_are_read_from_path_names(path, step, tmp_path):
+    assert step_key_of(tmp_path / path) == step
 
 
 @pytest.mark.parametrize(
