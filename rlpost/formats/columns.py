@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from rlpost.formats.rows import Fields
     from rlpost.io.arrow import CellLocation
 
-MAPPED = "map "
-"""How the names of fields begin that the map names, beside the columns of a layout."""
+MAPPED, KEPT = "map ", "kept "
+"""How the names of fields begin that the map names, and of others, beside those of a layout."""
 BATCH = "batch"
 """The column of batches that are not integers; `step` is int64."""
 FLAGS = ("truncated", "finish_reason")
@@ -126,7 +126,7 @@ class Canonical:
             of_layout = self.declared and role == name
             if of_layout and is_null(array.type):
                 continue  # some dumps alone have it
-            field = self._fields.get(role, role) if of_layout else name.removeprefix(MAPPED)
+            field = self._fields.get(role, role) if of_layout else _plain(name)
             place = replace(table.location, column=field if isinstance(field, str) else role)
             column = column_of(role) if role in ROLES else role
             if self._has_tokens(role, column, array):
@@ -232,6 +232,10 @@ class Canonical:
             raise place.error(row, f"is {describe(texts[row])}", "an integer is needed")
         steps = gathered([None if x is None else int(x) for x in texts])
         return "step", column_values("step", steps, place)
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix(MAPPED).removeprefix(KEPT)
 
 
 def is_list_role(role: str) -> bool:
@@ -388,13 +392,13 @@ def _check_one_response(name: str, table: Fields, lists: Mapping[str, TokenLists
         return
     for other, values in table.columns.items():
         value = values_of(values.slice(row, 1))[0] if _may_be_group(values.type) else None
-        kind = str if other.removesuffix("s") in ROLES["response"].aliases else list
+        kind = str if _plain(other).removesuffix("s") in ROLES["response"].aliases else list
         if isinstance(value, list) and len(value) == count and isinstance(value[0], kind):
-            place = replace(table.location, column=name)
+            place = replace(table.location, column=_plain(name))
             what = "texts" if kind is str else "lists"
             raise place.error(
-                row, f"is a list of {count}, and `{other}` a list of {count} {what}",
-                f"the record is a group of responses: --rows {name} reads each as a row",
+                row, f"is a list of {count}, and `{_plain(other)}` a list of {count} {what}",
+                f"the record is a group of responses: --rows {place.column} reads each as a row",
             )  # fmt: skip
 
 

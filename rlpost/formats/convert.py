@@ -25,6 +25,7 @@ from rlpost.formats.dumps import (
     is_empty,
 )
 from rlpost.formats.fetching import fetched_inputs
+from rlpost.formats.reading import no_field
 from rlpost.formats.records import first_names
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.arrow import CellLocation
@@ -94,8 +95,11 @@ def _convert(
     started = time.perf_counter()
     listing = find_dumps(paths, format_named(source) if source else None)
     common_format(listing.dumps)
-    options = listing.proposed(replace(options, stats=ReadStats()))
+    asked, options = options.map, listing.proposed(replace(options, stats=ReadStats()))
     dumps = listing.dumps
+    if listing.proposal is not None and (lost := [x for x in asked if x not in options.map]):
+        fields = [field.path for field in listing.proposal.fields]
+        raise no_field(str(dumps[0].path), lost[0], asked[lost[0]], fields)
     dump_format = dumps[0].format
     check_options(dump_format, options)
     plan = plan_targets(dumps, output, overwrite=overwrite)

@@ -135,6 +135,7 @@ class FoundDumps:
             unknown, doubt = self.dumps[:1], "no field has a known name"
         if not unknown:
             return options
+        common_format(self.dumps)
         proposal = propose(sample_of([dump.path for dump in unknown]), options)
         for dump in unknown if len(unknown) > 1 and not proposal.doubt else ():
             if not proposal.fits(sample_of([dump.path], 1)):

@@ -177,49 +177,45 @@ def _converted(
         options: how dumps are read; one without a row that matches becomes no file.
         joined: convert the dumps to one file if all inputs are dumps, because the output is one.
     """
-    if joined and all(listing for _, listing in inputs):
-        dumps = [dump for _, listing in inputs if listing for dump in listing.dumps]
-        if len(dumps) > 1 or not parse_path(inputs[0][0]).is_file():
-            names[str(staging / JOINED)] = ", ".join(str(path) for path, _ in inputs)
-            common_format(dumps)
-            files = write_files({staging / JOINED: dumps}, options, SilentReporter())
-            line = converted_line(inputs[0][1], dumps, files, joined=True)
-            note("\n  ".join([line, *warnings_of(options.stats)]))
-            return [str(file.target) for file in files]
+    parts = [(str(path), staging / str(number), listing) for number, (path, listing)
+             in enumerate(inputs)]  # fmt: skip
+    dumps = [dump for _, listing in inputs if listing for dump in listing.dumps]
+    several = len(dumps) > 1 or not parse_path(inputs[0][0]).is_file()
+    joined = joined and several and all(listing for _, listing in inputs)
+    if joined:
+        common_format(dumps)
+        merged = replace(inputs[0][1] or FoundDumps(), dumps=dumps)
+        parts = [(", ".join(name for name, *_ in parts), staging / JOINED, merged)]
     converted: list[PathText] = []
     noted = {""}
-    for number, (path, listing) in enumerate(inputs):
+    for (name, top, listing), (path, _) in zip(parts, inputs, strict=False):
         if listing is None:
             converted.append(path)
             continue
-        top = staging / str(number)
         plan: dict[AnyPath, list[Dump]] = {top / dump.converted: [dump] for dump in listing.dumps}
-        names |= {str(top): str(path)}
         names |= {str(target): str(dump.path) for target, (dump,) in plan.items()}
+        names[str(top)] = name
         read = replace(options, stats=ReadStats())
-        files = write_files(plan, read, SilentReporter())
-        line, _, about = converted_line(listing, listing.dumps, files).partition("\n")
+        files = write_files({top: dumps} if joined else plan, read, SilentReporter())
+        line, _, about = converted_line(listing, files, joined=joined).partition("\n")
         about_once = [] if about in noted else [about.strip()]
         note("\n  ".join([line, *about_once, *warnings_of(read.stats)]))
         noted.add(about)
-        single = len(listing.dumps) == 1 and parse_path(path).is_file()
+        single = joined or (len(listing.dumps) == 1 and parse_path(path).is_file())
         if files:
             converted.append(str(files[0].target if single else top))
     return converted
 
 
-def converted_line(
-    listing: FoundDumps | None,
-    dumps: Sequence[Dump],
-    files: Sequence[CanonicalFile],
-    *,
-    joined: bool = False,
-) -> str:
+def converted_line(listing: FoundDumps, files: Sequence[CanonicalFile], *, joined: bool) -> str:
     """Return what was converted: the format, what it lacks, and its notes on a second line.
 
     Of an unknown format these are what was proposed, and the command that states it.
     """
-    dump_format = common_format(dumps)
+    dumps, dump_format = listing.dumps, common_format(listing.dumps)
+    count = counted(sum(file.rows for file in files), "response")
+    if listing.proposal is not None:
+        return f"{_range_of_paths(dumps)}: {count}, {listing.proposal.lines}"
     columns = {name for file in files for name in file.columns}
     missing, without = list(missing_roles(dump_format, columns)), ""
     if columns.isdisjoint(TOKEN_COLUMNS):
@@ -227,16 +223,11 @@ def converted_line(
         missing = [role for role in missing if kind_of(role) != "tokens" and role != LENGTH]
         without = f", without columns of tokens{lengths}"
     without += f"; it has no {', '.join(missing)}" if missing else ""
-    if listing is not None and listing.proposal is not None:
-        count = counted(sum(file.rows for file in files), "response")
-        return f"{_range_of_paths(dumps)}: {count}, {listing.proposal.lines}"
     note = f"\n  {dump_format.note}" if dump_format.note else ""
     several = f"{len(dumps)} dumps, read" if len(dumps) > 1 else "read"
     one_input = " as one input," if joined and len(dumps) > 1 else ""
-    return (
-        f"{_range_of_paths(dumps)}: {several}{one_input} as {dump_format.name}, "
-        f"{counted(sum(file.rows for file in files), 'response')}{without}{note}"
-    )
+    read = f"{several}{one_input} as {dump_format.name}"
+    return f"{_range_of_paths(dumps)}: {read}, {count}{without}{note}"
 
 
 def _range_of_paths(dumps: Sequence[Dump]) -> str:

@@ -283,6 +283,7 @@ TRACES = Format(
     "(chunks.py at 551bfc39)",
     fields={
         **CALLS, **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
+        "response_mask": "nodes.mask", "response_token_ids": "nodes.token_ids",
         "prompt_id": Field("group.id | task.key | task.hash", _group),
         "reward": Field("rewards (score · weight, summed)", _reward), "rollout_id": "id",
         "step": Field("info.ship.step | run.work.step", lambda trace: step_key_of(trace.file)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, closest
 from rlpost.formats.base import LENGTH
 from rlpost.formats.calls import call_rows
-from rlpost.formats.columns import FLAGS, MAPPED, Canonical, kept_values
-from rlpost.formats.containers import container_of
+from rlpost.formats.columns import FLAGS, KEPT, MAPPED, Canonical, kept_values
+from rlpost.formats.containers import PARQUET, container_of
 from rlpost.formats.fields import column_of
-from rlpost.formats.generic import named_tables
+from rlpost.formats.generic import Binding, parquet_tables, without
 from rlpost.formats.layout import SEQUENCE_IDS
-from rlpost.formats.records import Field, Row, describe
+from rlpost.formats.records import Field, Row, describe, first_names
 from rlpost.formats.rows import tables
 from rlpost.recipe.roles import ROLES
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.keys import GroupBlocks
     from rlpost.formats.records import Record
-    from rlpost.formats.rows import Fields
 
 
 def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -46,33 +45,48 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
     """
     check_container(path, layout)
     canonical = Canonical(str(path), layout, options)
-    if layout.fields:
-        parts = _declared_tables(path, layout, options, canonical.blocks)
+    binding = None if layout.fields else Binding(options, str(path))
+    mapped = {role: field for role, field in options.map.items() if field != "none"}
+    missing = {*mapped.values()}
+    columnar = binding is not None and container_of(path) is PARQUET and options.rows is None
+    if columnar:
+        parts = parquet_tables(path, missing)
     else:
-        parts = named_tables(path, options)
-    for table, sources, kept in parts:
-        yield canonical.batch(table, sources, kept)
+        rows = layout_rows(path, layout, options, canonical.blocks)
+        parts = tables(_values(rows, layout, options, mapped, missing), str(path))
+    names: dict[str, None] = {}
+    for part in parts:
+        names |= dict.fromkeys(name.removeprefix(KEPT) for name in part.columns)
+        for role in _ALWAYS if missing else ():
+            if mapped.get(role) in missing:
+                raise no_field(str(path), role, mapped[role], names)
+        if binding is None:
+            sources = {x: x for x in part.columns if not x.startswith((MAPPED, KEPT))}
+            sources |= {role: MAPPED + field for role, field in mapped.items()}
+        else:
+            sources = binding.sources_of(part)
+        taken = {*sources.values()}
+        kept = {name.removeprefix(KEPT): array if columnar
+                else kept_values(array, integers=layout.integers)
+                for name, array in part.columns.items()
+                if name.startswith(KEPT) and name not in taken}  # fmt: skip
+        yield canonical.batch(part, sources, kept)
+    for role in [role for role, field in mapped.items() if field in missing and names]:
+        raise no_field(str(path), role, mapped[role], names)
     canonical.blocks.close()
 
 
-def _declared_tables(
-    path: Path, layout: Format, options: ReadOptions, blocks: GroupBlocks
-) -> Iterator[tuple[Fields, dict[str, str], dict[str, pa.Array]]]:
-    """Yield the rows of a layout as tables, the columns and mapped fields, and other fields."""
-    mapped = {role: field for role, field in options.map.items() if field != "none"}
-    rows = _values(
-        layout_rows(path, layout, options, blocks), layout, mapped, options.stats.left_out
+_ALWAYS = ("group", "reward", "batch")
+"""Roles whose field all rows need."""
+
+
+def no_field(where: str, role: str, path: str, names: Iterable[str]) -> DataError:
+    """Return the error for a field of the map that no record has."""
+    fields = sorted(name for name in names if not name.startswith(MAPPED))
+    return DataError(
+        f"{where}: --map {role}={path}: no field {path!r}; fields: {first_names(fields)}",
+        candidates=closest(path, fields),
     )
-    for table in tables(rows, str(path)):
-        sources = {name: name for name in table.columns if not name.startswith((MAPPED, _KEPT))}
-        sources |= {role: MAPPED + field for role, field in mapped.items()}
-        kept = {name.removeprefix(_KEPT): kept_values(array, integers=layout.integers)
-                for name, array in table.columns.items() if name.startswith(_KEPT)}  # fmt: skip
-        yield table, sources, kept
-
-
-_KEPT = "kept "
-"""How the names of fields begin that are kept, beside the columns of a layout."""
 
 
 def _has(value: object) -> bool:
@@ -80,31 +94,37 @@ def _has(value: object) -> bool:
 
 
 def _values(
-    rows: Iterable[Row], layout: Format, mapped: Mapping[str, str], left_out: dict[str, None]
+    rows: Iterable[Row],
+    layout: Format,
+    options: ReadOptions,
+    mapped: Mapping[str, str],
+    missing: set[str],
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the place and the values of each row, with mapped and other fields of its record.
 
-    Fields that no column has are added to `left_out`.
+    Fields that no column has are added to what is left out, and those that a record has are taken
+    out of `missing`.
     """
     replaced = {*map(column_of, mapped), *(FLAGS if "truncated" in mapped else ())}
-    used = {path.partition(".")[0] for path in mapped.values()}
-    read, missing, last = layout.read_fields, {*mapped.values()}, None
+    paths = {*mapped.values()}
+    used = {path.partition(".")[0] for path in paths}
+    read, walked = layout.read_fields, {*(options.rows or "").split(".")}
+    left_out, last = options.stats.left_out, None
     for row in rows:
+        record = row.record
         values = {name: x for name, x in row.values.items() if name not in replaced}
-        values |= {MAPPED + path: row.record.find(path) for path in mapped.values()}
+        values |= {MAPPED + path: record.find(path) for path in paths}
         if missing:
-            missing -= {path for path in missing if row.record.has_path(path)}
-        others = {name: x for name, x in row.record.columns.items() if name not in read}
+            missing -= {x for x in missing if x in record.fields or record.find(x) is not None}
+        others = {name: x for name, x in record.columns.items() if name not in read}
         if layout.keeps:
-            values |= {_KEPT + name: x for name, x in others.items()}
+            values |= {KEPT + name: x for name, x in without(others, paths).items()}
         else:
             left_out |= {name: None for name, x in others.items() if name not in used and _has(x)}
-        if last is None or row.record.outer is not last.outer:
-            left_out |= row.record.unread(read | used)
-        last = row.record
+        if last is None or record.outer is not last.outer:
+            left_out |= record.unread(read | used | walked)
+        last = record
         yield row.where, values
-    if missing and last is not None:
-        last.get(min(missing))
 
 
 def check_container(path: Path, layout: Format) -> None:
@@ -143,8 +163,9 @@ def layout_rows(
         for record in container.records(path, layout.members) if container else ():
             place = record.where
             check_version(record, layout)
-            inside = layout.at is not None and record.has_path(layout.at)
-            for part in record.rows(layout.at or "") if inside else (record,):
+            at = options.rows or layout.at
+            inside = options.rows or (at is not None and record.has_path(at))
+            for part in record.rows(at or "") if inside else (record,):
                 yield from layout.split(part) if layout.split is not None else (part,)
 
     try:
@@ -152,7 +173,7 @@ def layout_rows(
         for rows in _rows_of_records(prepared, layout, options):
             block = None
             for row in rows:
-                if options.group_size is not None:
+                if layout.fields and options.group_size is not None:
                     block = block or blocks.next()  # all calls of a rollout are of one
                     row.values["prompt_id"] = block
                 yield row

@@ -116,22 +116,6 @@ def test_each_member_of_an_archive_is_read_once_whatever_its_name(tmp_path):
     assert archives.zip_fields(tmp_path / "a.zip") == {"reward": 0}
 
 
-def test_an_archive_of_too_many_members_is_an_error_before_they_are_listed(tmp_path):
-    """The end of the archive states the size of its directory, which is not read."""
-    path = tmp_path / "a.zip"
-    data = bytearray(archive(path, {"0.jsonl": LINES}))
-    at = data.rfind(b"PK\x05\x06")
-    data[at + 12 : at + 16] = (60 << 20).to_bytes(4, "little")
-    data[at:at] = bytes(60 << 20)
-    path.write_bytes(data)
-    limit = MemoryLimit(512 << 20, "512MB")
-    with (
-        mock.patch.object(archives, "memory_limit", return_value=limit),
-        pytest.raises(NotEnoughMemoryError, match="zip archive of up to 1,36"),
-    ):
-        [*archives.zip_records(path)]
-
-
 def test_a_line_of_200_mb_is_read_or_is_an_error_of_memory(tmp_path):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(pa.compress(b'{"a": "' + b"x" * (200 << 20) + b'"}\n', "zstd", asbytes=True))

@@ -12,7 +12,7 @@ from format_writers import lines
 from runs import loads, run
 
 import rlpost
-from rlpost.errors import UsageError
+from rlpost.errors import DataError, UsageError
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.proposal import propose, sample_of
 
@@ -195,6 +195,8 @@ def test_what_is_proposed_is_read_and_stated(tmp_path):
     assert proposed in ran.err
     assert "stated: rlpost convert" in ran.err
     assert pq.read_table(tmp_path / "c.parquet")["reward"].to_pylist() == [0.1] * 4
+    with pytest.raises(DataError, match=r"difficulty=qualty: no field .*did you mean quality\?"):
+        rlpost.convert(source, tmp_path / "d.parquet", columns_map={"difficulty": "qualty"})
     shown = loads(run("inspect", source, "--group-size", "4", "--format", "json").out)
     assert shown["prompt_groups"]["sizes"] == {"4": 1}
     mapped = {"reward": "quality"}  # a field of a dump is mapped wherever columns are

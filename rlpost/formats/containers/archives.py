@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 TEXTS = (".jsonl", ".ndjson", ".json")
 """Suffixes of JSON text."""
 _ZSTD, _LENGTHS = 93, 26  # its method, and where a member's header has the lengths of two fields
-_MEMBER_BYTES = 600  # of memory, for an entry of the directory
-_LEAST_ENTRY = 46  # bytes of an entry in the file
-_TAIL = (1 << 16) + 22  # bytes: the end of an archive, with the longest comment
 
 
 def zip_records(path: Path, pattern: str = "") -> Iterator[Record]:
@@ -38,7 +35,7 @@ def zip_records(path: Path, pattern: str = "") -> Iterator[Record]:
 
     Raises:
         DataError: the archive is damaged or encrypted, or a member's record is bad.
-        NotEnoughMemoryError: the directory of the archive does not fit into memory.
+        NotEnoughMemoryError: a member does not fit into memory.
         ReadWriteError: it cannot be read.
     """
     with _opened(path) as archive:
@@ -94,27 +91,9 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
-        _check_directory(path)
         with zipfile.ZipFile(path) as archive:
             yield archive
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise DataError(f"{path}: a zip archive that is damaged or encrypted: {error}") from None
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def _check_directory(path: Path) -> None:
-    """Raise NotEnoughMemoryError if an archive has more members than fit into memory.
-
-    The size of the directory, which the end of the archive states, bounds their number.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        file.seek(max(size - _TAIL, 0))
-        tail = file.read()
-    at = max(tail.rfind(b"PK\x05\x06"), 0)
-    stated = int.from_bytes(tail[at + 12 : at + 16], "little")
-    entries = min(stated, size) // _LEAST_ENTRY
-    memory_limit().check(
-        _MEMBER_BYTES * entries, f"{path}: a zip archive of up to {entries:,} members"
-    )
