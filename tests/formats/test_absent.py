@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -51,13 +53,14 @@ def trial(folder, name, reward, tokens, steps=None):
         ([30, 20], [30, 20, 30, 20, None]),
     ],
 )
-def test_a_trial_without_ids_has_the_lengths_that_are_known(steps, lengths, tmp_path):
+def test_a_trial_without_ids_has_the_lengths_that_are_known(steps, lengths, tmp_path, monkeypatch):
     trial(tmp_path / "job", "a", 0.0, 160, steps)
     trial(tmp_path / "job", "b", 1.0, 150, steps)
     trial(tmp_path / "job", "c", None, 9)
-    rows, _ = rows_of(tmp_path / "job", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    rows, _ = rows_of(Path("job"), tmp_path)
     assert [row.get("response_length") for row in rows] == lengths
-    assert {*gains(tmp_path / "job", tmp_path)} == {-0.707, 0.0, 0.707}
+    assert {*gains(Path("job"), tmp_path)} == {-0.707, 0.0, 0.707}
 
 
 def rollout(task, number, reward, **more):
