@@ -40,7 +40,7 @@ from rlpost.pipeline.output.metadata import FileMetadata, cut
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
 from rlpost.pipeline.summary import FileSummaries
-from rlpost.pipeline.totals import ExactTotals
+from rlpost.pipeline.totals import ExactTotals, Totals
 from rlpost.recipe.named import NamedByUser
 
 if TYPE_CHECKING:
@@ -334,7 +334,8 @@ def _verdict(
     for _ in computed:
         pass
     first, last = source.first_rows[index : index + 2]
-    again = json.loads(json.dumps(summaries.of(index, totals.total())))
+    sums = summaries.sums_of(totals, np.full_like(totals.codes, index))
+    again = json.loads(json.dumps(summaries.of(index, sums.get(index, Totals()))))
     compared = metadata.summary is not None and metadata.comparable
     summary = summary_differences(metadata.summary, again) if compared else []
     columns = [difference.facts() for difference in differences]

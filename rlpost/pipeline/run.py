@@ -503,15 +503,15 @@ class EnrichedFiles(FileTotals):
 
     def add(self, totals: ExactTotals) -> None:
         """Add the totals of the next chunk."""
-        self.total += totals.by_remainder(self._cells)
+        self.total += totals.rekeyed(totals.codes % self._cells)
         self._recent, self._last, self._sums = self._recent + totals, totals, {}
 
     def entries(self, index: int) -> dict[str, str]:
         """Return the key-value metadata of a file, all of whose chunks are added."""
-        number = self._first + index
-        if number not in self._sums:
-            self._sums = self._recent.by_quotient(self._cells)
+        if index not in self._sums:
+            files = self._recent.codes // self._cells - self._first
+            self._sums = self._summaries.sums_of(self._recent, files)
         self._recent = self._last
-        summary = self._summaries.of(index, self._sums.get(number, Totals()))
-        path = self._files[index].path
-        return {**self._run.entries_of(number, path, summary), **self._entries}
+        summary = self._summaries.of(index, self._sums.get(index, Totals()))
+        entries = self._run.entries_of(self._first + index, self._files[index].path, summary)
+        return {**entries, **self._entries}

@@ -197,20 +197,26 @@ class FileSummaries:
             first_rows = plan.source.first_rows
             self._facts = response_facts(plan, responses, first_rows)
             counts, spans, _ = _cell_counts(plan, _by_file(responses, first_rows), profiled=False)
-        self._counts, self._spans = counts, spans
+        self._counts = counts, spans
+
+    def sums_of(self, totals: ExactTotals, files: Integers) -> dict[int, Totals]:
+        """Return the totals of each file that occurs, with what counts its groups.
+
+        Args:
+            totals: by any keys.
+            files: the number in the source of the file of each key.
+        """
+        by_file = totals.rekeyed(files).beside(*self._counts)
+        sets = by_file.over_each([[file] for file in by_file.keys])
+        return dict(zip(by_file.keys, sets, strict=True))
 
     def of(self, index: int, sums: Totals) -> Json:
         """Return the summary of a file.
 
         Args:
             index: the file's number in the source.
-            sums: its totals.
+            sums: its totals, from `sums_of`.
         """
-        if sums.sums:
-            sums = sums.beside(
-                {name: int(x[index]) for name, x in self._counts.items()},
-                {name: (float(x[index]), float(y[index])) for name, (x, y) in self._spans.items()},
-            )
         plan = replace(self._plan, source=self._plan.source.only(index))
         slices = {"all": Sets(None, [sums])}
         return _summary(plan, self._of_plan, self._facts[index], slices)

@@ -96,13 +96,6 @@ class Totals:
         """Return how many there are, for how many something is so, and their share."""
         return {"count": count, "total": self.count(name), "mean": self.mean(name, count)}
 
-    def beside(self, counts: Mapping[str, int], spans: Mapping[str, tuple[float, float]]) -> Totals:
-        """Return the totals with whole numbers and extremes that are no sums over rows."""
-        sums = self.sums | {name: count << self.scale for name, count in counts.items()}
-        lows = self.lows | {name: low for name, (low, _) in spans.items()}
-        highs = self.highs | {name: high for name, (_, high) in spans.items()}
-        return replace(self, sums=sums, lows=lows, highs=highs)
-
     def deviations(self, name: str, count: int) -> int:
         """Return n Σx² - (Σx)² of n numbers, in units of 4^-`scale`: nothing is lost in it."""
         total, *squares = (self.sums.get(f"{name}.{part}", 0) for part in SPREADS[1:])
@@ -175,14 +168,9 @@ class KeyBlock:
     """[k, ...] int64 each: other counts."""
 
     @classmethod
-    def summed(cls, blocks: Sequence[KeyBlock], keys: Sequence[Integers] | None = None) -> KeyBlock:
-        """Return the sums of blocks of the same names.
-
-        Args:
-            blocks: at least one.
-            keys: of each in place of its own, in any order; those of a block are different.
-        """
-        keys = [block.keys for block in blocks] if keys is None else keys
+    def summed(cls, blocks: Sequence[KeyBlock]) -> KeyBlock:
+        """Return the sums of blocks of the same names, at least one."""
+        keys = [block.keys for block in blocks]
         present, places = np.unique(np.concatenate(keys), return_inverse=True)
         first, (model, *_) = min(block.first for block in blocks), blocks
         width = max(block.first - first + block.digits.shape[-1] for block in blocks)
@@ -201,16 +189,17 @@ class KeyBlock:
                 total[place] += part
         return cls(present, carried(digits), first, lows, highs, counts)
 
-    def between(self, low: int, high: int) -> KeyBlock:
-        """Return the keys from `low` to before `high`; the arrays share memory."""
-        rows = slice(*np.searchsorted(self.keys, (low, high)))
+    def rekeyed(self, keys: Integers) -> KeyBlock:
+        """Return the totals by other keys, [k], which need not differ."""
+        order = np.argsort(keys, kind="stable")
+        present, begins = np.unique(keys[order], return_index=True)
         return KeyBlock(
-            self.keys[rows],
-            self.digits[:, rows],
+            present,
+            carried(np.add.reduceat(self.digits[:, order], begins, axis=1)),
             self.first,
-            self.lows[:, rows],
-            self.highs[:, rows],
-            tuple(x[rows] for x in self.counts),
+            np.minimum.reduceat(self.lows[:, order], begins, axis=1),
+            np.maximum.reduceat(self.highs[:, order], begins, axis=1),
+            tuple(np.add.reduceat(x[order], begins) for x in self.counts),
         )
 
 
@@ -289,31 +278,11 @@ class ExactTotals:
     def __bool__(self) -> bool:
         return bool(self.blocks)
 
-    def with_keys(self, keys: Sequence[int]) -> ExactTotals:
-        """Return the same totals under other keys.
-
-        Args:
-            keys: one for each of `self.keys`, all different.
-        """
-        if not self:
+    def rekeyed(self, keys: Integers) -> ExactTotals:
+        """Return the totals by other keys, one for each of `self.keys`; they need not differ."""
+        if not self or np.array_equal(keys, self.joined.keys):
             return self
-        return replace(self, blocks=(KeyBlock.summed([self.joined], [np.array(keys, np.int64)]),))
-
-    def by_remainder(self, divisor: int) -> ExactTotals:
-        """Return the totals by the remainder of each key."""
-        if not self or self.joined.keys[-1] < divisor:
-            return self
-        block, quotients = self.joined, np.unique(self.joined.keys // divisor).tolist()
-        parts = [block.between(divisor * x, divisor * (x + 1)) for x in quotients]
-        summed = KeyBlock.summed(parts, [part.keys % divisor for part in parts])
-        return replace(self, blocks=(summed,))
-
-    def by_quotient(self, divisor: int) -> dict[int, Totals]:
-        """Return the totals over the keys of each quotient that occurs."""
-        keys = self.joined.keys if self else _NONE
-        present, begins = np.unique(keys // divisor, return_index=True)
-        sets = self.over_each(np.split(keys, begins[1:]))
-        return dict(zip(present.tolist(), sets, strict=False))
+        return replace(self, blocks=(self.joined.rekeyed(keys),))
 
     def beside(
         self, counts: Mapping[str, Integers], spans: Mapping[str, tuple[Floats, Floats]]
@@ -352,9 +321,15 @@ class ExactTotals:
         return (*self.sums, *self.counts)
 
     @property
-    def keys(self) -> list[int]:
+    def codes(self) -> Integers:
         """The keys that occur, ascending."""
-        return self.joined.keys.tolist() if self else []
+        return self.joined.keys if self else _NONE
+
+    @property
+    def keys(self) -> list[int]:
+        """The keys that occur, ascending, as a list."""
+        keys: list[int] = self.codes.tolist()
+        return keys
 
     def total(self) -> Totals:
         """Return the totals over all keys."""
@@ -471,7 +446,7 @@ class SummaryCells:
         cells = cls(steps, domains, sorted({pair for pairs, _ in keyed for pair in pairs}))
         number, total = {pair: n for n, pair in enumerate(cells.pairs)}, ExactTotals()
         for pairs, totals in keyed:
-            total += totals.with_keys([number[pair] for pair in pairs])
+            total += totals.rekeyed(np.array([number[pair] for pair in pairs], np.int64))
         return cells, total
 
     def names(self, cells: Iterable[int]) -> list[list[str]]:
