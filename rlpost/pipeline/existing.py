@@ -31,7 +31,7 @@ from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
 from rlpost.pipeline import run
 from rlpost.pipeline.coupled_files import check_separate
 from rlpost.pipeline.output.files import targets_of
-from rlpost.pipeline.summary import SummaryPart, joint_summary
+from rlpost.pipeline.summary import JointSummary
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def advantages(
     targets = dict(zip(inputs, targets_of(inputs, paths, output, overwrite=True), strict=True))
     files = _sorted(targets, recipe, options)
     plans = _check(files, recipe)
-    written: list[tuple[Source | TableSource, SummaryPart]] = []
+    sources: list[Source | TableSource] = []
+    joint = JointSummary()
     results: list[Json] = []
     clock = Clock(options.started, options.cpu_started)
     for file, entry in [*files.chosen.items()]:
@@ -142,10 +143,11 @@ def advantages(
         except DataError as error:
             files.fail(file, error)
         else:
-            written.append((plan.source, part))
+            sources.append(plan.source)
+            joint.add(part)
             results.append(summary)
     files.failed = {file: files.failed[file] for file in targets if file in files.failed}
-    summary = _summary(files, recipe, written, results)
+    summary = _summary(files, recipe, sources, joint, results)
     if files.failed:
         raise _failure(files, summary)
     return summary
@@ -288,7 +290,8 @@ def _other_roles(file: InputFile, roles: Json, usual: Json, plan: Plan) -> DataE
 def _summary(
     files: SortedFiles,
     recipe: Recipe,
-    written: Sequence[tuple[Source | TableSource, SummaryPart]],
+    sources: Sequence[Source | TableSource],
+    joint: JointSummary,
     results: Sequence[Json],
 ) -> Json:
     """Return the summary of the written files, with the names of the others."""
@@ -302,9 +305,8 @@ def _summary(
     if not results:
         empty: Json = {"responses": 0, "facts": {}, "findings": []}
         return {**empty, **lists, "recipe": recipe.model_dump(mode="json"), **skipped}
-    source = Source.joined([source for source, _ in written])
-    joint = joint_summary(run.bind(source, recipe), [part for _, part in written])
-    return {**results[-1], **joint, **lists, **skipped}
+    plan = run.bind(Source.joined(sources), recipe)
+    return {**results[-1], **joint.of(plan), **lists, **skipped}
 
 
 _LISTS = ("inputs", "outputs", "rewritten")

@@ -29,7 +29,7 @@ _BINS, _MEANS = 24, 10
 
 
 def group_tallies(size: Integers, passed: Integers, mean: Floats, signal: Mask) -> Tallies:
-    """Count groups by what the picture may show: passes, pass rate and mean reward.
+    """Count groups by size, and by pass rate and mean reward, each without and with signal.
 
     Args:
         size: [G] responses of each group.
@@ -37,15 +37,11 @@ def group_tallies(size: Integers, passed: Integers, mean: Floats, signal: Mask) 
         mean: [G] their mean reward.
         signal: [G] groups with signal.
     """
-    passes = np.zeros((MOST_RESPONSES + 1, MOST_RESPONSES + 1, 2), np.int64)
-    small = size <= MOST_RESPONSES
-    np.add.at(passes, (size[small], passed[small], signal[small].astype(int)), 1)
-    rates = np.zeros((len(RATES), 2), np.int64)
-    rate = 1 + (4 * passed // np.maximum(size, 1)).clip(max=3)
-    rate = np.where(passed == 0, 0, np.where(passed == size, len(RATES) - 1, rate))
-    np.add.at(rates, (rate, signal.astype(int)), 1)
-    means = np.stack([tally(mean[x], bits=_BITS) for x in (~signal, signal)])
-    return passes, rates, means
+    sizes = np.bincount(size.clip(max=MOST_RESPONSES + 1), minlength=MOST_RESPONSES + 2)
+    rate = passed / size.clip(1)
+    return sizes, *(
+        np.stack([tally(x[flags], bits=_BITS) for flags in (~signal, signal)]) for x in (rate, mean)
+    )
 
 
 def response_tallies(
@@ -79,45 +75,44 @@ def profiles(tallies: Tallies, *, chosen: bool) -> Json:
     """
     if not tallies:
         return {"groups": {}, "length": {}}
-    passes, rates, means, rewards, lengths = tallies
+    sizes, rates, means, rewards, lengths = tallies
     graded = np.count_nonzero(rewards) > FEW_REWARDS and not chosen
     names, pairs = (("above", "below"), lengths[2:]) if graded else (("pass", "fail"), lengths[:2])
     if not rewards.any():
         return {"groups": {}, "length": _lengths(("all",), lengths[:2].sum(0, keepdims=True))}
     return {
-        "groups": _groups(passes, rates, means, graded=bool(graded)),
+        "groups": _groups(sizes, rates, means, graded=bool(graded)),
         "length": _lengths(names, pairs),
     }
 
 
 def _groups(
-    passes: NDArray[np.int64], rates: NDArray[np.int64], means: NDArray[np.int64], *, graded: bool
+    sizes: NDArray[np.int64],
+    rates: NDArray[np.int64],
+    means: NDArray[np.int64],
+    *,
+    graded: bool,
 ) -> Json:
-    if not rates.sum():
+    if not sizes.any():
         return {}
-    sizes = np.flatnonzero(passes.sum((1, 2)))
+    pairs = means if graded else rates
+    codes, (size, *others) = np.flatnonzero(pairs.sum(0)), np.flatnonzero(sizes).tolist()
+    values = _value_of(codes)
     if graded:
-        by, (labels, counts) = "mean reward", _bins_of_means(means)
-    elif len(sizes) == 1 and passes.sum() == rates.sum():
-        (size,) = sizes
-        by, labels = f"passes of {size}", [str(k) for k in range(size + 1)]
-        counts = passes[size, : size + 1]
+        low, high = float(values.min()), float(values.max())
+        width = (high - low) / _MEANS or 1.0
+        by, labels = "mean reward", [f"{low + width * i:.2g}" for i in range(_MEANS)]
+        place = ((values - low) / width).astype(int).clip(0, _MEANS - 1)
+    elif others or size > MOST_RESPONSES:
+        by, labels = "pass rate", [*RATES]
+        place = np.ceil(values).astype(int) + (4 * values).astype(int)  # 0, 1 to 4, and 5 for all
     else:
-        by, labels, counts = "pass rate", [*RATES], rates
+        by, labels = f"passes of {size}", [str(k) for k in range(size + 1)]
+        place = np.rint(values * size).astype(int)
+    counts = np.zeros((len(labels), 2), np.int64)
+    np.add.at(counts, place, pairs[:, codes].T)
     without, with_signal = counts.T.tolist()
     return {"by": by, "labels": labels, "with": with_signal, "without": without}
-
-
-def _bins_of_means(means: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return ten bins of equal width of mean rewards: their lower ends, and groups by signal."""
-    codes = np.flatnonzero(means.sum(0))
-    values = _value_of(codes)
-    low, high = float(values.min()), float(values.max())
-    width = (high - low) / _MEANS or 1.0
-    place = ((values - low) / width).astype(int).clip(0, _MEANS - 1)
-    counts = np.zeros((_MEANS, 2), np.int64)
-    np.add.at(counts, place, means[:, codes].T)
-    return [f"{low + width * i:.2g}" for i in range(_MEANS)], counts
 
 
 def _lengths(names: tuple[str, ...], pairs: NDArray[np.int64]) -> Json:

@@ -242,20 +242,29 @@ class SummaryPart(NamedTuple):
     """By cell."""
 
 
-def joint_summary(plan: Plan, parts: Sequence[SummaryPart]) -> Json:
-    """Return the summary of files whose groups and batches are separate.
+class JointSummary:
+    """The summary of files whose groups and batches are separate, added one after another."""
 
-    Args:
-        plan: of all files.
-        parts: of each file.
-    """
-    steps = _distinct(part.cells.steps for part in parts)
-    steps = [steps[number] for number in step_order(steps)]
-    domains = _distinct(part.cells.domains for part in parts)
-    named = ((cells.names(totals.keys), totals) for cells, _, totals in parts)
-    cells, total = SummaryCells.joined(steps, domains, named)
-    facts = reduce(add, [part.facts for part in parts])
-    return summary_of(plan, SummaryPart(cells, facts, total))
+    def __init__(self) -> None:
+        self._parts: list[SummaryPart] = []
+        self._tallies = ExactTotals()
+
+    def add(self, part: SummaryPart) -> None:
+        """Add the next file."""
+        totals = part.totals
+        self._tallies += ExactTotals(tallies=totals.tallies)  # which are large, so of all together
+        self._parts.append(part._replace(totals=replace(totals, tallies=())))
+
+    def of(self, plan: Plan) -> Json:
+        """Return the summary of all files, which are at least one; `plan` is that of all."""
+        steps = _distinct(part.cells.steps for part in self._parts)
+        steps = [steps[number] for number in step_order(steps)]
+        domains = _distinct(part.cells.domains for part in self._parts)
+        named = ((cells.names(totals.keys), totals) for cells, _, totals in self._parts)
+        cells, total = SummaryCells.joined(steps, domains, named)
+        facts = reduce(add, [part.facts for part in self._parts])
+        total = replace(total, tallies=self._tallies.tallies)
+        return summary_of(plan, SummaryPart(cells, facts, total))
 
 
 def _distinct(labels: Iterable[Sequence[Label]]) -> list[Label]:
