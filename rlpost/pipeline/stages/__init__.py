@@ -66,10 +66,11 @@ class Stage:
     with it if they use no token column of earlier stages."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def parts(self, change: Callable[[str, Callable[..., Any]], Any]) -> dict[str, Any]:
-        """Return its parts as a function of name and part changes them."""
+    @property
+    def parts(self) -> dict[str, Callable[..., Any]]:
+        """Its parts by name, without those that it has not."""
         names = ("map", "gather", "reduce", "apply")
-        return {x: change(x, part) for x in names if (part := getattr(self, x)) is not None}
+        return {x: part for x in names if (part := getattr(self, x)) is not None}
 
 
 def bound(
@@ -77,13 +78,17 @@ def bound(
 ) -> list[Stage]:
     """Return stages whose parts have the arguments that their parameters name."""
     known = {"resolved": resolved, "recipe": resolved.recipe, "estimator": resolved.estimator}
+    return [_bound(stage, {**known, "state": state, **stage.options}) for stage in stages]
 
-    def with_arguments(stage: Stage, name: str, part: Callable[..., Any]) -> Any:
-        values = {**known, "state": state, **stage.options}
-        part = partial(part, **{x: values[x] for x in _parameters(part)})
-        return on_units.per_unit(part) if name == "reduce" and stage.of_units else part
 
-    return [replace(stage, **stage.parts(partial(with_arguments, stage))) for stage in stages]
+def _bound(stage: Stage, values: Mapping[str, Any]) -> Stage:
+    parts: dict[str, Any] = {
+        name: partial(part, **{x: values[x] for x in _parameters(part)})
+        for name, part in stage.parts.items()
+    }
+    if stage.of_units:
+        parts["reduce"] = on_units.per_unit(parts["reduce"])
+    return replace(stage, **parts)
 
 
 @cache
@@ -130,9 +135,10 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
 def _of_accepted(stage: Stage) -> Stage:
     """Return a stage that computes on the tokens that filters accept."""
     ways = correction.ON_ACCEPTED
-    return replace(
-        stage, **stage.parts(lambda x, part: partial(ways[x], part) if x in ways else part)
-    )
+    parts: dict[str, Any] = {
+        x: partial(ways[x], part) for x, part in stage.parts.items() if x in ways
+    }
+    return replace(stage, **parts)
 
 
 def token_roles(stages: Iterable[Stage]) -> frozenset[str]:
