@@ -209,7 +209,7 @@ def concat_columns(parts: Iterable[Mapping[str, Column]], rows: int) -> dict[str
     first = 0
     for part in parts:
         for name, value in part.items():
-            column = columns.setdefault(name, np.empty((rows, *value.shape[1:]), value.dtype))
+            column = columns.setdefault(name, np.empty(rows, value.dtype))
             column[first : first + len(value)] = value
         first += max(map(len, part.values()), default=0)
     assert not columns or first == rows, f"{first} rows, not {rows}"

@@ -65,6 +65,19 @@ def test_ratio_and_divergence_equal_a_plain_computation(tmp_path):
     assert of_all(got, "without_tokens", "total") == 60 - tokens["row"].n_unique()
 
 
+def test_losses_of_response_ratios_report_that_ratio(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    assert "loss_ratio" not in summary_of(path)["facts"]
+    got = summary_of(path, "--loss", "gspo")
+    tokens = policy_tokens(path).with_columns(d=pl.col("log_probs") - pl.col("old_log_probs"))
+    ratio = tokens.select(pl.col("d").mean().over("row").exp()).to_series()
+    want = {"mean": ratio.mean(), "min": ratio.min(), "max": ratio.max()}
+    assert got["facts"]["loss_ratio"]["all"] == pytest.approx({"count": len(tokens), **want})
+    assert of_all(got, "clipped_high", "total") == len(
+        tokens.filter((ratio > got["bounds"]["high"]) & (pl.col("advantages") > 0))
+    )
+
+
 def test_quantiles_are_within_their_stated_error(tmp_path):
     path = save(dump(400), tmp_path / "in.parquet")
     found = of_all(summary_of(path), "ratio", "quantiles")
