@@ -205,8 +205,6 @@ def list_values(array: pa.Array, location: CellLocation) -> tuple[NDArray[np.int
     _check_no_nulls(
         array, location, "every row needs a list, which may be empty: fill or drop the row"
     )
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        array = array.cast(pa.large_list(kind.value_type))
     return _offsets(array), _numbers(array.flatten())
 
 
@@ -219,6 +217,9 @@ def _check_no_nulls(array: pa.Array, location: CellLocation, needed: str) -> Non
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
     if pa.types.is_fixed_size_list(array.type):
         return np.arange(len(array) + 1, dtype=np.int64) * np.int64(array.type.list_size)
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        lengths = to_numpy(pc.list_value_length(array))  # offsets of a cast lack their end
+        return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     offsets = np.array(to_numpy(array.offsets), dtype=np.int64)
     offsets -= offsets[0]
     return offsets

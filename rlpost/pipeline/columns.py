@@ -362,11 +362,16 @@ def masked_rows(source: Source | TableSource, columns: ColumnMap) -> Masked:
 
 
 def content_of(source: Source | TableSource, name: str) -> str:
-    """Return what a column contains in every file; `other` if one differs or does not have it."""
+    """Return what a column contains in every file; `other` if one differs or does not have it.
+
+    Keys that are numbers in some files and texts in others are texts.
+    """
     contents = {
         content_kind(schema.field(name).type) if name in schema.names else "other"
         for schema in source.schemas
     }
+    if contents == {"number", "text"}:
+        return "text"
     return contents.pop() if len(contents) == 1 else "other"
 
 

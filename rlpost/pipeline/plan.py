@@ -222,7 +222,7 @@ def _is_read(
 ) -> bool:
     """Return whether a role is read: finish reasons of any type, if they are for a warning."""
     if role == "turn" and resolved.unit == "rollout" and not columns.is_mapped(role):
-        return TURN in columns
+        return TURN in columns or resolved.recipe.rollout_reward == "last" or resolved.chains_turns
     if role != TRUNCATED or columns.how[role] == "map":
         return True
     name = columns.column(role)

@@ -386,7 +386,13 @@ def _check_flags(numbers: NDArray[np.float64], location: CellLocation) -> None:
 
 
 def _concatenated(parts: list[Column | pa.Array]) -> Column | pa.Array:
+    """Return the parts of a column as one; keys that are numbers in some parts alone are texts."""
     if len(parts) == 1:
         return parts[0]
     numbers = [part for part in parts if isinstance(part, np.ndarray)]
-    return np.concatenate(numbers) if numbers else pa.concat_arrays(parts)
+    if numbers:
+        return np.concatenate(numbers)
+    keys = [pa.array(part) for part in parts]
+    if len({part.type for part in keys}) > 1:
+        keys = [part.cast(pa.string()) for part in keys]
+    return pa.concat_arrays(keys)

@@ -29,6 +29,7 @@ ROLLOUT, TURN = "turns:rollout", "turns:turn"
 TURN_ROLES = (ROLLOUT, TURN)
 BY_ID, BY_TURN = np.int8(1), np.int8(2)
 """What shows that a row is a turn: a rollout id that it shares, or the numbers of turns."""
+_LARGEST = 1 << 30  # a number beyond is no turn
 _SHARES_ID, _SEVERAL_IDS, _SEVERAL_TURNS, _FROM_0, _FROM_1, _NOT_COUNTED = 1, 2, 4, 8, 16, 32
 EVIDENCE = {
     "shares_id": _SHARES_ID,
@@ -128,6 +129,7 @@ def turn_rows(group: Codes, rollout: Codes | None, turn: Codes | None) -> Eviden
 
 def _counting(group: Codes, turn: Codes) -> Evidence:
     """Return the evidence of turns: whether they count up in the row's group, and from where."""
+    turn = turn.clip(-_LARGEST, _LARGEST)
     low = int(turn.min())
     width = int(turn.max()) - low + 1
     pairs, counts = np.unique(group * width + (turn - low), return_counts=True)

@@ -343,6 +343,7 @@ def test_many_small_files_are_the_same_for_any_workers(tmp_path):
     alone = rlpost.advantages(tmp_path / "in" / names[3], tmp_path / "alone.parquet")
     metadata = pq.read_metadata(tmp_path / "1" / names[3]).metadata
     stored = loads(metadata[b"rlpost.summary"])
+    alone["findings"] = [row | {"rows": []} for row in alone["findings"]]  # no footer has places
     alone = alone | {"facts": {x: {"of": y["of"], "all": y["all"]} for x, y in alone.facts.items()}}
     alone |= {"findings": [row | {"rows": []} for row in alone["findings"]]}  # no paths
     assert {name: loads(json.dumps(alone[name])) for name in stored} == stored

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from processed_files import USUAL
 from runs import rollout, run, save
@@ -106,3 +107,24 @@ def test_responses_with_numbers_that_are_not_finite_can_be_left_out(process):
     assert [i for i, row in enumerate(out) if not row["sample_mask"]] == [2, 9]
     assert {x for i in (2, 9) for x in (*out[i]["advantages"], *out[i]["returns"])} == {0.0}
     assert all(math.isfinite(x) for row in out for x in row["advantages"])
+
+
+@pytest.mark.parametrize("role", ["prompt_id", "rollout_id", "domain", "step"])
+def test_keys_that_are_numbers_in_some_files_alone_are_texts(role, tmp_path):
+    texts = table(rollout_id=list("wxyz"), domain=["d"] * 4, step=["1"] * 4, reward=[0.0, 1, 2, 3])
+    texts = texts.set_column(texts.schema.get_field_index(role), role, pa.array(["7", "8"] * 2))
+    whole = rlpost.enrich(pa.concat_tables([texts, texts]), rlpost.Recipe(unit="row"))[0]
+    place = texts.schema.get_field_index(role)
+    save(texts, tmp_path / "in" / "a.parquet")
+    save(texts.set_column(place, role, pa.array([7, 8] * 2)), tmp_path / "in" / "b.parquet")
+    rlpost.advantages(tmp_path / "in", tmp_path / "out", rlpost.Recipe(unit="row"))
+    parts = [pq.read_table(tmp_path / "out" / f"{name}.parquet") for name in "ab"]
+    got = [row for part in parts for row in part["advantages"].to_pylist()]
+    assert got == whole["advantages"].to_pylist()
+
+
+def test_turns_that_are_no_numbers_are_an_error_where_the_last_one_has_the_reward():
+    rows = table(rollout_id=list("wwxx"), turn=["1", "2"] * 2, reward=[0.0, 1, 2, 3])
+    with pytest.raises(DataError, match="row 0: `turn` is string; a number per row is needed"):
+        rlpost.enrich(rows, rlpost.Recipe(rollout_reward="last"))
+    rlpost.enrich(rows, rlpost.Recipe(rollout_reward="sum"))  # in any order

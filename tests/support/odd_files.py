@@ -53,4 +53,17 @@ ODD = {
     "rewards equal to rounding": {"prompt_id": ["a"] * 2, "reward": [0.3, 0.1 * 3]},
     "rewards of the smallest numbers": {"prompt_id": ["a"] * 2, "reward": [0.0, 5e-324]},
     "rewards far apart": {"prompt_id": ["a"] * 2, "reward": [-1e300, 1e300]},
+    "process rewards of rollouts": {
+        "prompt_id": ["a"] * 2,
+        "rollout_id": ["x", "y"],
+        "reward": [0.0, 1.0],
+        "token_rewards": [[0.0, 0.0]] * 2,
+    },
+    "rollouts of a type that is no key": {
+        "prompt_id": ["a"] * 2,
+        "rollout_id": [b"x", b"y"],
+        "turn": [1, 1 << 40],
+        "reward": [0.0, 1.0],
+        "response_mask": [[1]] * 2,
+    },
 }

@@ -30,7 +30,7 @@ from rlpost.analysis.inspect.responses import (
     profiles_of,
     table_of,
 )
-from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, select_columns
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, select_columns, unusable_roles
 from rlpost.errors import UsageError, no_such
 from rlpost.findings import Place
 from rlpost.io.parquet.inputs import find_inputs
@@ -282,6 +282,7 @@ def _columns(
 
 def _unit(source: Source, columns: ColumnMap, chosen: Unit | None, reward: RolloutReward) -> Unit:
     """Return what statistics of responses count; raises the errors of `inspect`."""
+    columns = columns.without(unusable_roles(source, columns))
     unit = unit_of(columns, chosen, reward)
     needed = ("rollout", "group") if chosen == "rollout" else ()
     if lacking := {role: "--unit rollout" for role in needed if role not in columns}:

@@ -15,15 +15,13 @@ from rlpost.pipeline.columns import (
     FINAL_MASK,
     LENGTH,
     TEXT,
-    content_of,
     other_sizes,
     token_id_columns,
 )
 from rlpost.pipeline.data import ATTEMPTS, FAILURE
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages.ages import VERSION
-from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
-from rlpost.recipe.roles import TOKEN_IDS, fits, kind_of
+from rlpost.recipe.roles import TOKEN_IDS, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -204,6 +202,18 @@ class ColumnSelection:
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
 
+def unusable_roles(source: Source, columns: ColumnMap) -> dict[str, tuple[str, str]]:
+    """Return the roles whose column has an unsuitable type, with column and type."""
+    of_rollouts = ("rollout", *PLACE)
+    return {
+        role: (columns.column(role), str(kind))
+        for role in (*ROWS, *NO_ANSWERS, *of_rollouts, LENGTH, "mask", *TOKEN_ROLES, VERSION)
+        if role in columns
+        for kind in _types(source, columns.column(role))
+        if not _usable(role, kind)
+    }
+
+
 def select_columns(
     source: Source,
     columns: ColumnMap,
@@ -218,32 +228,19 @@ def select_columns(
 
     `recorded` is the column of the advantages of a trainer.
     """
+    unusable = unusable_roles(source, columns)
+    columns = columns.without(unusable)
     fitting, served = partial(_fitting, source), columns.columns
-    turns = turn_columns(columns, partial(content_of, source))
     rows: dict[str, Any] = {
         "kept": fitting(served.get("sample_mask"), is_number),
-        "rollout": turns.get(ROLLOUT),
+        "rollout": served.get("rollout"),
         "rollout_counts": unit == "rollout",
-        "turn": turns.get(TURN),
-        "places": {
-            role: columns.column(role)
-            for role in PLACE[1:]
-            if ROLLOUT in turns
-            and role in columns
-            and fits(role, content_of(source, columns.column(role)))
-        },
+        "turn": served.get("turn"),
+        "places": {role: served[role] for role in PLACE[1:] if {"rollout", role} <= {*served}},
         "components": components,
         "details": details,
     }
     ids = _token_ids(source, columns, rows) if with_tokens else None
-    unusable = {
-        role: (columns.column(role), str(kind))
-        for role in (*ROWS, *NO_ANSWERS, LENGTH, "mask", *TOKEN_ROLES, VERSION)
-        if role in columns
-        for kind in _types(source, columns.column(role))
-        if not _usable(role, kind)
-    }
-    columns = columns.without(unusable)
     roles = tuple(role for role in TOKEN_ROLES if role in columns)
     mapped = [columns.column(TEXT)] if TEXT in columns else []
     texts = [name for name in (*mapped, *TEXTS) if fitting(name, _is_text, _is_numbers)]
@@ -314,5 +311,6 @@ def _usable(role: str, kind: pa.DataType) -> bool:
         return is_readable(kind)
     if meaning == "number":
         digits = role == VERSION and _is_text(kind)
-        return is_number(kind) or _is_numbers(kind) or digits
-    return is_number(kind) or _is_text(kind) or (role == "group" and pa.types.is_nested(kind))
+        return is_number(kind) or (_is_numbers(kind) and role != "turn") or digits
+    is_bool = pa.types.is_boolean(kind)
+    return (is_number(kind) and not is_bool) or _is_text(kind) or pa.types.is_nested(kind)

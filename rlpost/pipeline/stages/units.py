@@ -259,7 +259,8 @@ def rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
     responses = responses.with_(valid=valid, kept=kept & valid, last=last, **turn)
     counts = valid & ~silent
     if rule == "equal" and "rows_differ" not in responses.notes:
-        responses = _checked_equal(responses, _compared(resolved), counts)
+        names = [name for name in _compared(resolved) if name in responses]
+        responses = _checked_equal(responses, names, counts)
     parts = [name for name in responses.columns if is_component(name)]
     names = ["reward", *parts, *(["process"] if "process" in responses else [])]
     if resolved.joins and rule == "sum":
