@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _WITH_EVALUATION = ("slime-rollout", "prime-rl")
 
 
-_BLOCK = 1 << 16
+_BLOCK, _HEAD = 1 << 16, 16  # bytes to read at a time, and to show
 
 
 GENERIC = ("jsonl", "parquet")
@@ -236,11 +236,7 @@ def _single(path: Path, dump_format: Format | None, relative: Path | None = None
     if dump_format is None and is_cut_archive(path):
         raise DataError(f"{path}: damaged: a zip archive whose end is missing; write it again")
     if dump_format is None and not _has_records(path):
-        raise UsageError(
-            f"{path}: the format is unknown",
-            tip="rlpost list dumps  # --from NAME of rlpost convert names it; jsonl and parquet, "
-            "with --map, read any file",
-        )
+        _check_records(path)
     relative = relative or Path(path.name)
     return Dump(path, dump_format or _generic(path), relative, declared=dump_format is not None)
 
@@ -249,6 +245,31 @@ def _has_records(path: Path) -> bool:
     """Return whether a file of an unknown format has records, which a proposal may read."""
     container = container_of(path)
     return container in (JSON, ZIP, PARQUET) and bool(container.first(path))
+
+
+def _check_records(path: Path) -> None:
+    """Raise the error of a file of an unknown format whose beginning has no records.
+
+    Raises:
+        DataError: it is damaged, as its container says, or has no records.
+        UsageError: the container is unknown, or the record has no fields.
+    """
+    container = container_of(path)
+    if container in (JSON, ZIP, PARQUET):
+        record = next(container.records(path), None)
+        if record is None:
+            raise DataError(f"{path}: no records, so there is nothing to convert")
+        if record.fields:
+            return
+        seen = "its first record has no fields"
+    else:
+        with path.open("rb") as file:
+            seen = f"it begins with {file.read(_HEAD)!r}"
+    raise UsageError(
+        f"{path}: the format is unknown: {seen}",
+        tip="rlpost list dumps  # --from NAME of rlpost convert names it; jsonl and parquet, "
+        "with --map, read any file",
+    )
 
 
 def _generic(path: Path) -> Format:

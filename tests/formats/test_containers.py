@@ -106,6 +106,20 @@ def test_compressed_data_that_ends_early_is_an_error(tmp_path, data):
             [*json_text.json_records(path)]
 
 
+@pytest.mark.parametrize("method", ["ZIP_DEFLATED", "ZIP_BZIP2", "ZIP_LZMA", "ZIP_STORED"])
+def test_a_damaged_member_of_an_archive_is_named(method, tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", getattr(zipfile, method)) as out:
+        out.writestr("b.jsonl", LINES)
+        begin = out.getinfo("b.jsonl").header_offset + 30 + len("b.jsonl") + 13
+    data = bytearray(path.read_bytes())
+    data[begin : begin + 20] = b"\xff" * 20
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.zip, member b\.jsonl"):
+        [*archives.zip_records(path)]
+    assert archives.zip_fields(path) == {}
+
+
 def test_each_member_of_an_archive_is_read_once_whatever_its_name(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as out, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zipfile's, of the same name twice

@@ -118,12 +118,34 @@ def test_nothing_appears_when_the_last_of_several_dumps_is_bad(tmp_path):
 
 def test_a_file_of_an_unknown_format_is_an_error(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    for text in ('{"loss": 1}\n', "no JSON"):
-        path.write_text(text)
-        with pytest.raises(UsageError, match="the format is unknown"):
-            convert(path, tmp_path / "out.parquet")
+    path.write_text('{"loss": 1}\n')
+    with pytest.raises(UsageError, match="the format is unknown"):
+        convert(path, tmp_path / "out.parquet")
+    path.write_text("no JSON")
     with pytest.raises(ReadWriteError, match="contains no file of a known format"):
         convert(tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "error", "said"),
+    [
+        ("a.txt", b"no JSON", UsageError, "the format is unknown: it begins with b'no JSON'"),
+        ("a.jsonl", b"{}\n", UsageError, "unknown: its first record has no fields"),
+        ("a.jsonl", b"no JSON", DataError, "line 1: not JSON"),
+        ("a.jsonl", b'{"reward": 1, "prom', DataError, "line 1: not JSON: the line is incomplete"),
+        ("a", b'[{"reward": 1}, {"rew', DataError, "not JSON: .* after 21 bytes"),
+        ("a.jsonl", b"1\n2\n", DataError, "line 1: is 1; a JSON object is needed"),
+        ("a.json", b"[]", DataError, "no records"),
+        ("a.json", b"[" * 100_000, DataError, "nested too deeply to read"),
+        ("a.json", '[{"reward": 1}]'.encode("utf-16"), DataError, "begins with .*, as UTF-16"),
+        ("a.parquet", b"no Parquet", DataError, "not a Parquet file, or damaged"),
+        ("a", b"PAR1\0\0" + b"\xff" * 4 + b"PAR1", DataError, "its footer of 4294967295 bytes"),
+    ],
+)
+def test_a_file_without_records_says_what_it_is(name, data, error, said, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(error, match=said):
+        convert(tmp_path / name, tmp_path / "out.parquet")
 
 
 def test_formats_are_not_mixed(dump, tmp_path):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from io import BufferedReader, BytesIO
+from lzma import LZMAError
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 TEXTS = (".jsonl", ".ndjson", ".json")
 """Suffixes of JSON text."""
+_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, LZMAError)
 _ZSTD, _LENGTHS = 93, 26  # its method, and where a member's header has the lengths of two fields
 
 
@@ -41,8 +44,13 @@ def zip_records(path: Path, pattern: str = "") -> Iterator[Record]:
     with _opened(path) as archive:
         for entry in members_of(archive, pattern):
             name = entry.filename
-            with _member(archive, entry) as member, BufferedReader(cast("Any", member)) as text:
-                yield from records_of(text, path / name, f"{path}, member {name}")
+            where = f"{path}, member {name}"
+            with (
+                _errors(f"{where}: damaged or encrypted"),
+                _member(archive, entry) as member,
+                BufferedReader(cast("Any", member)) as text,
+            ):
+                yield from records_of(text, path / name, where)
 
 
 def zip_fields(path: Path, pattern: str = "") -> Mapping[str, Any]:
@@ -90,10 +98,25 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    what = f"{path}: a zip archive that is damaged or encrypted"
+    with _errors(what), zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """Raise the errors of reading an archive as DataError (its bytes) or ReadWriteError.
+
+    Args:
+        what: the archive, or the member of it, and that it is damaged.
+    """
     try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise DataError(f"{path}: a zip archive that is damaged or encrypted: {error}") from None
+        yield
     except OSError as error:
-        raise ReadWriteError(f"{path}: cannot be read: {error.strerror or error}") from None
+        if error.errno is None:  # of bz2
+            raise DataError(f"{what}: {error}") from None
+        raise ReadWriteError(
+            f"{what.partition(': ')[0]}: cannot be read: {error.strerror}"
+        ) from None
+    except _DAMAGE as error:
+        raise DataError(f"{what}: {error}") from None

@@ -86,6 +86,11 @@ def _texts(file: IO[bytes], where: str) -> Iterator[tuple[Any, str]]:
             break
     else:
         return
+    if b"\0" in line[:4]:  # in UTF-16 and UTF-32 JSON begins so, with or without a mark
+        raise DataError(
+            f"{where}: not UTF-8 text: it begins with {line[:4]!r}, as UTF-16 does",
+            tip="iconv -f UTF-16 -t UTF-8  # converts it",
+        )
     if _is_line(line):
         yield line, f"{where}, line {number}"
         yield from lines_of(file, where, number)
