@@ -205,6 +205,8 @@ def _run(started: float | None) -> None:
     """Run the command; its context has the start of the process as `obj`."""
     with completion(os.environ) if REQUEST in os.environ else nullcontext():
         code = app(prog_name="rlpost", obj=started, standalone_mode=False)
+    if not code:
+        sys.stdout.flush()  # the disk may be full
     sys.exit(code if isinstance(code, int) else 0)  # the code of typer.Exit
 
 

@@ -36,12 +36,15 @@ _OPTIONS = re.compile(rf"(?: ?--[a-z][a-z-]*(?:{_VALUE})?(?=[\s,;]|$))+")
 
 def print_error(error: RlpostError) -> None:
     """Print an error on stderr, wrapped to the terminal: red, with what to do on lines below."""
-    from rlpost.display.console import console  # noqa: PLC0415 - rich takes a while to import
+    with suppress(OSError, SystemExit):  # rich makes a SystemExit of a closed pipe
+        try:
+            from rlpost.display.console import console  # noqa: PLC0415 - rich is slow to import
 
-    with suppress(BrokenPipeError, SystemExit):  # rich makes a SystemExit of a closed pipe
-        out = console(sys.stderr)
-        for part in error.parts:
-            _print_part(part, out)
+            out = console(sys.stderr)
+            for part in error.parts:
+                _print_part(part, out)
+        except (ImportError, MemoryError, OSError):  # what the error is about prevents imports
+            sys.stderr.write("".join(f"{ERROR}{part}\n" for part in error.parts))
 
 
 def print_warning(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
@@ -112,6 +113,11 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read options and arguments; raises UsageError if there are too many arguments."""
+        for before, word in pairwise(["", *args] * (not ctx.resilient_parsing)):
+            flag, equals, value = word.partition("=") if word[:2] == "--" else (before, "=", word)
+            if equals and not value.strip():
+                name = flag if flag[:1] == "-" else "an argument"
+                raise UsageError(f"{name}: the value is empty", tip="leave it out, or name one")
         allowed, ctx.allow_extra_args = ctx.allow_extra_args, True
         rest: list[str] = super().parse_args(ctx, args)
         ctx.allow_extra_args = allowed

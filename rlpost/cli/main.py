@@ -36,13 +36,17 @@ def leave() -> NoReturn:
     another half second, and the interpreter removes the signal handlers first.
     """
     _end_at_signals()
+    debug = "--debug" in sys.argv
     try:
         code = _run()
     except (KeyboardInterrupt, SystemExit) as end:  # a signal came before the command, or after
         code = _code(end)
-    except BaseException:  # noqa: BLE001 - a bug, or --debug
-        _print_traceback()
-        code = 1
+    except BaseException as error:  # noqa: BLE001 - a bug, --debug, or nothing more can be imported
+        code, line = (1, "") if debug else _scarcity(error)
+        try:  # noqa: SIM105 - `contextlib` may be one module too many
+            _print_traceback() if not line else sys.stderr.write(line)
+        except (ImportError, MemoryError, OSError):  # stderr is full, or no file can be opened
+            pass
     atexit._run_exitfuncs()  # noqa: SLF001 - the interpreter's own way would do all the rest, too
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -50,6 +54,19 @@ def leave() -> NoReturn:
         except (OSError, ValueError):
             code = code or BROKEN_PIPE
     os._exit(code)
+
+
+def _scarcity(error: BaseException) -> tuple[int, str]:
+    """Return exit code and line of an error of a limit of the process, which a panic has as text.
+
+    They are 1 and an empty line for others.
+    """
+    text = str(error).lower().replace(" ", "")
+    if "toomanyopenfiles" in text:
+        return 4, "error: too many open files; raise `ulimit -n`\n"
+    if isinstance(error, MemoryError) or "startnewthread" in text or "failedtomap" in text:
+        return 5, "error: there is not enough memory; raise `ulimit -v`\n"
+    return 1, ""
 
 
 def _print_traceback() -> None:

@@ -33,7 +33,7 @@ from rlpost.cli.help_screen import (
     HelpAll,
     Panel,
 )
-from rlpost.cli.output import silence_warnings
+from rlpost.cli.output import silence_warnings, summary_beside
 from rlpost.errors import UsageError
 from rlpost.pipeline.options import Options
 from rlpost.recipe import functions as recipe_functions
@@ -326,7 +326,7 @@ def options_of(
             if components:
                 values["chosen"]["reward_components"] = components_of(*map(typed.get, COMPONENTS))
             settings = {name: _parsed(entry, typed[name]) for name, entry in of_runs.items()}
-            with limited_memory(settings.pop("max_memory", None)):
+            with limited_memory(settings.pop("max_memory", None)), summary_beside(typed):
                 values["run"] = Options(**settings)
                 command(**{name: values[name] for name in parameters})
 

@@ -13,10 +13,10 @@ import typer
 
 from rlpost.display import first
 from rlpost.display.controls import printable
-from rlpost.errors import UsageError
+from rlpost.errors import ReadWriteError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
 
@@ -81,11 +81,45 @@ def show_written(result: View, how: str, summary_json: str | None, *, quiet: boo
         show(result, how)
 
 
-def check_summary(path: str | None) -> None:
-    """Raise an error before the work if a summary can't be written to a path."""
+@contextmanager
+def summary_beside(typed: Mapping[str, Any]) -> Iterator[None]:
+    """Reserve the path of --summary-json in the block.
+
+    Args:
+        typed: the options of a command, by name.
+
+    Raises:
+        ReadWriteError: the path can't be written; in the block, it has a file that is no summary.
+        UsageError: an option reads it; in the block, it is an input or OUT.
+    """
+    path = typed.get("summary_json")
+    if path in (None, "-"):
+        yield
+        return
+    from rlpost.io.paths import check_beside, written_beside  # noqa: PLC0415 - object stores
     from rlpost.pipeline.output.files import check_writable  # noqa: PLC0415 - pyarrow
 
-    check_writable(None if path == "-" else path)
+    target = Path(path)
+    check_writable(target)
+    refused = None if typed.get("overwrite") else _refused(target)
+    with written_beside("--summary-json", target, refused):
+        for name in ("config", "log"):
+            check_beside(Path(typed[name]) if typed.get(name) else None, "an input")
+        yield
+
+
+def _refused(target: Path) -> ReadWriteError | None:
+    """Return the error for a file that is neither empty nor a summary."""
+    from rlpost.io.outputs import file_errors  # noqa: PLC0415
+
+    if not target.is_file():
+        return None
+    with file_errors(target, "cannot be read"), target.open("rb") as file:
+        begin = file.read(3)
+        if not begin or (begin == b"{\n " and b'\n "rlpost_version": ' in file.read()):
+            return None
+    text = f"--summary-json {target}: exists, and is no summary of rlpost"
+    return ReadWriteError(text, tip="--overwrite replaces it")
 
 
 def write_json(summary: dict[str, Any], path: str | None) -> None:

@@ -303,7 +303,7 @@ def _number(text: str) -> int | float | None:
         number = int(text) if text.isdecimal() else float(text)
     except ValueError:
         return None
-    return number if abs(number) < _LARGEST else float(number)
+    return number if abs(number) < _LARGEST else float(text)
 
 
 def _like(pattern: str) -> str:

@@ -31,7 +31,7 @@ from rlpost.formats.reading import read_dump
 from rlpost.io.compressed import open_bytes
 from rlpost.io.input_paths import step_key_of
 from rlpost.io.parquet.column_names import is_canonical
-from rlpost.io.paths import missing_error, relative_to_glob
+from rlpost.io.paths import check_beside, missing_error, relative_to_glob
 from rlpost.recipe.roles import ROLES, resolve
 
 if TYPE_CHECKING:
@@ -196,6 +196,8 @@ def find_dumps(inputs: Sequence[PathText], dump_format: Format | None) -> FoundD
     listing = FoundDumps()
     for text in map(str, inputs):
         listing.add(replace(_expand(text, dump_format), inputs=[text]))
+    for dump in listing.dumps:
+        check_beside(dump.path, "an input")
     return listing
 
 

@@ -718,9 +718,10 @@ def _reporting(options: Options | None = None, *, progress: Progress) -> Iterato
     """Yield options with the reporter that `progress` requests, under their memory limit."""
     from rlpost.display import progress as bars  # noqa: PLC0415 - rich takes a while to import
     from rlpost.io.memory_limit import limited_memory  # noqa: PLC0415
+    from rlpost.io.paths import written_beside  # noqa: PLC0415
 
     options = options or Options()
-    with limited_memory(options.max_memory):
+    with limited_memory(options.max_memory), written_beside("--state", options.state):
         if progress is None and type(options.reporter) is not SilentReporter:
             yield options
         elif progress is not None and not isinstance(progress, bool):

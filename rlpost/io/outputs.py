@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from rlpost.cleanups import published, register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
 from rlpost.io.locks import UPLOAD, claim, open_locked, remove_uploads
+from rlpost.io.paths import check_replaceable
 from rlpost.io.ranges import close_file, read_at
 from rlpost.io.shutdown import installed, signals_deferred
 from rlpost.io.system import (
@@ -394,6 +395,7 @@ class OutputFiles:
         self._undo = ExitStack()
 
     def __enter__(self) -> Self:
+        check_replaceable()
         allow_open_files(len(self.targets) + _OTHER_FILES)
         with ExitStack() as undo:
             for target in self.targets:

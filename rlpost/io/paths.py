@@ -13,7 +13,8 @@ import os
 import re
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
@@ -279,6 +280,8 @@ def parse_path(text: PathText) -> AnyPath:
     """
     if not isinstance(text, str):
         return text
+    if not text:
+        raise UsageError("a path is empty: name a file or directory")
     if not is_url(text):
         scheme, colon, _ = text.partition(":/")
         if colon and scheme.lower() in (*OBJECT_SCHEMES, *HTTP_SCHEMES, *_CLIENTS):
@@ -356,6 +359,52 @@ def resolved(path: AnyPath) -> AnyPath:
         ) from None
 
 
+_beside: ContextVar[tuple[tuple[str, Path, RlpostError | None], ...]] = ContextVar(
+    "beside", default=()
+)
+
+
+@contextmanager
+def written_beside(
+    flag: str, path: Path | None, refused: RlpostError | None = None
+) -> Iterator[None]:
+    """Reserve the path of an output beside OUT, in the block: `check_beside` rejects others there.
+
+    Args:
+        flag: the option that names it.
+        path: the output; None if the option is not set.
+        refused: why what exists there is not replaced, for `check_replaceable`.
+
+    Raises:
+        UsageError: another option has reserved it.
+    """
+    check_beside(path, f"the output of {flag}, too")
+    token = _beside.set((*_beside.get(), *([] if path is None else [(flag, path, refused)])))
+    try:
+        yield
+    finally:
+        _beside.reset(token)
+
+
+def check_beside(path: AnyPath | None, what: str) -> None:
+    """Raise UsageError if a path, of an input or of another output, is a reserved one."""
+    if not isinstance(path, Path):
+        return
+    for flag, other, _ in _beside.get():
+        same = resolved(path) == resolved(other)
+        with suppress(OSError):  # one of them does not exist
+            same = same or path.samefile(other)
+        if same:
+            raise UsageError(f"{flag} {other}: is {what}", tip="name another file")
+
+
+def check_replaceable() -> None:
+    """Raise the error of a reserved path that is neither an input nor OUT, but not replaced."""
+    for _, _, refused in _beside.get():
+        if refused is not None:
+            raise refused
+
+
 def check_target(
     target: AnyPath,
     inputs: Collection[AnyPath],
@@ -372,9 +421,10 @@ def check_target(
         existing: what exists, if that is listed already; None to look it up.
 
     Raises:
-        UsageError: it is an input, or exists and may not be overwritten.
+        UsageError: it is an input or reserved, or exists and may not be overwritten.
         OSError: it cannot be accessed.
     """
+    check_beside(target, "OUT, too")
     if resolved(target) in inputs:
         raise UsageError(f"{target}: output and input are the same file", tip="name another output")
     exists = target.exists() if existing is None else str(target) in existing

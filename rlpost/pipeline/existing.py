@@ -25,7 +25,7 @@ from rlpost.io.parquet.footer import MAGIC, MAGIC_ENCRYPTED
 from rlpost.io.parquet.inputs import find_inputs, parse
 from rlpost.io.parquet.schemas import SOURCE_KEY
 from rlpost.io.parquet.source import Source
-from rlpost.io.paths import parse_path
+from rlpost.io.paths import check_replaceable, parse_path
 from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
 from rlpost.pipeline import run
@@ -120,6 +120,7 @@ def advantages(
     if any(parse_path(path) in output.parents for path in paths):  # OUT is in IN
         inputs = [file for file in inputs if output not in file.path.parents]
     targets = dict(zip(inputs, targets_of(inputs, paths, output, overwrite=True), strict=True))
+    check_replaceable()
     files = _sorted(targets, recipe, options)
     plans = _check(files, recipe)
     sources: list[Source | TableSource] = []

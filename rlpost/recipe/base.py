@@ -63,8 +63,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(gt=0)]
-Natural = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(gt=0, lt=1 << 63)]
+Natural = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 def _ddof(value: Any) -> Any:
@@ -489,7 +489,10 @@ class OptionModel(BaseModel):
         """Return a text for a list as its parts; reject a bool that pydantic reads as a number."""
         kind = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, str) and _takes(kind, tuple):
-            return [word.strip() for word in value.split(",") if word.strip()]
+            words = [word.strip() for word in value.split(",") if word.strip()]
+            if not words:
+                raise PydanticCustomError("empty", "a list needs a value")
+            return words
         nested = hasattr(kind, "model_fields")  # it checks its own fields
         if not nested and _has_bool(value) and not _takes(kind, bool, Any):
             raise PydanticCustomError("bool", "a bool is not accepted")

@@ -510,6 +510,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         ):
             if broken:
                 raise ValueError(error)
+        if self.emit == ():
+            raise ValueError("--emit: names no column to write")
         columns = {*WRITTEN, *EXTRA}
         for name in self.emit or ():
             if (self.emit or ()).count(name) > 1:

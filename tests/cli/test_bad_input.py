@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ def refused(here):
 
     def check(code: int, words: str, *texts: str) -> None:
         before = tree(here)
-        ran = run("advantages", *words.split(), "--kl-estimator", "k1")
+        ran = run("advantages", *shlex.split(words), "--kl-estimator", "k1")
         assert (ran.code, ran.out) == (code, ""), ran.err
         for text in texts:
             assert text in ran.err
@@ -196,7 +197,33 @@ PLACES = [
     (3, "folder/bad.parquet precious.parquet --overwrite", "row 9"),
     (3, "folder/bad.parquet new/directory/out.parquet", "row 9"),
     (3, "folder out", "folder/bad.parquet, row 9"),
-    (3, "in.parquet out.parquet --state in.parquet", "in.parquet: is not a state file"),
+    *((2, f"in.parquet {words}", f"{words.split()[2]}: {what}")
+      for words, what in {
+          "out.parquet --state in.parquet": "is an input",
+          "out.parquet --summary-json in.parquet": "is an input",
+          "out.parquet --summary-json link.parquet --overwrite": "is an input",
+          "out.parquet --summary-json up/in.parquet --overwrite": "is an input",
+          "out.parquet --summary-json a.toml --config a.toml --overwrite": "is an input",
+          "out.parquet --state out.parquet --norm-mean running": "is OUT, too",
+          "out.parquet --summary-json up/out.parquet": "is OUT, too",
+          "nothing --summary-json nothing/in.parquet": "is OUT, too",
+          "out.parquet --summary-json s.json --state ./s.json": "is the output of --state, too",
+      }.items()),
+    (2, "folder out --summary-json folder/in.parquet --overwrite", "in.parquet: is an input"),
+    (2, "rows.jsonl out.parquet --summary-json rows.jsonl", "rows.jsonl: is an input"),
+    *((4, f"in.parquet {words} --summary-json list.json",
+       "list.json: exists, and is no summary of rlpost\n  tip: --overwrite")
+      for words in ("out.parquet", "nothing --skip-existing")),
+    *((2, f"in.parquet out.parquet {words}", f"{flag}: the value is empty")
+      for words, flag in {
+          "--emit=": "--emit", "--emit ''": "--emit", "--from ''": "--from", "--rows ' '": "--rows",
+          "--reward-components ''": "--reward-components", "--correction=": "--correction",
+          "--config ''": "--config",
+      }.items()),
+    (2, "in.parquet ''", "an argument: the value is empty"),
+    (2, "in.parquet out.parquet --emit ,", "--emit ,: a list needs a value"),
+    *((2, f"in.parquet out.parquet {flag} {'9' * 400}", f"{flag} 999")
+      for flag in ("--chunk-tokens", "--workers")),
     (3, "in.parquet out.parquet --state list.json", "list.json: is not a state file"),
     (4, f"{'x' * 300}.parquet out.parquet", "name too long"),
     (4, f"in.parquet {'x' * 300}.parquet", "name too long"),
@@ -222,6 +249,8 @@ def test_a_place_that_will_not_do_is_named_and_nothing_changes(refused, here, co
     (here / "back").symlink_to(here / "loop")
     (here / "precious.parquet").write_text("precious")
     (here / "list.json").write_text("[]")
+    (here / "a.toml").touch()
+    (here / "rows.jsonl").write_text(json.dumps({"reward": 1, "prompt_id": 0, "response": "a"}))
     (here / "nothing").mkdir()
     save(rollout(), here / "folder" / "in.parquet")
     save(with_value("old_log_probs", 9, [0.5] * 9), here / "folder" / "bad.parquet")
@@ -297,9 +326,12 @@ def test_a_pipe_is_neither_read_nor_replaced(refused):
 
 
 def test_a_summary_goes_to_a_file_whole_or_not_at_all(here):
-    Path("told.json").write_text("{}")
-    ran = run("advantages", "in.parquet", "out.parquet", "-q", "--summary-json", "told.json")
-    assert ran.code == 0
+    words = ("advantages", "in.parquet", "out.parquet", "-q", "--summary-json", "told.json")
+    Path("told.json").touch()
+    assert run(*words).code == 0
+    assert run(*words, "--overwrite").code == 0
+    Path("out.parquet").unlink()
+    assert run(*words).code == 0  # replaces a summary
     assert json.loads(Path("told.json").read_text())["responses"] > 0
     assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
     ran = run("advantages", "in.parquet", "two.parquet", "-q", "--summary-json", "/dev/full")

@@ -12,20 +12,26 @@ pytestmark = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
-    ("words", "redirected"),
+    ("code", "before", "words"),
     [
-        ("list estimators", ">&-"),
-        ("list estimators", "| true"),
-        ("advantages in.parquet out.parquet -q --summary-json -", ">/dev/full"),
-        ("advantages in.parquet out.parquet -q --summary-json -", "| true"),
+        (0, "", "list estimators >&-"),
+        (0, "", "list estimators | true"),
+        (4, "", "advantages in.parquet out.parquet -q --summary-json - >/dev/full"),
+        (4, "", "advantages in.parquet out.parquet 2>/dev/full"),
+        (4, "", "list estimators >/dev/full"),
+        (0, "", "advantages in.parquet out.parquet -q --summary-json - | true"),
+        *((4, f"ulimit -n {files};", "inspect in.parquet") for files in (4, 5, 6, 7)),
+        *((5, f"ulimit -v {size};", "inspect in.parquet") for size in (20000, 50000, 200000)),
     ],
 )
-def test_a_stdout_that_takes_nothing_gives_no_traceback(tmp_path, words, redirected):
+def test_what_takes_nothing_more_gives_no_traceback(tmp_path, code, before, words):
     save(rollout(), tmp_path / "in.parquet")
-    command = ["sh", "-c", f"{PROGRAM} {words} {redirected}"]
+    command = ["sh", "-c", f"{before} {PROGRAM} {words}"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "Traceback" not in ran.stderr
     assert "Exception ignored" not in ran.stderr
+    assert ran.returncode == code
+    assert ("error: " in ran.stderr) == (code > 0 and "2>" not in words)
 
 
 @pytest.mark.parametrize(

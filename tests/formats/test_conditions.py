@@ -198,6 +198,7 @@ def test_a_long_condition_is_computed():
     [
         ("u - 1 > 0", [1]),
         ("u > 9223372036854775807", [1]),
+        ("u < 1" + "0" * 400, [0, 1]),
         ("d + 1 > 2 and d > 0.5", [1]),
         ("lower(empty) = 'a' or u = 0", [0]),
         ("not empty or u = 0", [0]),

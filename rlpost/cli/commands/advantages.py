@@ -11,7 +11,7 @@ from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotati
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import argument, command
 from rlpost.cli.options import option, options_of
-from rlpost.cli.output import check_summary, inputs_and_output, reporting, write_json
+from rlpost.cli.output import inputs_and_output, reporting, write_json
 from rlpost.errors import SummaryError, UsageError
 from rlpost.interface import functions
 from rlpost.pipeline.options import Options  # noqa: TC001 - typer reads annotations
@@ -66,7 +66,6 @@ def advantages(
     if show_plan:
         _show_plan(inputs, output, recipe, run, chosen, quiet=quiet, verbose=verbose)
         return
-    check_summary(summary_json)
     try:
         with reporting(quiet=quiet) as reporter:
             summary = functions.advantages(inputs, output, recipe, run, **chosen, progress=reporter)

@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import argument, command
 from rlpost.cli.options import options_of
-from rlpost.cli.output import check_summary, inputs_and_output, reporting, show_written
+from rlpost.cli.output import inputs_and_output, reporting, show_written
 from rlpost.interface import functions
 
 app = typer.Typer(add_completion=False)
@@ -40,7 +40,6 @@ def convert(
     OUT has rlpost's column names and types; its lists have one entry per response token.
     """
     inputs, output = inputs_and_output(paths, "rlpost convert IN... OUT")
-    check_summary(summary_json)
     with reporting(quiet=quiet) as reporter:
         summary = functions.convert(inputs, output, **chosen, progress=reporter)
     show_written(summary, how, summary_json, quiet=quiet)

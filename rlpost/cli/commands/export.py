@@ -10,7 +10,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.help_screen import argument, command
 from rlpost.cli.options import option, options_of
-from rlpost.cli.output import check_summary, inputs_and_output, reporting, show_written
+from rlpost.cli.output import inputs_and_output, reporting, show_written
 from rlpost.errors import UsageError, series
 from rlpost.interface import functions
 
@@ -47,7 +47,6 @@ def export(
     inputs, output = inputs_and_output(paths, usage)
     if target is None:
         raise UsageError("--to is missing", tip=usage)
-    check_summary(summary_json)
     with reporting(quiet=quiet) as reporter:
         summary = functions.export(inputs, output, target, **chosen, progress=reporter)
     show_written(summary, how, summary_json, quiet=quiet)

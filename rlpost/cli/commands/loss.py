@@ -12,7 +12,7 @@ from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotati
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import LOSS, argument, command
 from rlpost.cli.options import option, options_of
-from rlpost.cli.output import check_summary, reporting, write_json
+from rlpost.cli.output import reporting, write_json
 from rlpost.errors import UsageError
 from rlpost.interface import functions
 from rlpost.pipeline.options import Options  # noqa: TC001 - typer reads annotations
@@ -74,7 +74,6 @@ def loss(
         raise UsageError(f"OUT is {output}: a number", tip=tip)
     settings, emit = settings.with_loss_columns()
     recipe, configs = settings.recipe, settings.losses(sweep or [])
-    check_summary(summary_json)
     run = replace(run, started=context.obj)
     with reporting(quiet=quiet) as reporter:
         result = functions.losses(

@@ -14,6 +14,7 @@ from rlpost.display.controls import in_utf8
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.paths import (
     RemotePath,
+    check_beside,
     glob_files,
     list_files,
     missing_error,
@@ -53,6 +54,7 @@ def find_inputs(inputs: Sequence[PathText]) -> list[InputFile]:
     by_path: dict[AnyPath, InputFile] = {}
     for text in inputs:
         for file in _expand(text):
+            check_beside(file.path, "an input")
             by_path.setdefault(file.path.resolve(), file)
     files = list(by_path.values())
     (name, count), *_ = Counter(file.relative for file in files).most_common(1)
