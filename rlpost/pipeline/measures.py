@@ -473,7 +473,15 @@ def _explained(totals: Totals, _: str) -> float | None:
     """
     counts = [totals.count(f"{name}.count") for name in ("value_error", "return")]
     error, returns = map(totals.deviations, ("value_error", "return"), counts)
-    return 1 - error / returns if counts[0] == counts[1] and returns else None
+    return explained_variance(error, returns) if counts[0] == counts[1] else None
+
+
+def explained_variance(errors: int, returns: int) -> float | None:
+    """Return 1 - errors / returns, of sums of squared deviations.
+
+    None if returns do not vary, or by so little that the quotient is beyond the range of float64.
+    """
+    return 1 - errors / returns if abs(errors) >> 1000 < returns else None
 
 
 def _rows_of_credit(batch: Batch) -> Mapping[str, Array]:

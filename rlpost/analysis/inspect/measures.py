@@ -22,6 +22,7 @@ from rlpost.pipeline.measures import (
     Measure,
     Numbers,
     Population,
+    explained_variance,
     facts_of,
 )
 from rlpost.pipeline.totals import ExactTotals, Label, Sets, sliced
@@ -114,10 +115,10 @@ def _ess(totals: Totals, _: str) -> float | None:
 
 
 def _explained(totals: Totals, _: str) -> float | None:
-    """Return 1 - Var(R - V) / Var(R); None if returns do not vary."""
+    """Return 1 - Var(R - V) / Var(R)."""
     names, count = ("value_error", "reward_to_go"), totals.count("critic.count")
     errors, returns = (totals.deviations(name, count) for name in names)
-    return 1 - errors / returns if returns > 0 else None
+    return explained_variance(errors, returns)
 
 
 TOKEN_MEASURES = (
