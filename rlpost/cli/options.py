@@ -315,8 +315,9 @@ def options_of(
 
         @wraps(command)
         def run(context: typer.Context, **typed: Any) -> None:
-            from rlpost.io.memory_limit import limited_memory  # noqa: PLC0415 - help needs none
+            from rlpost.io.memory_limit import check_addresses, limited_memory  # noqa: PLC0415
 
+            check_addresses()
             values = {"context": context, **typed}
             if recipe:
                 values["settings"] = _settings(context, typed, loss=loss)

@@ -210,6 +210,12 @@ def free_addresses() -> float:
     return math.inf
 
 
+def check_addresses() -> None:
+    """Raise MemoryError where a library would end the process, with an exit code of its own."""
+    if free_addresses() < _SCARCE:
+        raise MemoryError
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether memory ran out: several libraries have no exception class for it."""
     named = isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))

@@ -21,7 +21,10 @@ pytestmark = pytest.mark.nightly
         (4, "", "list estimators >/dev/full"),
         (0, "", "advantages in.parquet out.parquet -q --summary-json - | true"),
         *((4, f"ulimit -n {files};", "inspect in.parquet") for files in (4, 5, 6, 7)),
-        *((5, f"ulimit -v {size};", "inspect in.parquet") for size in (20000, 50000, 200000)),
+        *(
+            (5, f"ulimit -v {size};", "inspect in.parquet")
+            for size in (20000, 50000, 120000, 180000, 200000)
+        ),
     ],
 )
 def test_what_takes_nothing_more_gives_no_traceback(tmp_path, code, before, words):

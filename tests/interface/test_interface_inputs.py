@@ -20,6 +20,8 @@ def test_errors_name_the_table():
         rlpost.advantages([FRAME, broken], "folder")
     with pytest.raises(UsageError, match="dict came; a path or a table"):
         rlpost.inspect({})
+    with pytest.raises(UsageError, match="a path is empty"):
+        rlpost.advantages("sample_data/arithmetic.parquet", "")
     with pytest.raises(UsageError, match="no input"):
         rlpost.inspect([])
 

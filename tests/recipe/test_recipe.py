@@ -87,6 +87,7 @@ def test_kl_estimators_have_synonyms_of_other_frameworks(name, means):
         ({"overlong_penalty": [10, 20, 1]}, ["BUFFER", "MAX_LEN"]),
         ({"kl_target": 1}, ["--kl-target", "--kl-coef"]),
         ({"emit_only": True, "replace": True}, ["--emit-only", "--replace"]),
+        ({"emit": []}, ["--emit: names no column"]),
         ({"emit": ["advantage"]}, ["no column 'advantage'", "did you mean", "advantages"]),
         ({"emit": ["kl", "kl"]}, ["emit", "kl", "twice"]),
     ],
