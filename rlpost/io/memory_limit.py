@@ -26,6 +26,8 @@ _COPIES, _CHUNKS = 8, 8
 at a time: those of the workers, and what is read ahead."""
 _SMALLEST = 1 << 18
 """Decoded bytes of a chunk that is worth its overhead."""
+_LARGEST = 1 << 30
+"""Decoded bytes of a chunk, at most."""
 _ROW = 256
 """Bytes of a response besides its decoded columns: numbers of measures and stages, measured."""
 _PROGRAM = 64 << 20  # measured: what is imported after the first data, and memory of threads
@@ -146,8 +148,12 @@ def rows_that_fit(size: int, rows: int, most: int, where: str) -> int:
     size += _ROW * rows
     limit, row = memory_limit(), size / rows
     limit.check(_COPIES * max(row, _CHUNKS * min(size, _SMALLEST)), where)
-    chunk = limit.room / (_COPIES * _CHUNKS)
-    return max(1, min(most, int(chunk / row))) if size else most
+    return max(1, min(most, int(size_of_chunk() / row))) if size else most
+
+
+def size_of_chunk() -> float:
+    """Return the most decoded bytes of a chunk: Arrow's texts have offsets of 32 bits."""
+    return min(memory_limit().room / (_COPIES * _CHUNKS), _LARGEST)
 
 
 @contextmanager

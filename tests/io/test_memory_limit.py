@@ -125,6 +125,31 @@ def test_results_do_not_depend_on_the_limit(tmp_path, monkeypatch):
     assert pq.read_table(tmp_path / "b.parquet").equals(pq.read_table(tmp_path / "a.parquet"))
 
 
+REPEATED = pa.DictionaryArray.from_arrays(pa.array([None, *[0] * 999], pa.int32()), ["q" * 100_000])
+TEXTS = {
+    "text": REPEATED.cast(pa.string()),
+    "codes": REPEATED,
+    "lists": pa.ListArray.from_arrays(pa.array([0, 0, *range(999)], pa.int32()), REPEATED),
+    "structs": pa.StructArray.from_arrays([REPEATED], ["content"]),
+}
+
+
+@pytest.mark.parametrize("stored", ["RLE_DICTIONARY", "DELTA_BYTE_ARRAY"])
+@pytest.mark.parametrize("column", TEXTS.values(), ids=TEXTS)
+def test_a_text_that_is_stored_once_counts_for_each_row(column, stored, tmp_path):
+    path, limit = tmp_path / "in.parquet", 64 << 20
+    use = {"use_dictionary": True}
+    if stored == "DELTA_BYTE_ARRAY":
+        leaf = {"lists": "a.list.element", "structs": "a.content"}
+        kind = next(name for name, values in TEXTS.items() if values is column)
+        use = {"use_dictionary": False, "column_encoding": {leaf.get(kind, "a"): stored}}
+    pq.write_table(pa.table({"a": column}), path, store_schema=False, **use)
+    assert pq.read_metadata(path).row_group(0).total_byte_size < 1 << 20
+    with room(limit):
+        sizes = [batch.nbytes for batch in ParquetReader(path).batches(1000, 0, ["a"])]
+    assert max(sizes) <= limit // 64 < sum(sizes)
+
+
 # Dumps
 
 

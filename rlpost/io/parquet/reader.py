@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rlpost.errors import NotEnoughMemoryError
-from rlpost.io.memory_limit import is_out_of_memory, rows_that_fit
+from rlpost.io.memory_limit import is_out_of_memory, rows_that_fit, size_of_chunk
 from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.parquet.footer import extent_of
 from rlpost.io.paths import RemotePath
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _STREAM_BUFFER = 1 << 20  # bytes to read at a time of a column chunk, which may be large
 # pyarrow reads the chunks of smaller files whole. So a page header that claims gigabytes gets none.
 _SMALL_FILE = 64 << 20
+_CODES = 1 << 12  # rows to read at a time, whose texts are codes
 _ONE_THREAD = 1 << 20  # decoded bytes that more threads would not decode sooner
 
 
@@ -69,8 +71,8 @@ class ParquetReader:
             self._close()
             raise
 
-    def _open(self, metadata: pq.FileMetaData) -> pq.ParquetFile:
-        """Open the file with pyarrow."""
+    def _open(self, metadata: pq.FileMetaData, as_codes: str | None = None) -> pq.ParquetFile:
+        """Open the file with pyarrow; a column may be read as codes of its dictionary."""
         path = self._path
         with _memory_of_c_library() if self._frugal else nullcontext():
             return pq.ParquetFile(
@@ -81,6 +83,7 @@ class ParquetReader:
                 buffer_size=_STREAM_BUFFER if path.stat().st_size > _SMALL_FILE else 0,
                 pre_buffer=False,
                 page_checksum_verification=self._checksums,
+                read_dictionary=[as_codes] if as_codes else None,
             )
 
     def __enter__(self) -> Self:
@@ -128,8 +131,32 @@ class ParquetReader:
         """Return the rows of a chunk of a row group: some, or as many as fit."""
         row_group = self.file.metadata.row_group(group)
         count = max(row_group.num_rows, 1)
-        where = self._name(group, None if count > 1 else 0)
-        return rows_that_fit(decoded_bytes(row_group, columns), count, rows, where)
+        where, size = self._name(group, None if count > 1 else 0), decoded_bytes(row_group, columns)
+        fitting = rows_that_fit(size, count, rows, where)
+        most = size_of_chunk() * count / min(fitting, count)
+        more = sum(
+            chunk.num_values * self._largest(chunk, group)
+            for chunk in chunks_of(row_group, columns)
+            if chunk.num_values * chunk.total_uncompressed_size > most and _repeats(chunk)
+        )
+        return rows_that_fit(size + more, count, rows, where) if more else fitting
+
+    def _largest(self, chunk: pq.ColumnChunkMetaData, group: int) -> int:
+        """Return the most bytes that a value of a column chunk can have that its pages repeat.
+
+        Of a dictionary that is its largest text; of texts by what differs from the one before, all.
+        """
+        if "DELTA_BYTE_ARRAY" in chunk.encodings:
+            return int(chunk.total_uncompressed_size)
+        name = chunk.path_in_schema
+        with self._open(self.file.metadata, name) as file:
+            for batch in file.iter_batches(_CODES, [group], columns=[name], use_threads=False):
+                array = batch.column(0)
+                while pa.types.is_nested(array.type):
+                    array = array.field(0) if pa.types.is_struct(array.type) else array.flatten()
+                if len(array.dictionary):
+                    return int(pc.max(pc.binary_length(array.dictionary)).as_py())
+        return 0
 
     def _checked(
         self, batches: Iterator[pa.RecordBatch], group: int, expected: int
@@ -198,6 +225,12 @@ def decoded_bytes(group: pq.RowGroupMetaData, columns: Collection[str]) -> int:
         8 * chunk.num_values if "BYTE" not in chunk.physical_type else chunk.total_uncompressed_size
         for chunk in chunks_of(group, columns)
     )
+
+
+def _repeats(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Return whether a text of a column chunk may be stored once for many values."""
+    texts = chunk.physical_type == "BYTE_ARRAY"
+    return texts and any("DICTIONARY" in x or x == "DELTA_BYTE_ARRAY" for x in chunk.encodings)
 
 
 def _extent(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
