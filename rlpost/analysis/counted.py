@@ -134,7 +134,7 @@ def counted_table(
     for name in PLACE[1:]:  # branches and agents are texts, without nulls
         if name in keys:
             keys[name] = keys[name].cast(pa.string()).fill_null("")
-    collector = Collector()
+    collector = Collector(count)
     sizes = {name: _sizes(columns, name, count) for name in ("tokens", "length")}
     collector.add(_numbers(columns, resolved, masked=masked == "all") | keys, sizes)
     table = collector.finish(resolved.recipe, resolved.unit if count else "row")

@@ -106,18 +106,23 @@ class KeptMemory:
     Args:
         where: the input and what is kept of it, which begins the error.
         copies: how many times as much a run needs in the end, as measured.
+        rows: all responses, of which the error names the memory.
     """
 
-    def __init__(self, where: str, copies: int) -> None:
+    def __init__(self, where: str, copies: int, rows: int) -> None:
         self._where = where
         self._copies = copies
         self._limit = memory_limit()
         self._bytes = 0
+        self._rows, self._seen = rows, 0
 
-    def add(self, size: int) -> None:
-        """Add bytes; raise NotEnoughMemoryError if all of them no longer fit."""
+    def add(self, size: int, rows: int) -> None:
+        """Add bytes of the next rows; raise NotEnoughMemoryError if all no longer fit."""
         self._bytes += size
-        self._limit.check(self._copies * self._bytes, self._where)
+        self._seen += rows
+        needed = self._copies * self._bytes
+        if needed > self._limit.room:
+            self._limit.check(needed * max(1, self._rows / self._seen), self._where)
 
 
 _current: ContextVar[MemoryLimit | None] = ContextVar("memory_limit", default=None)

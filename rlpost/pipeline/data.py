@@ -225,23 +225,36 @@ _LABELLED = ("batch", "domain", "branch", UNKNOWN_REASON, FAILURE)
 
 
 class Collector:
-    """Collects the columns of responses from chunks, in input order."""
+    """Collects the columns of responses from chunks, in input order.
 
-    def __init__(self) -> None:
+    Args:
+        rows: the number of all responses.
+        of_label: bytes that each step and each domain needs later.
+    """
+
+    def __init__(self, rows: int, of_label: int = 0) -> None:
+        self._of_label = of_label // _COPIES
+        self._labels = dict[str, set[Label]]()
         self._numbers: list[dict[str, Column]] = []
         self._keys: dict[str, list[pa.DictionaryArray]] = {}
-        self._kept = KeptMemory("the table of all responses", _COPIES)
+        self._kept = KeptMemory("the table of all responses", _COPIES, rows)
 
     def add(self, rows: Mapping[str, Column | pa.Array], mapped: Mapping[str, Column]) -> None:
         """Add the next chunk: its keys and numbers, and the numbers that stages mapped."""
         numbers = {name: value for name, value in rows.items() if isinstance(value, np.ndarray)}
         self._numbers.append({**numbers, **mapped})
-        self._kept.add(sum(column.nbytes for column in self._numbers[-1].values()))
+        size = sum(column.nbytes for column in self._numbers[-1].values())
         for name, value in rows.items():
             if not isinstance(value, np.ndarray):
                 keys = encode_keys(value)
-                self._kept.add(keys.nbytes)
+                size += keys.nbytes
+                if self._of_label and name in ("batch", "domain"):
+                    labels = self._labels.setdefault(name, set())
+                    before = len(labels)
+                    labels.update(keys.dictionary.to_pylist())
+                    size += self._of_label * (len(labels) - before)
                 self._keys.setdefault(name, []).append(keys)
+        self._kept.add(size, max(map(len, rows.values()), default=0))
 
     def finish(self, recipe: Recipe, unit: Unit) -> Responses:
         """Return the table, with codes instead of keys; it needs at least one row, and one call.

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _PREFETCH = 2  # decoded chunks in the queue of the workers
+_OF_LABEL = 25_000  # bytes for the totals of a step or domain, measured
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Passes(ABC):
             part: the input may be a part of a run's, of which masks drop all responses.
         """
         self.reporter.begin(len(self.plan.passes(names)))
-        collector = Collector()
+        collector = Collector(self.plan.source.rows, _OF_LABEL)
         for rows, mapped in self.first_pass():
             collector.add(rows, mapped)
         with self.clock.wall("reduce"):

@@ -21,7 +21,7 @@ from runs import rollout, run, save
 from rlpost.errors import NotEnoughMemoryError, UsageError
 from rlpost.formats.layout import as_vector
 from rlpost.io import memory_limit as limits
-from rlpost.io.memory_limit import MemoryLimit, limited_memory
+from rlpost.io.memory_limit import KeptMemory, MemoryLimit, limited_memory
 from rlpost.io.parquet.reader import ParquetReader
 
 if TYPE_CHECKING:
@@ -93,6 +93,23 @@ def test_the_flag_and_the_variable_are_named(small_file, monkeypatch):
     ran = run("inspect", small_file)
     assert (ran.code, "RLPOST_MAX_MEMORY=5x" in ran.err) == (2, True)
     assert "no option reads it" not in run("config", "show").err
+
+
+def test_what_is_kept_names_the_memory_of_all_rows_before_they_are_read():
+    with room(1000), pytest.raises(NotEnoughMemoryError, match="here: needs about 12 kB"):
+        KeptMemory("here", 4, 100).add(300, 10)
+
+
+@pytest.mark.parametrize("command", ["inspect", "advantages"])
+def test_a_step_of_each_response_counts_with_the_numbers_of_a_step(command, tmp_path):
+    count, path = 100_000, tmp_path / "in.parquet"
+    rows = {"prompt_id": np.arange(count), "reward": np.arange(count) % 2, "step": np.arange(count)}
+    pq.write_table(pa.table(rows), path)
+    output = [tmp_path / "o.parquet"] if command == "advantages" else []
+    ran = run(command, path, *output, "--max-memory", beyond_now(300 << 20))
+    named = re.search(r"--max-memory .*?(\d+)MB permits it", ran.err)
+    assert (ran.code, bool(named)) == (5, True), ran.err
+    assert 8_000 * count < 1e6 * int(named[1])
 
 
 # Columns of Parquet

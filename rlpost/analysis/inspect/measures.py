@@ -202,6 +202,11 @@ class TokenSums:
         self._by_cell: dict[str, ExactTotals] = defaultdict(ExactTotals)
         self._by_position: dict[str, ExactTotals] = defaultdict(ExactTotals)
 
+    @property
+    def pairs(self) -> int:
+        """The pairs of a step and a domain so far."""
+        return len(self._pairs)
+
     def keys(self, steps: Any | None, domains: Any | None, count: int) -> Integers:
         """Return the number of each row's step and domain, [n].
 

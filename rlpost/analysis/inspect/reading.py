@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from rlpost.kernels.moments import Mask
 
 
+_PAIR = 8000
+"""Bytes of a pair of step and domain, with the numbers of both, measured."""
 AHEAD = 2  # chunks that are read in advance
 _COPIES = 4  # of numbers of responses: they are joined, and statistics add columns
 
@@ -114,11 +116,13 @@ def read(
     reporter = reporter or SilentReporter()
     reporter.start("statistics", source.rows)
     parts: list[pl.DataFrame] = []
-    kept = KeptMemory(f"{source.name}: the numbers of all responses", _COPIES)
+    kept = KeptMemory(f"{source.name}: the numbers of all responses", _COPIES, source.rows)
     for chunk in Prefetcher(chunks, AHEAD):
+        pairs_before = reading.sums.pairs
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
             parts.append(pl.DataFrame(_rows(chunk, source, reading)))
-        kept.add(int(parts[-1].estimated_size()))
+        pairs = _PAIR // _COPIES * (reading.sums.pairs - pairs_before)
+        kept.add(int(parts[-1].estimated_size()) + pairs, chunk.table.num_rows)
         for user in beside:
             user.add(chunk)
         reporter.advance(chunk.table.num_rows)
