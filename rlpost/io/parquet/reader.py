@@ -131,7 +131,8 @@ class ParquetReader:
         """Return the rows of a chunk of a row group: some, or as many as fit."""
         row_group = self.file.metadata.row_group(group)
         count = max(row_group.num_rows, 1)
-        where, size = self._name(group, None if count > 1 else 0), decoded_bytes(row_group, columns)
+        where = self._name(group, None if count > 1 else 0)
+        size = decoded_bytes(row_group, columns)
         fitting = rows_that_fit(size, count, rows, where)
         most = size_of_chunk() * count / min(fitting, count)
         more = sum(
