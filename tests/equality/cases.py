@@ -663,8 +663,7 @@ def of_replays() -> list[Case]:
     enriched = f"advantages @steps.parquet in.parquet -q {GAE} {emit}"
     return [
         *made,
-        case("replay with a search", enriched, f"replay in.parquet --format json {with_set(GAE)} "
-             "--save-config found.toml"),
+        case("replay with a search", enriched, f"replay in.parquet --format json {with_set(GAE)}"),
     ]  # fmt: skip
 
 
