@@ -96,7 +96,8 @@ def show(
     """
     recipe = settings.recipe
     if how == "toml":
-        typer.echo("\n".join(toml_lines(recipe, whole=with_defaults)))
+        lines = toml_lines(recipe, whole=with_defaults) or ["# all fields have their defaults"]
+        typer.echo("\n".join(lines))
         return
     # Torch takes a second to import; a wrong command line is answered before that.
     from rlpost.cli.render.catalogue import show_records  # noqa: PLC0415
