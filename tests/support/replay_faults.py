@@ -302,7 +302,7 @@ def computed(
 ) -> pa.Table:
     """Return the table with columns that rlpost computes from the used one."""
     values = recipe.model_dump()
-    made, _ = rlpost.enrich(used, rlpost.Recipe.of({**values, "emit": tuple(records)}))
+    made, _ = rlpost.enrich(used, rlpost.Recipe.of({**values, "emit": tuple(records) or None}))
     for name in records:
         table = table.append_column(name, made[name])
     return table
