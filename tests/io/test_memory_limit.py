@@ -213,7 +213,7 @@ def test_the_limit_that_an_error_names_is_enough(tmp_path):
 
     ran = run("1MB")
     assert ran.returncode == 5, ran.stderr
-    named = re.search(r"--max-memory (\d+MB) permits it", ran.stderr)
+    named = re.search(r"--max-memory  # (\d+MB) permits it", ran.stderr)
     assert named, ran.stderr
     assert run(named[1]).returncode == 0
 
@@ -309,4 +309,4 @@ def test_an_address_space_that_is_limited_holds_or_is_an_error(command, tmp_path
         )  # fmt: skip
         assert ran.returncode in (0, 2, 5), (size, ran.stderr)
         assert "Traceback" not in ran.stderr
-    assert ran.returncode in ((5,) if command == "report" else (0, 2))
+    assert ran.returncode in (0, 2)
