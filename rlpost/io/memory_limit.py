@@ -95,7 +95,7 @@ class MemoryLimit:
         raise NotEnoughMemoryError(
             f"{where}: needs about {size(int(needed))} of memory, and {limit} leaves "
             f"{size(self.room)} for data (the program itself needs {size(self.used)})",
-            tip=f"--max-memory {1 + int(_MARGIN * (self.used + needed) / 1e6)}MB permits it, "
+            tip=f"--max-memory {1 + int(_MARGIN * (self.used + needed) / 1e6)}MB  # permits it; "
             "smaller rows need less",
         )
 

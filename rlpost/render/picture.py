@@ -26,7 +26,31 @@ _GAPS = {
 _WORST = 6  # rows
 
 
-def of_profiles(profiles: Mapping[str, Json]) -> Iterator[PictureLine]:
+def picture_of(
+    profiles: Mapping[str, Json], facts: Mapping[str, Json], findings: Sequence[Json],
+    stages: Sequence[tuple[int, str]], *ends: str, signs: str = "tokens",
+) -> Iterator[PictureLine]:  # fmt: skip
+    """Yield the lines of an input or of a run.
+
+    Args:
+        profiles: groups, lengths and advantages.
+        facts: the measures by name.
+        findings: plain data, the worst first.
+        stages: how many responses are left, and after what; none for no line.
+        ends: what follows the stages.
+        signs: what has advantages.
+    """
+    yield from _profiles(profiles)
+    yield from _signs(facts, signs)
+    yield from _lengths(profiles, facts)
+    if stages:
+        yield from _flow(stages, *ends)
+    yield from _drift(facts)
+    yield from _steps(facts)
+    yield from _worst(findings)
+
+
+def _profiles(profiles: Mapping[str, Json]) -> Iterator[PictureLine]:
     """Yield groups by their passes or rewards."""
     groups = profiles.get("groups")
     if groups:
@@ -34,7 +58,7 @@ def of_profiles(profiles: Mapping[str, Json]) -> Iterator[PictureLine]:
         yield picture.bins(groups["by"], [Bin(*column) for column in columns], "group")
 
 
-def of_signs(facts: Mapping[str, Json], what: str = "tokens") -> Iterator[PictureLine]:
+def _signs(facts: Mapping[str, Json], what: str) -> Iterator[PictureLine]:
     """Yield policy tokens, or responses, by the sign of their advantage, and shares of Σ|A|."""
     entries = {sign: whole(facts, f"advantage_{sign}") for sign in SIGNS}
     if not entries["zero"]["count"]:
@@ -50,7 +74,7 @@ def of_signs(facts: Mapping[str, Json], what: str = "tokens") -> Iterator[Pictur
     yield picture.shares(what, parts, note)
 
 
-def of_lengths(profiles: Mapping[str, Json], facts: Mapping[str, Json]) -> Iterator[PictureLine]:
+def _lengths(profiles: Mapping[str, Json], facts: Mapping[str, Json]) -> Iterator[PictureLine]:
     """Yield lengths by what responses did, and the share that a limit cut off."""
     length = dict(profiles.get("length") or {})
     if not length:
@@ -63,7 +87,7 @@ def of_lengths(profiles: Mapping[str, Json], facts: Mapping[str, Json]) -> Itera
     yield picture.blocks("length", parts)
 
 
-def of_drift(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
+def _drift(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
     """Yield mean and mean size of the differences of log-probs that a run read."""
     texts = []
     for name, (mean, *sizes) in _GAPS.items():
@@ -75,7 +99,7 @@ def of_drift(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
         yield picture.words("drift", f"{'   '.join(texts)}   nats a policy token")
 
 
-def of_steps(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
+def _steps(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
     """Yield the rewards and the groups without signal over the steps."""
     parts = []
     for name, measure, share in (
@@ -98,7 +122,7 @@ def of_steps(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
         yield picture.blocks("steps", parts, counted=True)
 
 
-def of_flow(stages: Sequence[tuple[int, str]], *ends: str) -> Iterator[PictureLine]:
+def _flow(stages: Sequence[tuple[int, str]], *ends: str) -> Iterator[PictureLine]:
     """Yield how many responses are left at each stage, without those that change nothing."""
     changes = (now for before, now in pairwise(stages) if now[0] != before[0])
     texts = [f"{count:,} {what}".strip() for count, what in (stages[0], *changes)]
@@ -106,7 +130,7 @@ def of_flow(stages: Sequence[tuple[int, str]], *ends: str) -> Iterator[PictureLi
         yield picture.words("flow", " → ".join([*texts, *ends]))
 
 
-def of_worst(findings: Sequence[Json]) -> Iterator[PictureLine]:
+def _worst(findings: Sequence[Json]) -> Iterator[PictureLine]:
     """Yield the rows of the first finding that has any."""
     for finding in findings:
         if rows := finding["rows"]:

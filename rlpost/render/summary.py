@@ -44,15 +44,7 @@ from rlpost.pipeline.measures import (
 )
 from rlpost.pipeline.words import mask_flags
 from rlpost.recipe.recipe import Recipe
-from rlpost.render.picture import (
-    of_drift,
-    of_flow,
-    of_lengths,
-    of_profiles,
-    of_signs,
-    of_steps,
-    of_worst,
-)
+from rlpost.render.picture import picture_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -138,29 +130,22 @@ def _trained(summary: Json) -> int:
 
 
 def _picture(summary: Json) -> Iterator[PictureLine]:
-    facts, profiles = summary["facts"], summary["profiles"]
-    yield from of_profiles(profiles)
-    yield from of_signs(facts, "responses" if summary["tokens"] is None else "tokens")
-    yield from of_lengths(profiles, facts)
-    yield from _flow(summary)
-    yield from of_drift(facts)
-    yield from of_steps(facts)
-    yield from of_worst(summary["findings"])
+    """Yield the picture; its flow has the responses left at each stage, and tokens at the end."""
+    facts, trained = summary["facts"], _trained(summary)
+    left = sum(entry["all"]["total"] for name, entry in facts.items() if name.startswith(LEFT))
+    stages = [
+        (summary["responses"], ""), (summary["responses"] - left, "not left out"),
+        (_whole(summary, "kept")["total"], "not dropped"), (trained, "with signal"),
+    ]  # fmt: skip
+    tokens = sum(_whole(summary, f"advantage_{x}")["total"] for x in ("positive", "negative"))
+    ends = [] if summary["tokens"] is None else [counted(tokens, "token")]
+    signs = "tokens" if ends else "responses"
+    yield from picture_of(
+        summary["profiles"], facts, summary["findings"], stages, *ends, signs=signs
+    )
     yield words("recipe", _recipe(summary))
     if critic := _critic(summary):
         yield words("critic", critic)
-
-
-def _flow(summary: Json) -> Iterator[PictureLine]:
-    """Yield responses, and how many are left at each stage; tokens at the end."""
-    left = sum(entry["all"]["total"] for name, entry in summary["facts"].items()
-               if name.startswith(LEFT))  # fmt: skip
-    stages = [
-        (summary["responses"], ""), (summary["responses"] - left, "not left out"),
-        (_whole(summary, "kept")["total"], "not dropped"), (_trained(summary), "with signal"),
-    ]  # fmt: skip
-    tokens = sum(_whole(summary, f"advantage_{x}")["total"] for x in ("positive", "negative"))
-    yield from of_flow(stages, *[counted(tokens, "token")] * (summary["tokens"] is not None))
 
 
 def _skipped(summary: Json) -> Iterator[Notice]:

@@ -23,15 +23,7 @@ from rlpost.display.controls import printable_line
 from rlpost.display.page import Page, show_page
 from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import aligned, counted, mean_beside, number, percent, share
-from rlpost.render.picture import (
-    of_drift,
-    of_flow,
-    of_lengths,
-    of_profiles,
-    of_signs,
-    of_steps,
-    of_worst,
-)
+from rlpost.render.picture import picture_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,15 +71,10 @@ def _answer(facts: Facts) -> str:
 
 
 def _picture(facts: Facts) -> Iterator[PictureLine]:
-    yield from of_profiles(facts.profiles)
-    yield from of_signs(facts.facts)
-    yield from of_lengths(facts.profiles, facts.facts)
     counts = facts.whole("counted")["total"]
-    if counts is not None:
-        yield from of_flow([(facts.responses, ""), (counts, "not left out")])
-    yield from of_drift(facts.facts)
-    yield from of_steps(facts.facts)
-    yield from of_worst([finding.as_json() for finding in facts.findings])
+    stages = [] if counts is None else [(facts.responses, ""), (counts, "not left out")]
+    findings = [finding.as_json() for finding in facts.findings]
+    return picture_of(facts.profiles, facts.facts, findings, stages)
 
 
 def show_findings(facts: Facts) -> None:
