@@ -45,7 +45,6 @@ COMMANDS = {
     "convert": "convert IN/d.jsonl OUT/o.parquet --from jsonl --quiet",
     "export": "export IN/0.parquet OUT/o.jsonl --to jsonl --quiet",
     "report": "report IN/0.parquet -o OUT/o.html --quiet",
-    "replay": "replay IN/0.parquet --save-config OUT/o.toml",
     "upload": "advantages IN/large.parquet s3://lab/o.parquet --quiet",
     "ray": "advantages IN/steps OUT/new --engine ray --quiet",
 }
