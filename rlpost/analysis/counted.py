@@ -16,6 +16,7 @@ from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages import unit_stages
 from rlpost.pipeline.stages.rewards import countable
 from rlpost.pipeline.stages.units import unit_table
+from rlpost.recipe.input_columns import stored_counting
 from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.groups import PromptGroups
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.recipe.roles import ColumnMap, Unit
+    from rlpost.recipe.input_columns import InputNames
+    from rlpost.recipe.roles import ColumnMap
 
 
 COUNTED_KEYS = ("group", "batch", "domain", "rollout", FAILURE, *PLACE[1:])
@@ -97,13 +99,38 @@ class CountedTable:
         return prompt_groups(self.units, self.units["reward"], rows, threshold)
 
 
-def unit_of(columns: ColumnMap, chosen: Unit | None, rollout_reward: str = "equal") -> Unit:
-    """Return what statistics of responses count; raises UsageError if rows, of another reward."""
-    unit = columns.unit(chosen)
-    if unit == "row" and rollout_reward != "equal":
-        text = f"--rollout-reward {rollout_reward} has no effect if each row counts"
-        raise UsageError(text, tip="--map rollout=COLUMN")
-    return unit
+def counting_of(
+    source: InputNames, columns: ColumnMap, chosen: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what statistics of responses count, as fields of a recipe; and those of the files.
+
+    What the user does not choose is as in the recipe of the run that wrote the files, as far as the
+    columns permit and the choices do not contradict it.
+
+    Args:
+        source: the files.
+        columns: of their roles.
+        chosen: by the user, of COUNTING; None for what is not chosen.
+
+    Raises:
+        UsageError: a reward of rollouts is chosen, but rows count.
+    """
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    stored = {name: x for name, x in stored_counting(source).items() if name not in chosen}
+    if "rollout" not in columns or chosen.get("unit") == "row":
+        stored = {name: x for name, x in stored.items() if name not in ("unit", "rollout_reward")}
+    if chosen.get("rollout_reward", "equal") != "equal":
+        stored.pop("unit", None)
+    if "failure" not in columns:
+        stored.pop("failures", None)
+    counting = {**stored, **chosen}
+    counting["unit"] = columns.unit(counting.get("unit"))
+    if counting["unit"] == "row" and counting.get("rollout_reward", "equal") != "equal":
+        if "rollout_reward" in chosen:
+            text = f"--rollout-reward {chosen['rollout_reward']} has no effect if each row counts"
+            raise UsageError(text, tip="--map rollout=COLUMN")
+        del counting["rollout_reward"], stored["rollout_reward"]
+    return counting, stored
 
 
 def counted_table(

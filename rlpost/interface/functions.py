@@ -168,11 +168,11 @@ def inspect(
     rows: Records = None,
     group_size: Count | None = None,
     tokens: bool = True,
-    pass_threshold: float = 1.0,
+    pass_threshold: float | None = None,
     unit: Unit | None = None,
-    rollout_reward: RolloutReward = "equal",
-    failures: Failures = "drop",
-    attempts: Attempts = "newest",
+    rollout_reward: RolloutReward | None = None,
+    failures: Failures | None = None,
+    attempts: Attempts | None = None,
     reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Annotated[Sequence[str], InHelp("CHECK")] = (),
     evidence: int = 5,
@@ -190,14 +190,16 @@ def inspect(
         group_size: consecutive records per group of dumps without an id.
         tokens: read tokens, too; without log-probs, values and texts, there are still statistics
             of masks, lengths, rewards and groups.
-        pass_threshold: raw reward at which a response passes.
-        unit: count rows or rollouts in statistics of responses; None: rollouts if `columns_map`
-            names their column, else rows.
+        pass_threshold: raw reward at which a response passes (default: 1, but as in the recipe of
+            files that rlpost wrote).
+        unit: count rows or rollouts in statistics of responses (default: rollouts if `columns_map`
+            names their column, else rows; but as in the files' recipe).
         rollout_reward: reward of a rollout whose rows differ; with `equal`, that is a finding,
-            and their mean counts.
+            and their mean counts (default: equal, but as in the files' recipe).
         failures: failed responses: out, counted or 0; `mask` counts them, but leaves them out of
-            training, as in a recipe.
-        attempts: attempts at a step or rollout that count; rows of the newest, or all.
+            training, as in a recipe (default: drop, but as in the files' recipe).
+        attempts: attempts at a step or rollout that count; rows of the newest, or all (default:
+            newest, but as in the files' recipe).
         reward_components: columns whose sum is the reward, in place of a reward column; a mapping
             has the weight of each.
         ignore: a check not to run (repeatable).
@@ -467,11 +469,11 @@ def report(
     *,
     columns_map: Columns = None,
     where: Condition = None,
-    pass_threshold: float = 1.0,
+    pass_threshold: float | None = None,
     unit: Unit | None = None,
-    rollout_reward: RolloutReward = "equal",
-    failures: Failures = "drop",
-    attempts: Attempts = "newest",
+    rollout_reward: RolloutReward | None = None,
+    failures: Failures | None = None,
+    attempts: Attempts | None = None,
     reward_components: Mapping[str, float] | Sequence[str] = (),
     examples: Count = 6,
     seed: Natural = 0,
@@ -485,7 +487,7 @@ def report(
         output: where the page is written; None: nowhere, until `.save(path)`.
         columns_map: column, or field of dumps, for a role (default: by name).
         where: rows to read, as "reward > 0 and domain = 'math'".
-        pass_threshold: raw reward at which a response passes.
+        pass_threshold: raw reward at which a response passes; as of `inspect`.
         unit: count rows or rollouts in statistics of responses; as of `inspect`.
         rollout_reward: reward of a rollout whose rows differ; as of `inspect`.
         failures: failed responses: out, counted or 0; as of `inspect`.

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rlpost.errors import UsageError
-from rlpost.recipe.recipe import EXTRA, WRITTEN
+from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 from rlpost.recipe.roles import RECORDED_ADVANTAGES, ROLES, resolve
 
 if TYPE_CHECKING:
@@ -106,6 +106,29 @@ def stored_components(source: InputNames) -> StoredComponents | None:
     """
     components = {_components(parsed(text), source.columns) for text in source.recipes}
     return components.pop() if len(components) == 1 else None
+
+
+COUNTING = ("unit", "rollout_reward", "failures", "attempts", "pass_threshold")
+"""Fields that say what statistics of responses count."""
+
+
+def stored_counting(source: InputNames) -> dict[str, Any]:
+    """Return the fields of COUNTING of the run that wrote an input, where they are not default.
+
+    Empty if no run wrote it, or if files differ.
+    """
+    parts = [_counting(parsed(text)) for text in source.recipes]
+    return parts[0] if parts and all(part == parts[0] for part in parts) else {}
+
+
+def _counting(recipe: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: recipe[name] for name in COUNTING if name in recipe}
+    try:
+        return Recipe(estimator="raw", **fields).model_dump(
+            include={*COUNTING}, exclude_defaults=True
+        )
+    except UsageError:  # of another version, or damaged
+        return {}
 
 
 def recorded_advantages(

@@ -43,7 +43,6 @@ from rlpost.pipeline.measures import (
     whole,
 )
 from rlpost.pipeline.words import mask_flags
-from rlpost.recipe.recipe import Recipe
 from rlpost.render.picture import picture_of
 
 if TYPE_CHECKING:
@@ -573,8 +572,7 @@ def _next_steps(summary: Json) -> list[str]:
     if not outputs:
         return []
     out = outputs[0] if len(outputs) < _SEVERAL else _folder(outputs)
-    options = [*_counted_rows(summary)]
-    path = " ".join([shlex.quote(out), *options])
+    path = shlex.quote(out)
     page = shlex.quote(_free_name(out))
     return [f"rlpost browse {path}", f"rlpost report {path} -o {page}"]
 
@@ -584,12 +582,3 @@ def _free_name(output: str) -> str:
     stem = output.removesuffix(".parquet") if "://" not in output else "report"
     names = (f"{stem}{f'-{i}' * (i > 1)}.html" for i in count(1))
     return next(name for name in names if not Path(name).exists())
-
-
-def _counted_rows(summary: Json) -> Iterator[str]:
-    """Yield the options with which browse and report count the rows of the output as the run."""
-    needs = {"rollout_reward": "rollouts", "failures": "failures", "attempts": "attempts"}
-    for name, counts in needs.items():
-        value = summary["recipe"][name]
-        if summary.get(counts) is not None and value != Recipe.model_fields[name].default:
-            yield f"--{name.replace('_', '-')} {value}"

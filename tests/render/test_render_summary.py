@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from compared_files import ARITHMETIC as SAMPLE
-from compared_files import CALCULATOR
 from rich.console import Console
 
 import rlpost
@@ -38,15 +37,6 @@ def test_the_summary_of_the_sample_has_24_lines_and_what_is_off_prints_nothing(t
     verbose = lines_of(summary_page(ran(tmp_path), verbose=True))
     assert any("CPU time" in line for line in verbose)
     assert not any("start-up" in line for line in lines)
-
-
-def test_the_next_commands_count_the_rows_of_a_rollout_as_the_run(tmp_path):
-    out = tmp_path / "out.parquet"
-    page = summary_page(rlpost.advantages(CALCULATOR, out, Recipe(rollout_reward="last")))
-    commands = [line.partition("rlpost ")[2] for line in lines_of(page, 500)[-2:]]
-    options = "--rollout-reward last"
-    page = tmp_path / "out.html"
-    assert commands == [f"browse {out} {options}", f"report {out} {options} -o {page}"]
 
 
 def test_responses_without_tokens_are_counted_by_their_signs():

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
-from rlpost.analysis.counted import unit_of
+from rlpost.analysis.counted import counting_of
 from rlpost.analysis.inspect.causes import causes_of
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from rlpost.kernels.moments import Mask
     from rlpost.pipeline.columns import Masked
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.recipe.recipe import Attempts, Failures, RolloutReward
     from rlpost.recipe.roles import ColumnMap, Unit
 
 
@@ -80,11 +79,6 @@ def inspect_source(
     *,
     columns_map: Mapping[str, str] | None = None,
     tokens: bool = True,
-    pass_threshold: float = 1.0,
-    unit: Unit | None = None,
-    rollout_reward: RolloutReward = "equal",
-    failures: Failures = "drop",
-    attempts: Attempts = "newest",
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
     evidence: int = 5,
@@ -92,6 +86,7 @@ def inspect_source(
     details: bool = True,
     beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
+    **counting: Any,
 ) -> Facts:
     """Return statistics and findings of an open source.
 
@@ -100,11 +95,6 @@ def inspect_source(
         inputs: as typed.
         columns_map: this and the other options as of `rlpost.inspect`.
         tokens: likewise.
-        pass_threshold: likewise.
-        unit: likewise.
-        rollout_reward: likewise.
-        failures: likewise.
-        attempts: likewise.
         reward_components: columns whose weighted sum is the reward, with their weights.
         ignore: likewise.
         evidence: likewise.
@@ -112,6 +102,7 @@ def inspect_source(
         details: likewise.
         beside: get the chunks of the same pass.
         reporter: gets the progress.
+        counting: the fields of COUNTING, as of `rlpost.inspect`.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.inspect`.
@@ -119,18 +110,16 @@ def inspect_source(
     start = time.perf_counter()
     _check_names(ignore)
     columns = _columns(source, columns_map or {}, reward_components)
+    unit: Unit | None = counting.get("unit")
     chosen = unit or ("rollout" if columns.is_mapped("rollout") else None)
+    fields, stored = _counting(source, columns, counting)
     recipe = Recipe(
         estimator="raw",
-        unit=_unit(source, columns, unit, rollout_reward),
-        rollout_reward=rollout_reward,
-        failures=failures,
-        attempts=attempts,
-        pass_threshold=pass_threshold,
+        **fields,
         reward_components=tuple(reward_components) or None,
         component_weights=tuple(reward_components.values()) or None,
     )
-    if failures == "zero" and "failure" not in columns:
+    if recipe.failures == "zero" and "failure" not in columns:
         raise absent(source, columns, {"failure": "--failures zero"}, lacks_of(source))
     selection = select_columns(
         source, columns, with_tokens=tokens, unit=recipe.unit or "row",
@@ -185,6 +174,8 @@ def inspect_source(
             dict(reasons_of_failures(table.rows).most_common()),
         ),
         profiles=profiles_of(rows, table, NO_GROUPS if groups is None else groups),
+        counting={name: x for name, x in counting.items() if x is not None},
+        stored_counting=stored,
         left_out=0 if "kept" not in rows else table.left_out.get("sample_mask", 0)
         if masked != "none" else int((~rows["kept"].to_numpy() & table.counted).sum()),
     )  # fmt: skip
@@ -280,14 +271,14 @@ def _columns(
     return columns.without(("reward",)) if components else columns
 
 
-def _unit(source: Source, columns: ColumnMap, chosen: Unit | None, reward: RolloutReward) -> Unit:
-    """Return what statistics of responses count; raises the errors of `inspect`."""
+def _counting(source: Source, columns: ColumnMap, chosen: Json) -> tuple[Json, Json]:
+    """Return what statistics of responses count, as `counting_of`."""
     columns = columns.without(unusable_roles(source, columns))
-    unit = unit_of(columns, chosen, reward)
-    needed = ("rollout", "group") if chosen == "rollout" else ()
+    counting, stored = counting_of(source, columns, chosen)
+    needed = ("rollout", "group") if chosen.get("unit") == "rollout" else ()
     if lacking := {role: "--unit rollout" for role in needed if role not in columns}:
         raise absent(source, columns, lacking, lacks_of(source))
-    return unit
+    return counting, stored
 
 
 def _with_lengths(columns: ColumnMap, selection: ColumnSelection) -> ColumnMap:

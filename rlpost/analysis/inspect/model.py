@@ -10,10 +10,15 @@ import dataclasses
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlpost.display.text import counted
 from rlpost.findings import Finding, Level
+from rlpost.recipe.base import text_of
+from rlpost.recipe.flags import flag_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SCHEMA_VERSION = 2
 Json = dict[str, Any]
@@ -210,6 +215,21 @@ class CheckRun:
     """It is among the findings."""
 
 
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """Return options as one types them.
+
+    >>> option_words({"rollout_reward": "last", "pass_threshold": 0.5})
+    ['--rollout-reward', 'last', '--pass-threshold', '0.5']
+    """
+    return [word for name, x in options.items() for word in (flag_of(name), text_of(x))]
+
+
+def counting_lines(stored: Mapping[str, Any]) -> list[str]:
+    """Return a line of the options of the files' recipe that count responses; none without any."""
+    options = " ".join(option_words(stored))
+    return [f"counts as the recipe in the files: {options}"] if options else []
+
+
 @dataclass(frozen=True)
 class Facts:
     """The statistics and findings of an input."""
@@ -256,6 +276,11 @@ class Facts:
     and are left out of `advantages`."""
     where: Json | None = None
     """What `--where` kept, and what was not read for it; None without a condition."""
+    counting: Json = field(default_factory=dict)
+    """Options that were chosen of what statistics of responses count: `unit`, `rollout_reward`,
+    `failures`, `attempts`, `pass_threshold`."""
+    stored_counting: Json = field(default_factory=dict)
+    """Those of the recipe in the files' metadata, which count where none was chosen."""
     profiles: Json = field(default_factory=dict)
     """`groups` by passes or rewards, and `length` by what responses did, as of a run."""
     schema_version: int = SCHEMA_VERSION
@@ -271,9 +296,10 @@ class Facts:
         return "response" if self.rollouts is None else "row"
 
     @property
-    def where_lines(self) -> list[str]:
-        """The line of how many rows match `--where`; none without a condition."""
-        return [self.where["line"]] if self.where else []
+    def input_lines(self) -> list[str]:
+        """How many rows match `--where`, and which options the files' recipe has."""
+        condition = [self.where["line"]] if self.where else []
+        return condition + counting_lines(self.stored_counting)
 
     def whole(self, measure: str) -> Json:
         """Return the numbers of a measure of the whole input; all None if it has none."""

@@ -18,6 +18,7 @@ from rlpost.analysis.inspect.about.responses import (
     without_tokens_lines,
 )
 from rlpost.analysis.inspect.about.tokens import left_out_lines
+from rlpost.analysis.inspect.model import option_words
 from rlpost.display.charts import spark
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Page, show_page
@@ -87,7 +88,7 @@ def show_findings(facts: Facts) -> None:
 
 def overview(facts: Facts) -> list[str]:
     """Return the first lines: responses, tokens and groups, and what is unusual about columns."""
-    lines = [", ".join(_counts(facts)), *facts.where_lines]
+    lines = [", ".join(_counts(facts)), *facts.input_lines]
     return [
         *lines, *domain_lines(facts), *_shares(facts), *threshold_lines(facts),
         *without_tokens_lines(facts), *_mapped_lines(facts), *ignored_lines(facts),
@@ -146,6 +147,7 @@ def _typed(facts: Facts) -> Iterator[str]:
     for role, served in facts.roles.items():
         if served.found_by == "map":
             yield from ("--map", f"{role}={served.column}")
+    yield from option_words(facts.counting)
     if facts.where:
         yield from ("--where", facts.where["condition"].removeprefix("--where "))
 

@@ -46,7 +46,7 @@ _MOST_TEXT = 300
 
 def build(
     inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None,
-    pass_threshold: float = 1.0, reward_components: Mapping[str, float] | None = None,
+    reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0, partial: bool = False,
     reporter: Reporter | None = None, made_of: InputPaths | None = None,
     shown: Callable[[Facts], Facts] = lambda facts: facts, **counting: Any,
@@ -56,7 +56,7 @@ def build(
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
     page does not grow with the input. `made_of` is what temporary files are made of, and `shown`
     returns the statistics with the names of inputs in place of temporary files. `partial` is as in
-    `inspect_source`; `counting` is `unit`, `rollout_reward`, `failures` and `attempts`.
+    `inspect_source`; `counting` are the fields of COUNTING.
     """
     columns_map, source = columns_map or {}, Source(find_inputs(inputs))
     builder = IndexBuilder(source, columns_map, **counting)
@@ -64,7 +64,6 @@ def build(
         source,
         inputs,
         columns_map=_with_advantages(source, columns_map),
-        pass_threshold=pass_threshold,
         reward_components=reward_components or {},
         partial=partial,
         beside=(builder,),

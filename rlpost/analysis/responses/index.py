@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.analysis.counted import counted_table, unit_of
+from rlpost.analysis.counted import counted_table, counting_of
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import log_probs_of, named, text_columns, text_of
 from rlpost.analysis.segments import segment_sums
@@ -98,6 +98,8 @@ class Index:
     numbers: dict[str, Numbers]
     """[N] each, NaN where a row has none: `reward` as the file has it, `length` (policy tokens),
     `turn`, `turn_reward`; `kl` and `advantage` after `number`."""
+    stored_counting: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the recipe in the files that count their responses, as of `counting_of`."""
     made_of: InputPaths = field(default_factory=lambda: InputPaths(()))
     """What temporary files are made of, for display."""
 
@@ -344,7 +346,7 @@ def build_index(
         inputs: Parquet files, directories or globs.
         columns_map: role to column, as in `--map`.
         reporter: gets the progress.
-        counting: `failures`, `attempts`, `rollout_reward` as of `rlpost.inspect`.
+        counting: fields of COUNTING, as of `rlpost.inspect`.
 
     Raises:
         UsageError, DataError: a role in `columns_map` is unknown, its column is missing, or has
@@ -375,8 +377,7 @@ class IndexBuilder:
         for what in ("kl", "advantage"):
             if kinds.get(self.names.get(what, "")) in ("text", "other"):
                 del self.names[what]
-        reward = counting.get("rollout_reward", "equal")
-        self._counting = counting | {"unit": unit_of(columns, counting.get("unit"), reward)}
+        self._counting, self._stored = counting_of(source, columns, counting)
         roles = ("group", "batch", "domain", "rollout", *PLACE[1:])
         self.keys = {role: columns.column(role) for role in roles if role in columns}
         prompt = self.names.get("prompt", "")
@@ -449,7 +450,10 @@ class IndexBuilder:
         sizes = {"tokens": numbers["length"], "length": numbers.get("tokens", numbers["length"])}
         resolved = resolve_recipe(Recipe(estimator="raw", **self._counting), self.columns)
         table = counted_table(arrays | sizes, resolved, count=self.source.rows, masked=self._masked)
-        return Index(self.source, self.columns, self.names, self.sized_by, table, keys, numbers)
+        return Index(
+            self.source, self.columns, self.names, self.sized_by, table, keys, numbers,
+            self._stored,
+        )  # fmt: skip
 
 
 def _numbers(array: pa.Array, location: CellLocation) -> Numbers:

@@ -48,6 +48,7 @@ def browse(
     if not is_terminal():
         raise UsageError("browse needs a terminal; rlpost inspect prints in pipes")
     from rlpost.analysis.browse.app import Browser  # noqa: PLC0415
+    from rlpost.analysis.inspect.model import counting_lines  # noqa: PLC0415
     from rlpost.analysis.responses.index import build_index  # noqa: PLC0415
     from rlpost.errors import DataError  # noqa: PLC0415
     from rlpost.interface.inputs import condition, open_inputs  # noqa: PLC0415
@@ -64,8 +65,9 @@ def browse(
                 if columns and index.source.bytes_of(columns) <= SMALL:
                     index.number(measure, reporter)
         index = replace(index, made_of=opened)
+        lines = [] if kept is None else [kept.line()]
         with _drawn_on_stdout():
-            Browser(index, "" if kept is None else kept.line()).run()
+            Browser(index, "; ".join(lines + counting_lines(index.stored_counting))).run()
 
 
 def is_terminal() -> bool:

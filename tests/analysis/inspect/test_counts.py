@@ -229,6 +229,45 @@ def test_rows_that_a_run_left_out_are_said_once(tmp_path):
     )
 
 
+CALCULATOR = Path(__file__).parents[3] / "sample_data" / "calculator.parquet"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rollout_reward": "last"},
+        {"rollout_reward": "sum", "pass_threshold": 0.5},
+        {"unit": "row", "failures": "zero"},
+        {"rollout_reward": "mean", "failures": "keep", "attempts": "all"},
+    ],
+)
+def test_the_recipe_of_a_file_says_what_counts(options, tmp_path):
+    """It does for what is not chosen; and for nothing if files have several."""
+    table = pq.read_table(CALCULATOR)
+    failed = pa.array([None if row % 7 else "docker" for row in range(len(table))], pa.string())
+    table = table.append_column("failure", failed)
+    table = table.append_column("run_attempt", pa.array(np.arange(len(table)) // 500))
+    pq.write_table(table, tmp_path / "in.parquet")
+    run = rlpost.advantages(
+        tmp_path / "in.parquet", tmp_path / "out.parquet", Recipe(nonfinite="mask", **options)
+    )
+    facts, chosen = (
+        inspect(tmp_path / "out.parquet", **given_options) for given_options in ({}, options)
+    )
+    assert facts.stored_counting == options
+    assert (chosen.stored_counting, chosen.counting) == ({}, options)
+    assert facts.facts == chosen.facts
+    assert facts.as_json()["groups_with_signal"] == run["groups_with_signal"]
+    other = inspect(tmp_path / "out.parquet", unit="row", failures="drop", attempts="newest")
+    assert set(other.stored_counting) <= {"pass_threshold"}
+    index = build_index([tmp_path / "out.parquet"], {})
+    assert index.stored_counting == options
+    assert int(index.table.counted.sum()) == facts.whole("counted")["total"]
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "raw.parquet", Recipe(unit="row"))
+    both = inspect([tmp_path / f"{name}.parquet" for name in ("out", "raw")], rollout_reward="mean")
+    assert both.stored_counting == {}
+
+
 def counted_rows(**columns: Any) -> pa.Table:
     """Eight rows of two prompts."""
     masks = [[1] * 40] * 4 + [[1] * 3] * 4
