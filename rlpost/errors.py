@@ -36,6 +36,8 @@ class ErrorPart:
     """Names that exist and could be meant, the closest first."""
     tip: str = ""
     """What to do."""
+    caret: int = -1
+    """The character of the text below which a caret is printed; -1: none."""
 
     @property
     def advice(self) -> list[str]:
@@ -52,7 +54,8 @@ class ErrorPart:
     def changed(self, change: Callable[[str], str]) -> ErrorPart:
         """Return the part with its texts changed."""
         names = tuple(map(change, self.candidates))
-        return ErrorPart(change(self.text), names, change(self.tip))
+        text = change(self.text)
+        return ErrorPart(text, names, change(self.tip), self.caret if text == self.text else -1)
 
 
 def closest(
@@ -148,7 +151,9 @@ class RlpostError(Exception):
 
     def after(self, where: str) -> Self:
         """Return the same error; each sentence begins with its place, such as `--preset: `."""
-        return self.with_parts(replace(one, text=f"{where}{one.text}") for one in self.parts)
+        return self.with_parts(
+            replace(one, text=f"{where}{one.text}", caret=-1) for one in self.parts
+        )
 
     def reworded(self, change: Callable[[str], str]) -> Self:
         """Return the same error with its texts changed, such as names of temporary files."""

@@ -83,7 +83,6 @@ HOMES = {
         "formats.where",
         "formats.selected",
     ),
-    "sqlglot": ("formats.conditions",),
     "pydantic": ("recipe", "cli"),
     "pydantic_core": ("recipe",),
     "torch": (

@@ -35,7 +35,7 @@ _GROUPS, _GROUP = 64, 8
 _OTHER_CHUNKS = Options(CPU, chunk_tokens=30_000, workers=1)
 LIBRARIES = (
     *("torch", "pyarrow", "polars", "numpy", "pydantic", "typer", "rich", "fsspec", "msgspec"),
-    *("sqlglot", "ray", "obstore", "botocore", "huggingface-hub", "textual"),
+    *("ray", "obstore", "botocore", "huggingface-hub", "textual"),
 )
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 RECIPES = {

@@ -67,6 +67,8 @@ def _print_part(part: ErrorPart, out: Console) -> None:
 
     sentence = Text.assemble((ERROR.strip(), "bold red"), f" {printable_line(part.text)}")
     out.print(hanging(sentence, len(ERROR)))
+    if 0 <= part.caret < out.width - len(ERROR) and (place := " " * (len(ERROR) + part.caret)):
+        out.print(f"{place}^")
     for line in part.advice:
         label, colon, text = printable_line(line).partition(": ")
         if not colon or label.startswith("did you mean"):

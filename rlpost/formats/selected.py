@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlpost.errors import ReadWriteError, UsageError
-from rlpost.io.arrow import CellLocation, is_list
+from rlpost.formats.where import KEYS
+from rlpost.io.arrow import is_list
 from rlpost.io.input_paths import InputPaths
+from rlpost.io.outputs import file_errors
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.io.paths import parse_path
 from rlpost.io.ranges import arrow_file
 from rlpost.recipe.input_columns import resolve_input
-from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -64,7 +64,7 @@ def select_rows(paths: Sequence[PathText], where: Where, folder: Path, but: Path
             continue
         seen |= {file.path.resolve() for file in files}
         source = Source(files)
-        matches = _matching_rows(source, where, resolve_input(source, where.chosen).columns)
+        matches = _matching_rows(source, where)
         if sum(map(len, matches)) == source.rows:
             selected.append(path)
             continue
@@ -81,40 +81,16 @@ def select_rows(paths: Sequence[PathText], where: Where, folder: Path, but: Path
     return InputPaths(selected, names, numbers)
 
 
-def _matching_rows(source: Source, where: Where, roles: Mapping[str, str]) -> list[Rows]:
-    """Return the numbers of the rows of each file that match, and count them.
-
-    Args:
-        source: the input.
-        where: the condition.
-        roles: role -> column.
-
-    Raises:
-        UsageError, DataError, ReadWriteError: as `select_rows`.
-    """
-    columns: dict[str, str] = {}
-    for name, column in where.columns(source.columns, roles).items():
-        if column is not None:
-            columns[name] = column
-        elif name in ROLES:
-            raise UsageError(
-                f"{where.label}: {source.name} has no column for {name}",
-                tip=f"--map {name}=COLUMN",
-            )
-        else:
-            raise where.unknown(name, {*source.columns, *roles}, source.name)
-    groups = {role: roles[role] for role in where.group_roles if role in roles}
-    read = sorted({*columns.values(), *groups.values()})
+def _matching_rows(source: Source, where: Where) -> list[Rows]:
+    """Return the numbers of the rows of each file that match, and count them."""
+    roles = resolve_input(source, where.chosen).columns
+    columns = where.columns(source.columns, roles)
+    where.check(columns, {*source.columns, *roles}, source.name)
+    keys = [roles[role] for role in KEYS if role in roles]
     matches: list[list[Rows]] = [[np.zeros(0, np.int64)] for _ in source.files]
-    for chunk in source.read(read, _ROWS, ""):
-        first, table, path = chunk.first_row, chunk.table, str(source.files[chunk.file].path)
-        values = {
-            name: where.values(name, table.column(column), CellLocation(path, first, column))
-            for name, column in columns.items()
-        }
-        kept = where.matching(values)
-        where.count(kept, {role: table.column(column) for role, column in groups.items()})
-        matches[chunk.file].append(first + np.flatnonzero(kept))
+    for chunk in source.read(sorted({*columns.values(), *keys}), _ROWS, ""):
+        kept = where.kept(chunk.table, roles, str(source.files[chunk.file].path), chunk.first_row)
+        matches[chunk.file].append(chunk.first_row + np.flatnonzero(kept))
     return [np.concatenate(parts) for parts in matches]
 
 
@@ -124,7 +100,7 @@ def _write(source: Source, file: int, rows: Rows, target: Path) -> None:
     starts = np.cumsum([0, *(footer.row_group(i).num_rows for i in range(footer.num_row_groups))])
     groups = {*(np.searchsorted(starts, rows, side="right") - 1).tolist()}
     sized_by = next((column.name for column in schema if is_list(column.type)), "")
-    try:
+    with file_errors(target, "cannot be written"):
         target.parent.mkdir(parents=True, exist_ok=True)
         with (
             arrow_file(target, "wb") as out,
@@ -134,17 +110,13 @@ def _write(source: Source, file: int, rows: Rows, target: Path) -> None:
             for chunk in source.read_file(file, schema.names, CHUNK_TOKENS, sized_by, groups):
                 first, count = chunk.first_row, chunk.table.num_rows
                 chosen = rows[np.searchsorted(rows, first) : np.searchsorted(rows, first + count)]
-                if len(chosen):
-                    tables.append(chunk.table.take(pa.array(chosen - first)))
+                tables += [chunk.table.take(pa.array(chosen - first))] if len(chosen) else []
                 if sum(table.nbytes for table in tables) >= _GROUP_BYTES:
-                    _write_group(writer, tables)
-            _write_group(writer, tables)
-    except OSError as error:
-        raise ReadWriteError(f"{target}: cannot be written: {error.strerror or error}") from None
+                    writer.write_table(_group(tables, schema))
+                    tables.clear()
+            if tables:
+                writer.write_table(_group(tables, schema))
 
 
-def _write_group(writer: pq.ParquetWriter, tables: list[pa.RecordBatch]) -> None:
-    if tables:
-        table = pa.Table.from_batches(tables).cast(writer.schema)
-        writer.write_table(table, row_group_size=table.num_rows)
-        tables.clear()
+def _group(tables: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches(tables).cast(schema)

@@ -16,19 +16,21 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.conditions import Condition
+from rlpost.formats.records import first_names
 from rlpost.io.arrow import CellLocation, without_dictionary
 from rlpost.io.finish_reasons import truncations
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
 
+KEYS = ("group", "batch")
+"""Roles that name a prompt group."""
 _OF_GROUPS = {"batch", "step", "group", "domain"}  # all responses of a group have the same
-_WHOLE = (pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64)
 
 
 class Where:
@@ -69,14 +71,8 @@ class Where:
         tip = f"rlpost inspect IN --about {topic}  # prints what the input has"
         return DataError(f"{', '.join(map(str, paths))}: {self.line()}", tip=tip)
 
-    def unknown(self, name: str, known: Iterable[str], of: str) -> UsageError:
-        """Return the error for a name that is neither a column nor a role nor a field."""
-        names = sorted({*known})
-        every = f"the names are {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"  # noqa: PLR2004
-        return UsageError(no_such(f"{self.label}: {of} has no {name!r}", name, names, every))
-
-    def columns(self, columns: Iterable[str], roles: Mapping[str, str]) -> dict[str, str | None]:
-        """Return the column of each name; None if there is none.
+    def columns(self, columns: Iterable[str], roles: Mapping[str, str]) -> dict[str, str]:
+        """Return the column of each name that has one.
 
         A role that the user maps comes first, then a column of that name, then a role. A name of
         `--steps` is a role.
@@ -86,13 +82,66 @@ class Where:
             roles: role -> column.
         """
         mapped = {role: column for role, column in self.chosen.items() if column != "none"}
-        own = {name: name for name in columns}
-        by_name = {**own, **roles} if self.flag == "--steps" else {**roles, **own}
+        names = {name: name for name in columns}
+        by_name = {**names, **roles} if self.flag == "--steps" else {**roles, **names}
         by_name |= {role: column for role, column in mapped.items() if column in by_name}
-        return {name: by_name.get(name) for name in self.names}
+        return {name: by_name[name] for name in self.names if name in by_name}
 
-    def values(self, name: str, column: pa.Array, place: CellLocation) -> pl.Series:
+    def check(self, named: Container[str], known: Iterable[str], of: str) -> None:
+        """Raise UsageError for a name of the condition that is neither a column nor a role.
+
+        Args:
+            named: names that have a column.
+            known: names that there are.
+            of: the input.
+        """
+        for name in self.names:
+            if name not in named:
+                names = sorted({*known})
+                listed = f"the names are {first_names(names)}"
+                if name in ROLES:
+                    listed = f"--map {name}=COLUMN"
+                raise UsageError(
+                    no_such(f"{self.label}: {of} has no {name!r}", name, names, listed)
+                )
+
+    def kept(
+        self, rows: pa.RecordBatch, roles: Mapping[str, str], path: str, first: int = 0
+    ) -> NDArray[np.bool_]:
+        """Return which rows match, [n], and count them; where the condition is null, none does.
+
+        Args:
+            rows: some of the input; a column that they lack is null.
+            roles: role -> column.
+            path: of the input, for errors.
+            first: the number of the first row.
+
+        Raises:
+            UsageError: the condition does not fit the types.
+        """
+        values = {name: pl.Series([None] * len(rows)) for name in self.names}
+        for name, column in self.columns(rows.schema.names, roles).items():
+            values[name] = self._values(
+                name, rows.column(column), CellLocation(path, first, column)
+            )
+        kept = self.matching(values)
+        groups = {} if _OF_GROUPS.issuperset(self.names) else {
+            role: pl.from_arrow(without_dictionary(rows.column(roles[role])))
+            for role in KEYS if roles.get(role) in rows.schema.names
+        }  # fmt: skip
+        self.rows += len(kept)
+        self.matched += int(kept.sum())
+        if "group" in groups:
+            keys = pl.DataFrame(groups)
+            known, codes = keys["group"].is_not_null().to_numpy(), keys.hash_rows().to_numpy()
+            for which, of_groups in self._groups.items():
+                of_groups.append(np.unique(codes[known & (kept == which)]))
+        return kept
+
+    def _values(self, name: str, column: pa.Array, place: CellLocation) -> pl.Series:
         """Return the values of a name; a finish reason by the name of its role is true or false.
+
+        NaN is null, and whole numbers have a type in which they do not overflow.
 
         Raises:
             UsageError: the column has lists or objects.
@@ -102,9 +151,7 @@ class Where:
             array = pa.array(truncations(array, place).truncated)
         if pa.types.is_nested(array.type):
             raise self.error(f"{name} is {array.type} in {place.path}; a scalar is needed")
-        series = pl.from_arrow(array)
-        assert isinstance(series, pl.Series)
-        return series
+        return pl.Series(array)
 
     def matching(self, values: Mapping[str, pl.Series]) -> NDArray[np.bool_]:
         """Return which rows match, [n]; a row for which the condition is null does not.
@@ -115,39 +162,16 @@ class Where:
         Raises:
             UsageError: the condition does not fit the types.
         """
-        columns = {self.condition.column(name): series for name, series in values.items()}
-        types = ", ".join(f"{name} is {series.dtype}" for name, series in values.items())
+        value = self.condition.expression({name: _kind(x.dtype) for name, x in values.items()})
+        columns = [_comparable(values[x]).alias(str(i)) for i, x in enumerate(self.names)]
         try:
-            frame = _comparable(pl.DataFrame(columns))
-            self.condition.check_kinds(frame)
-            result = frame.select(self.condition.value).to_series()
+            result = pl.DataFrame(columns).select(value).to_series()
         except pl.exceptions.PolarsError as error:
-            raise self.error(f"does not fit its columns ({types}): {_first_line(error)}") from None
-        if result.dtype not in (pl.Boolean, pl.Null):
-            raise self.error(f"is {result.dtype}, no condition ({types})")
-        kept: NDArray[np.bool_] = result.cast(pl.Boolean).fill_null(False).to_numpy()  # noqa: FBT003
+            what = ", ".join(f"{name} is {series.dtype}" for name, series in values.items())
+            why = (str(error).splitlines() or ["unreadable"])[0]
+            raise self.error(f"does not fit its columns ({what}): {why}") from None
+        kept: NDArray[np.bool_] = result.cast(pl.Boolean).fill_null(value=False).to_numpy()
         return kept
-
-    @property
-    def group_roles(self) -> tuple[str, ...]:
-        """Roles that name a prompt group; none if the condition keeps each group as a whole."""
-        return () if _OF_GROUPS.issuperset(self.names) else ("group", "batch")
-
-    def count(self, kept: NDArray[np.bool_], groups: Mapping[str, pa.Array]) -> None:
-        """Count rows, those that match, and the prompt groups that have rows of both kinds.
-
-        Args:
-            kept: which rows match, [n].
-            groups: those of `group_roles` that the rows have, [n] each.
-        """
-        self.rows += len(kept)
-        self.matched += int(kept.sum())
-        if "group" in groups:
-            plain = {role: pl.from_arrow(without_dictionary(key)) for role, key in groups.items()}
-            keys = pl.DataFrame(plain)
-            known, codes = keys["group"].is_not_null().to_numpy(), keys.hash_rows().to_numpy()
-            for which, groups_of in self._groups.items():
-                groups_of.append(np.unique(codes[known & (kept == which)]))
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts, and `line`."""
@@ -177,25 +201,16 @@ class Where:
         Raises:
             UsageError: no batch has a column for a name, or the condition does not fit the types.
         """
-        known, missing = set[str](), {*self.names}
+        known, named = set[str](), set[str]()
         for batch in batches:
-            roles, values = role_columns(batch.schema.names), {}
+            roles = role_columns(batch.schema.names)
             known |= {*batch.schema.names, *roles}
-            for name, column in self.columns(batch.schema.names, roles).items():
-                if column is None:
-                    values[name] = pl.Series([None] * batch.num_rows)
-                else:
-                    missing.discard(name)
-                    place = CellLocation(str(path), 0, column)
-                    values[name] = self.values(name, batch.column(column), place)
-            kept = self.matching(values)
-            named = [role for role in self.group_roles if role in roles]
-            self.count(kept, {role: batch.column(roles[role]) for role in named})
+            named |= self.columns(batch.schema.names, roles).keys()
+            kept = self.kept(batch, roles, str(path))
             if kept.any():
                 yield batch.filter(pa.array(kept))
-        if missing and known:
-            name = next(name for name in self.names if name in missing)
-            raise self.unknown(name, known, str(path))
+        if known:
+            self.check(named, known, str(path))
 
 
 def of_steps(text: str, chosen: Mapping[str, str]) -> Where:
@@ -226,16 +241,16 @@ def role_columns(columns: Iterable[str]) -> dict[str, str]:
     return {role: column for role, column in columns_of.items() if column}
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or ["unreadable"])[0]
+def _kind(dtype: pl.DataType) -> str:
+    """Return what values are to a condition; empty for a column that is null throughout."""
+    if dtype.is_numeric():
+        return "number"
+    known = {pl.Null: "", pl.String: "text", pl.Boolean: "bool"}
+    return known.get(type(dtype), str(dtype))
 
 
-def _comparable(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return columns with nulls in place of NaN, and with whole numbers that do not overflow."""
-    floats = [name for name, kind in frame.schema.items() if kind.is_float()]
-    whole = {name: pl.Int128 if kind == pl.UInt64 else pl.Int64
-             for name, kind in frame.schema.items() if kind in _WHOLE}  # fmt: skip
-    return frame.with_columns(
-        *(pl.col(name).fill_nan(None) for name in floats),
-        *(pl.col(name).cast(kind) for name, kind in whole.items()),
-    )
+def _comparable(values: pl.Series) -> pl.Series:
+    """Return values with null in place of NaN, and whole numbers that do not overflow."""
+    if values.dtype.is_float():
+        return values.fill_nan(None)
+    return values.cast(pl.Int128) if values.dtype.is_integer() else values

@@ -67,7 +67,7 @@ def test_the_tests_and_the_benchmark_import_what_is_there():
 
 def test_what_rlpost_requires_is_there_or_comes_as_a_wheel():
     required = {re.match(r"[\w-]+", text)[0] for text in PROJECT["project"]["dependencies"]}
-    unused = {"polars", "sqlglot", "textual"}  # by `rlpost advantages`
+    unused = {"polars", "textual"}  # by `rlpost advantages`
     assert required - unused <= THERE | WHEELS
 
 

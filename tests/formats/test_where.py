@@ -115,9 +115,9 @@ def test_the_screen_counts_prompt_groups_that_are_cut(tmp_path, suffix):
     ("text", "message"),
     [
         ("rewards > 0", "did you mean reward"),
-        ("reward", "Float64"),
+        ("reward", "a bool is needed"),
         ("tokens = 1", "list"),
-        ("domain > 1", "domain is String"),
+        ("domain > 1", "`domain` is a text, and a number is needed"),
         ("batches > 1", "batch"),
     ],
 )
@@ -209,7 +209,7 @@ def test_steps_exclude_what_needs_whole_inputs_or_earlier_steps(tmp_path, option
 @pytest.mark.parametrize(
     ("where", "message"),
     [("envs = 'a'", "has no 'envs'.*domain"), ("ok", r"has no 'ok'.*failure"),
-     ("prompt_token_ids = 1", "a scalar is needed"), ("reward > 'a'", "does not fit")],
+     ("prompt_token_ids = 1", "a scalar is needed"), ("reward > 'a'", "a text is needed")],
 )  # fmt: skip
 def test_names_of_a_dump_are_columns_and_roles(tmp_path, where, message):
     write_stream(tmp_path / "a", [[episode(i) for i in range(3)]])
