@@ -71,7 +71,8 @@ def profiles(tallies: Tallies, *, chosen: bool) -> Json:
 
     Returns:
         `groups`: what they are `by`, `labels`, and groups `with` and `without` signal. `length`:
-        `edges` of the bins, and the responses of two kinds by their name. Empty without any.
+        `edges` of the bins, each with its upper edge and the first with 0, and the responses of two
+        kinds by their name. Empty without any.
     """
     if not tallies:
         return {"groups": {}, "length": {}}
@@ -100,9 +101,10 @@ def _groups(
     values = _value_of(codes)
     if graded:
         low, high = float(values.min()), float(values.max())
-        width = (high - low) / _MEANS or 1.0
-        by, labels = "mean reward", [f"{low + width * i:.2g}" for i in range(_MEANS)]
-        place = ((values - low) / width).astype(int).clip(0, _MEANS - 1)
+        bins = _MEANS if high > low else 1
+        width = (high - low) / bins or 1.0
+        by, labels = "mean reward", [f"{low + width * i:.2g}" for i in range(bins)]
+        place = ((values - low) / width).astype(int).clip(0, bins - 1)
     elif others or size > MOST_RESPONSES:
         by, labels = "pass rate", [*RATES]
         place = np.ceil(values).astype(int) + (4 * values).astype(int)  # 0, 1 to 4, and 5 for all
@@ -120,12 +122,14 @@ def _lengths(names: tuple[str, ...], pairs: NDArray[np.int64]) -> Json:
     if not len(codes):
         return {}
     values = _value_of(codes)
-    width = max(float(values.max()), 1.0) / _BINS
-    place = (values / width).astype(int).clip(0, _BINS - 1)
-    counts = np.zeros((len(names), _BINS), np.int64)
+    longest = max(int(values.max()), 1)
+    width = -(-longest // _BINS)
+    bins = -(-longest // width)
+    place = (np.ceil(values / width).astype(int) - 1).clip(0, bins - 1)
+    counts = np.zeros((len(names), bins), np.int64)
     for row, pair in zip(counts, pairs, strict=True):
         np.add.at(row, place, pair[codes])
-    edges = [width * i for i in range(_BINS + 1)]
+    edges = [width * i for i in range(bins + 1)]
     return {"edges": edges, **dict(zip(names, counts.tolist(), strict=True))}
 
 
