@@ -602,7 +602,6 @@ def export(
     to: str,
     *,
     columns_map: Columns = None,
-    lossy: bool = False,
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Export:
@@ -614,8 +613,6 @@ def export(
             `prime-rl`, a directory, and its index beside it.
         to: `jsonl`, `slime`, `verl` or `prime-rl`.
         columns_map: column, or field of dumps, for a role (default: by name).
-        lossy: leave out what the target cannot hold; otherwise it is an error before anything is
-            written.
         overwrite: replace OUT if it exists.
         progress: show a progress bar, as of `advantages`.
 
@@ -624,7 +621,7 @@ def export(
         of the input is in one of `fields`, `others` and `lost`.
 
     Raises:
-        UsageError: columns are lost and `lossy` is not set; the output exists; no such target.
+        UsageError: the output exists; no such target.
         DataError: the input lacks a column that the target needs, or a row is bad.
         ReadWriteError: reading or writing failed; no output is left behind.
         UnavailableError: `verl` is not installed, which writes its file itself.
@@ -637,7 +634,6 @@ def export(
             output,
             to,
             columns_map,
-            lossy=lossy,
             overwrite=overwrite,
             reporter=run.reporter,
         )

@@ -70,7 +70,7 @@ def readers(enriched, out):
         ("advantages", enriched, "--plan"),
         ("advantages", enriched, out / "s.parquet", "--skip-existing", "--replace"),
         ("loss", enriched, "--map", "log_probs=ref_log_probs"),
-        ("export", enriched, out / "e.jsonl", "--to", "jsonl", "--lossy"),
+        ("export", enriched, out / "e.jsonl", "--to", "jsonl"),
     ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ BASE = "5e0d738"
 OLD_WORDS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^list (estimators|presets) ", r"\1 "),
     (r"^list dumps ", "convert --list "),
+    (r"^(export .*rows.jsonl .*)", r"\1 --lossy"),
     (r"^config diff ", "presets diff "),
     (r"^compare .*", lambda line: line[0].replace(" --config ", " --recipe ")),
     (r"--set numerics\.(\S+)", r"--numerics \1"),
@@ -701,7 +702,7 @@ def of_exports() -> list[Case]:
              export.format("rows.jsonl", "jsonl"),
              "convert rows.jsonl back.parquet --from jsonl --format json"),
         case("export numbers that are none", "export @nonfinite.parquet rows.jsonl --to jsonl "
-             "--lossy -q --summary-json export.json"),
+             "-q --summary-json export.json"),
         case("export slime", "convert @dumps/slime_train/train_data dump.parquet -q",
              "advantages dump.parquet in.parquet -q --emit advantages,returns",
              export.format("samples", "slime"), "convert samples back.parquet --format json"),

@@ -36,9 +36,7 @@ def test_prime_rl_folds_the_annotations_onto_its_traces(tmp_path):
     path = prime_rl_traces(tmp_path, made())
     rlpost.convert(path, tmp_path / "in.parquet")
     rlpost.advantages(tmp_path / "in.parquet", tmp_path / "e.parquet", rlpost.Recipe(gamma=0.9))
-    rlpost.export(
-        tmp_path / "e.parquet", tmp_path / "annotations" / "rlpost", "prime-rl", lossy=True
-    )
+    rlpost.export(tmp_path / "e.parquet", tmp_path / "annotations" / "rlpost", "prime-rl")
     stream = (tmp_path / "annotations" / "rlpost" / "00000.jsonl").read_bytes()
     updates = {}
     for row in records(tmp_path / "annotations" / "rlpost.index.jsonl"):
@@ -67,7 +65,7 @@ def test_a_trace_that_failed_before_its_first_token_has_no_annotation(tmp_path):
     rlpost.convert(traces, tmp_path / "in.parquet")
     recipe = rlpost.Recipe(estimator="reinforce", rollout_reward="last")
     rlpost.advantages(tmp_path / "in.parquet", tmp_path / "e.parquet", recipe)
-    result = rlpost.export(tmp_path / "e.parquet", tmp_path / "out", "prime-rl", lossy=True)
+    result = rlpost.export(tmp_path / "e.parquet", tmp_path / "out", "prime-rl")
     written = [one["trace_id"] for one in records(tmp_path / "out" / "00000.jsonl")]
     assert "early" in pq.read_table(tmp_path / "e.parquet")["rollout_id"].to_pylist()
     assert written
@@ -77,7 +75,7 @@ def test_a_trace_that_failed_before_its_first_token_has_no_annotation(tmp_path):
 
 def test_a_wrong_sample_id_is_an_error(source, tmp_path):
     with pytest.raises(DataError, match=r"row 0: `sample_id` is 's0'; TRACE:BRANCH is needed"):
-        rlpost.export(source, tmp_path / "o", "prime-rl", lossy=True)
+        rlpost.export(source, tmp_path / "o", "prime-rl")
     assert not (tmp_path / "o").exists()
 
 
@@ -92,7 +90,7 @@ def test_annotations_beside_a_stream_are_no_dump_and_are_left_out_by_name(tmp_pa
     (traces / "stream.index.jsonl").write_text('{"line": 1, "offset": 0, "chunk": 0}\n')
     rlpost.convert(tmp_path / "run", tmp_path / "in.parquet")
     rlpost.advantages(tmp_path / "in.parquet", tmp_path / "e.parquet", rlpost.Recipe(gamma=0.9))
-    rlpost.export(tmp_path / "e.parquet", traces / "annotations" / "rlpost", "prime-rl", lossy=True)
+    rlpost.export(tmp_path / "e.parquet", traces / "annotations" / "rlpost", "prime-rl")
     summary = rlpost.convert(tmp_path / "run", tmp_path / "f.parquet")
     assert summary["skipped_files"] == []
     assert "annotations" in summary["warnings"][-1]

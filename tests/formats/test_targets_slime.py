@@ -12,7 +12,6 @@ from exported_rows import rollouts
 from exports import load_debug_rollout_data
 
 import rlpost
-from rlpost.errors import UsageError
 
 
 def rollout_data(samples):
@@ -36,15 +35,6 @@ def hook(tmp_path, monkeypatch):
         return rlpost_advantages.advantages(*args)
 
     return advantages
-
-
-def test_two_exports_have_the_same_bytes(source, tmp_path):
-    for name in ("first", "the second"):
-        rlpost.export(source, tmp_path / name, "slime")
-    paths = sorted((tmp_path / "first").iterdir())
-    assert len(paths) > 1
-    for path in paths:
-        assert path.read_bytes() == (tmp_path / "the second" / path.name).read_bytes()
 
 
 def test_slime_loads_the_samples_and_gets_our_advantages(source, tmp_path, hook):
@@ -100,17 +90,14 @@ def test_convert_reads_the_samples(source, tmp_path):
     assert back.select(same).to_pylist() == rows.select(same).to_pylist()
 
 
-def test_a_file_of_one_step_and_a_table_of_polars(tmp_path):
+def test_without_advantages_slime_computes_its_own(tmp_path):
     frame = pl.from_arrow(rollouts()).filter(pl.col("step") == 5)
-    found = rlpost.export(frame, tmp_path / "one", "slime")
-    assert found.use.startswith(
-        f"--load-debug-rollout-data '{tmp_path / 'one'}/{{rollout_id}}.pt' "
-    )
-    assert found.use.endswith(f"with {tmp_path / 'one'} on PYTHONPATH")
-    found = rlpost.export(frame.drop("advantages"), tmp_path / "p", "slime")  # slime's own
-    assert found.use == f"--load-debug-rollout-data '{tmp_path / 'p' / '{rollout_id}.pt'}'"
-    assert found.outputs == [str(tmp_path / "p" / "5.pt")]
-    rlpost.convert(tmp_path / "one" / "5.pt", tmp_path / "back.parquet", source="slime-rollout")
-    assert pq.read_table(tmp_path / "back.parquet").num_rows == len(frame)
-    with pytest.raises(UsageError, match=r"--to slime writes a directory, not .pt: name another"):
-        rlpost.export(rollouts(), tmp_path / "two.pt", "slime")
+    result = rlpost.export(frame, tmp_path / "one", "slime")
+    template = f"--load-debug-rollout-data '{tmp_path}/one/{{rollout_id}}.pt'"
+    assert result.use.startswith(f"{template} --custom-advantage-function-path rlpost_advantages.")
+    result = rlpost.export(frame.drop("advantages"), tmp_path / "one", "slime", overwrite=True)
+    assert result.use == template
+    assert result.outputs == [str(tmp_path / "one" / "5.pt")]
+    assert result.warnings == [
+        "no advantages: slime computes its own; `rlpost advantages` writes them"
+    ]

@@ -54,7 +54,7 @@ def commands(top):
         ("replay", out), ("report", out, "-o", named(top, b"r\xff.html")),
         ("loss", rows, top / "loss", *loss), ("loss", one, *loss, *as_json),
         ("convert", dumps, top / "converted"), ("inspect", named(dumps, b"e\xff.jsonl")),
-        ("export", one, named(top, b"e\xff.jsonl"), "--to", "jsonl", "--lossy", *as_json),
+        ("export", one, named(top, b"e\xff.jsonl"), "--to", "jsonl", *as_json),
     ]  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def test_every_command_reads_and_writes_such_names(folder):
     for name in ("out", "s", "loss"):
         assert named(folder / name, b"b\xff\xfe.parquet").is_file()
     rows = folder / "rows.jsonl"
-    assert run("export", folder / "parts", rows, "--to", "jsonl", "--lossy", "-q").code == 0
+    assert run("export", folder / "parts", rows, "--to", "jsonl", "-q").code == 0
     assert json.loads(rows.read_text().splitlines()[0])["step"] == r"\xff"
 
 

@@ -103,7 +103,7 @@ COMMANDS = {
     "convert IN/dumps/d.jsonl OUT/o.parquet --from jsonl": "o.parquet",
     "convert IN/dumps OUT/new --from jsonl": "new/d.parquet",
     "export IN/done.parquet OUT/o.jsonl --to jsonl": "o.jsonl",
-    "export IN/done.parquet OUT/new --to slime --lossy": "new/0.pt new/rlpost_advantages.py",
+    "export IN/done.parquet OUT/new --to slime": "new/0.pt new/rlpost_advantages.py",
     "report IN/done.parquet OUT/o.html": "o.html",
 }
 

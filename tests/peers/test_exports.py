@@ -65,7 +65,7 @@ def test_verl_has_every_column(target, tmp_path):
 
     def export(table, name):
         with quiet():
-            found = rlpost.export(table, tmp_path / name, target, lossy=True)
+            found = rlpost.export(table, tmp_path / name, target)
         (file,) = (tmp_path / name).iterdir()
         data = DataProto.load_from_disk(file)
         tensors = {key: tensor.tolist() for key, tensor in data.batch.items()}

@@ -39,9 +39,8 @@ def export(
 ) -> None:
     """Export rollouts to files that a training framework reads.
 
-    Columns that the target cannot hold are listed before anything is written, as an error without
-    --lossy. rlpost convert reads the files of jsonl and slime back. --to verl needs the package
-    verl.
+    Columns that the target cannot hold are listed. rlpost convert reads the files of jsonl and
+    slime back. --to verl needs the package verl.
     """
     usage = f"rlpost export IN... OUT --to {series([*completion.names('targets')])}"
     inputs, output = inputs_and_output(paths, usage)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.formats.targets.base import ExportColumns, Rows
+    from rlpost.formats.targets.base import Held, Rows
     from rlpost.io.outputs import OutputFile
 
 
@@ -31,16 +31,14 @@ STREAMS = {
 }
 
 
-def write(
-    parts: Iterable[Rows], files: Sequence[OutputFile], held: ExportColumns, _: int
-) -> list[str]:
+def write(parts: Iterable[Rows], files: Sequence[OutputFile], _: Held, __: int) -> list[str]:
     """Write an annotation for each row with tokens, and its place; return how many have none."""
     lines, index = map(Lines, files)
     empty = 0
     for rows in parts:
-        sampled = rows.masks()
-        streams = {STREAMS[x]: _stream(rows, x, sampled) for x in STREAMS if x in held.columns}
-        credit, prompts = rows.values("response_advantage"), rows.lists("prompt_token_ids")
+        sampled = rows["mask"]
+        streams = {name: _stream(rows, x, sampled) for x, name in STREAMS.items() if x in rows}
+        credit, prompts = rows["response_advantage"], rows["prompt_token_ids"]
         for row, (trace, branch) in enumerate(_traces(rows)):
             if not len(sampled[row]):
                 empty += 1
@@ -48,12 +46,11 @@ def write(
             before = [None] * len(prompts[row])
             lists = {name: [*before, *values[row]] for name, values in streams.items()}
             info = {} if credit[row] is None else {"advantage": credit[row]}
-            place = {"trace_id": trace, "chunk": 0, "offset": lines.size, "info": info}
             branches = [{"index": branch, **lists}]
+            index.append([{"trace_id": trace, "chunk": 0, "offset": lines.size, "info": info}])
             lines.append(
                 [{"version": VERSION, "trace_id": trace, "info": info, "branches": branches}]
             )
-            index.append([place])
     return [f"{counted(empty, 'row')} without tokens: no annotation"] if empty else []
 
 
@@ -62,25 +59,23 @@ def _stream(rows: Rows, item: str, sampled: list[NDArray[np.bool_]]) -> list[lis
 
     A node gets no numbers if one of its sampled tokens has null, so left-out tokens get 0.
     """
-    values = rows.tokens(item)
-    if item == "advantages":
-        final = rows.masks(FINAL_MASK) if FINAL_MASK in rows else sampled
-        pairs = zip(values, final, rows.kept(), strict=True)
-        values = [np.where(mask & kept, own, 0) for own, mask, kept in pairs]
-    lists: list[list[float | None]] = []
-    for row, (own, mask) in enumerate(zip(values, sampled, strict=True)):
-        if not np.isfinite(own[mask]).all():
+    lists = []
+    final = rows[FINAL_MASK if FINAL_MASK in rows else "mask"]
+    for row, (values, mask) in enumerate(zip(rows[item], sampled, strict=True)):
+        if not np.isfinite(values[mask]).all():
             raise rows.error(
                 row, f"`{rows.columns[item]}` has a number that JSON has not (NaN or infinite); "
                 "mask the response, or compute it again"
             )  # fmt: skip
-        lists.append(np.where(mask, own.astype(object), np.array(None)).tolist())
+        kept = final[row] & rows.kept()[row] | (item != "advantages")
+        numbers = np.where(kept, values, 0).astype(object)
+        lists.append(np.where(mask, numbers, np.array(None)).tolist())
     return lists
 
 
 def _traces(rows: Rows) -> Iterable[tuple[str, int]]:
     """Yield the trace and the branch of each sample id; raise DataError for another form."""
-    for row, sample in enumerate(rows.values("sample_id")):
+    for row, sample in enumerate(rows["sample_id"]):
         trace, colon, branch = str(sample).rpartition(":")
         if not (trace and colon and branch.isdecimal()):
             raise rows.error(
@@ -94,8 +89,7 @@ def _traces(rows: Rows) -> Iterable[tuple[str, int]]:
 TARGET = ExportTarget(
     name="prime-rl",
     title="prime-rl annotations beside its traces",
-    layout="stream",
-    suffix=".jsonl",
+    files=("{out}/00000.jsonl", "{out}.index.jsonl"),
     fields={
         "sample_id": "trace_id, branches.index",
         "prompt_token_ids": "nulls before the response",
@@ -105,11 +99,7 @@ TARGET = ExportTarget(
         "sample_mask": "advantages of 0",
         FINAL_MASK: "advantages of 0",
     },
-    needs={
-        "sample_id": "an annotation names its trace and branch",
-        "prompt_token_ids": "its lists begin with the prompt",
-        "advantages": "they are what is annotated",
-    },
+    needs=("sample_id", "prompt_token_ids", "advantages"),
     source="prime_rl/monitors/file/traces/update.py, fold_trace_updates (2026)",
     write=write,
     use="the dashboard of prime-rl folds {out} onto the traces, if it is "

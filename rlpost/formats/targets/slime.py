@@ -16,73 +16,62 @@ from rlpost.formats.pickles import save
 from rlpost.formats.targets.base import ExportTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from rlpost.formats.targets.base import ExportColumns, Rows
+    from rlpost.formats.targets.base import Held, Rows
     from rlpost.io.outputs import OutputFile
 
 
 TOKENS = {"infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs"}
 CREDIT = ("advantages", "returns")
-HOOK = "rlpost_advantages.py"
-"""The function for slime's advantage hook, beside its samples."""
 
 
-def write(
-    parts: Iterable[Rows], files: Sequence[OutputFile], held: ExportColumns, step: int
-) -> list[str]:
+def write(parts: Iterable[Rows], files: Sequence[OutputFile], held: Held, step: int) -> list[str]:
     """Write the samples of a step, which are one object in the file."""
-    groups, rollouts = dict[Any, int](), dict[Any, int]()
+    codes: dict[str, dict[Any, int]] = {"group_index": {}, "rollout_id": {}}
     samples = []
     for rows in parts:
-        metadata = {name: rows.plain(name) for name in held.others}
-        keys = {name: rows.keys(name) for name in ("group", "rollout_id") if name in rows}
-        for row, fields in enumerate(_fields(rows)):
-            sample = {
-                "group_index": _code(groups, keys["group"][row]) if "group" in keys else None,
-                "index": rows.before + int(rows.places[row]),
-                **fields,
-                "metadata": {name: _storable(values[row]) for name, values in metadata.items()},
-            }
-            if "rollout_id" in keys:
-                sample["rollout_id"] = _code(rollouts, keys["rollout_id"][row])
+        columns = _sample_fields(rows)
+        metadata = rows.objects(held.others)
+        for row in range(len(rows)):
+            sample = {name: values[row] for name, values in columns.items()}
+            for name in codes.keys() & sample.keys():
+                sample[name] = _code(codes[name], sample[name])
+            sample["metadata"] = {name: _storable(x[row]) for name, x in metadata.items()}
             samples.append(sample)
     save({"rollout_id": step, "samples": samples}, files[0].path)
     return []
 
 
-def _fields(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Yield the fields of slime's Sample for each row."""
-    masks, rewards = rows.masks(), rows.numbers_of("reward")
-    lists = {name: rows.tokens(item) for item, name in TOKENS.items() if item in rows}
-    credit = {name: rows.tokens(name) for name in CREDIT if name in rows}
-    columns = zip(
-        rows.lists("prompt_token_ids"),
-        rows.tokens("response_token_ids"),
-        rows.values("prompt"),
-        rows.values("response"),
-        rows.truncated(),
-        rows.kept(),
-        strict=True,
-    )
-    for row, (prompt, response, question, answer, cut, keep) in enumerate(columns):
-        yield {
-            "response_length": len(response),
-            "prompt": question or "",
-            "tokens": np.concatenate([prompt, response]).astype(np.int64).tolist(),
-            "response": answer or "",
-            "label": None,
-            "reward": float(rewards[row]),
-            "loss_mask": masks[row].astype(np.int64).tolist(),
-            "weight_versions": [],
-            "rollout_log_probs": None,
-            "remove_sample": not keep,
-            "teacher_log_probs": None,
-            "status": "truncated" if cut else "completed",
-            "train_metadata": {name: _storable(values[row]) for name, values in credit.items()}
-            or None,
-            **{name: values[row].tolist() for name, values in lists.items()},
-        }
+def _sample_fields(rows: Rows) -> dict[str, list[Any]]:
+    """Return the values of each field of slime's Sample."""
+    prompts, responses = rows["prompt_token_ids"], rows["response_token_ids"]
+    credit = {name: rows[name] for name in CREDIT if name in rows}
+    absent = [None] * len(rows)
+    tokens = [np.concatenate(ids) for ids in zip(prompts, responses, strict=True)]
+    return {
+        "group_index": rows["group"],
+        "index": (rows.before + rows.places).tolist(),
+        "response_length": [*map(len, responses)],
+        "prompt": [text or "" for text in rows["prompt"]],
+        "tokens": [ids.astype(np.int64).tolist() for ids in tokens],
+        "response": [text or "" for text in rows["response"]],
+        "label": absent,
+        "reward": rows["reward"],
+        "loss_mask": [mask.astype(np.int64).tolist() for mask in rows["mask"]],
+        "weight_versions": [[] for _ in absent],
+        "remove_sample": (~rows.kept()).tolist(),
+        "status": ["truncated" if cut else "completed" for cut in rows["truncated"]],
+        "train_metadata": [
+            {name: _storable(values[row]) for name, values in credit.items()} or None
+            for row in range(len(rows))
+        ],
+        **{
+            name: [values.tolist() for values in rows[item]] if item in rows else absent
+            for item, name in TOKENS.items()
+        },
+        **({"rollout_id": rows["rollout"]} if "rollout" in rows else {}),
+    }
 
 
 def _storable(value: Any) -> Any:
@@ -139,8 +128,7 @@ TARGET = ExportTarget(
     name="slime",
     trains=True,
     title="slime rollout samples, and a function for its advantage hook",
-    layout="steps",
-    suffix=".pt",
+    files=("{out}/{step}.pt",),
     fields={
         "prompt_token_ids": "tokens",
         "response_token_ids": "tokens, response_length",
@@ -148,7 +136,7 @@ TARGET = ExportTarget(
         "sample_mask": "remove_sample",
         "reward": "reward",
         "group": "group_index",
-        "rollout_id": "rollout_id",
+        "rollout": "rollout_id",
         "truncated": "status",
         **TOKENS,
         **{name: f"train_metadata.{name}" for name in CREDIT},
@@ -156,19 +144,15 @@ TARGET = ExportTarget(
         "response": "response",
         "batch": "name of the file",
     },
-    needs={
-        **dict.fromkeys(
-            ("prompt_token_ids", "response_token_ids"),
-            "a Sample has the tokens of prompt and response",
-        ),
-        "reward": "slime normalises rewards before its advantage hook runs",
-    },
+    needs=("prompt_token_ids", "response_token_ids", "reward"),
     others="metadata",
     source="slime/utils/types.py Sample, slime/observability/rollout_data_utils.py "
     "load_debug_rollout_data, slime/backends/megatron_utils/loss.py (2026)",
     write=write,
     use="--load-debug-rollout-data '{out}/{{rollout_id}}.pt'",
-    use_beside=" --custom-advantage-function-path rlpost_advantages.advantages, "
-    "with {out} on PYTHONPATH",
-    beside=lambda held: {f"/{HOOK}": HOOK_TEXT} if "advantages" in held.columns else {},
+    hook=(
+        "rlpost_advantages.py",
+        HOOK_TEXT,
+        " --custom-advantage-function-path rlpost_advantages.advantages, with {out} on PYTHONPATH",
+    ),
 )

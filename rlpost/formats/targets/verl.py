@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.formats.targets.base import ExportTarget
-from rlpost.io.arrow import is_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from rlpost.formats.targets.base import ExportColumns, Rows
+    from rlpost.formats.targets.base import Held, Rows
     from rlpost.io.outputs import OutputFile
 
 TENSORS = {
@@ -41,27 +40,24 @@ _OWN = (
 _KEYS = {"group": "uid", "domain": "data_source"}
 
 
-def write(
-    parts: Iterable[Rows], files: Sequence[OutputFile], held: ExportColumns, step: int
-) -> list[str]:
+def write(parts: Iterable[Rows], files: Sequence[OutputFile], held: Held, step: int) -> list[str]:
     """Write the rows of a step as tensors of one width, and others as objects, by verl itself."""
     from verl import DataProto  # type: ignore[import-not-found]  # noqa: PLC0415 - optional
 
     lists, plain = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
     for rows in parts:
-        for name, values in _lists(rows).items():
+        for name, values in _vectors(rows).items():
             lists[name] += values
         for item, name in _KEYS.items():
             if item in rows:
-                plain[name] += map(str, rows.keys(item))
-        for name in held.others:
-            plain[name] += rows.plain(name)
+                plain[name] += map(str, rows[item])
+        for name, values in rows.objects(held.others).items():
+            plain[name] += values
     for name in held.others:
-        if is_tokens(held.schema.field(name).type) and _aligned(plain[name], lists["responses"]):
+        if _aligned(plain[name], lists["responses"]):
             lists[name] = plain.pop(name)
-    others = {}
+    others = {name: np.empty(len(values), object) for name, values in plain.items()}
     for name, values in plain.items():
-        others[name] = np.empty(len(values), object)
         others[name][:] = values
     proto = DataProto.from_dict(
         tensors=_tensors(lists), non_tensors=others, meta_info={"global_steps": step}
@@ -70,23 +66,22 @@ def write(
     return []
 
 
-def _lists(rows: Rows) -> dict[str, list[NDArray[Any]]]:
+def _vectors(rows: Rows) -> dict[str, list[NDArray[Any]]]:
     """Return verl's vectors of each row; a reward stands at the last token."""
-    lists = {
-        "prompts": rows.lists("prompt_token_ids"),
-        "responses": rows.tokens("response_token_ids"),
-        "response_mask": [mask.astype(np.int64) for mask in rows.trained()],
-    }
-    floats = {name: rows.tokens(item) for item, name in TENSORS.items() if item in rows}
+    responses = rows["response_token_ids"]
+    floats = {name: rows[item] for item, name in TENSORS.items() if item in rows}
     if "reward" in rows:
-        scores = [np.zeros(len(ids), np.float32) for ids in lists["responses"]]
-        for score, reward in zip(scores, rows.numbers_of("reward"), strict=True):
+        scores = [np.zeros(len(ids), np.float32) for ids in responses]
+        for score, reward in zip(scores, rows["reward"], strict=True):
             score[-1:] = reward
         floats["token_level_scores"] = floats["token_level_rewards"] = scores
         if "token_rewards" in rows:
-            floats["token_level_rewards"] = rows.tokens("token_rewards")
-    return lists | {
-        name: [x.astype(np.float32) for x in numbers] for name, numbers in floats.items()
+            floats["token_level_rewards"] = rows["token_rewards"]
+    return {
+        "prompts": rows["prompt_token_ids"],
+        "responses": responses,
+        "response_mask": [mask.astype(np.int64) for mask in rows.trained()],
+        **{name: [x.astype(np.float32) for x in values] for name, values in floats.items()},
     }
 
 
@@ -130,8 +125,7 @@ TARGET = ExportTarget(
     name="verl",
     trains=True,
     title="verl DataProto, padded",
-    layout="steps",
-    suffix=".pkl",
+    files=("{out}/{step}.pkl",),
     fields={
         "prompt_token_ids": "prompts, input_ids",
         "response_token_ids": "responses, input_ids",
@@ -143,10 +137,7 @@ TARGET = ExportTarget(
         **_KEYS,
         "batch": "meta_info.global_steps",
     },
-    needs=dict.fromkeys(
-        ("prompt_token_ids", "response_token_ids"),
-        "input_ids has the tokens of prompt and response",
-    ),
+    needs=("prompt_token_ids", "response_token_ids"),
     others="batch if they have one number per response token, else non_tensor_batch",
     source="verl 0.9.1, verl/protocol.py DataProto",
     write=write,
