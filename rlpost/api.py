@@ -71,7 +71,9 @@ def check_steps(
     if coupling.scope == "run" and not (coupling.carried and options.state is not None):
         raise UsageError(
             f"{condition}: {coupling.why} depends on all steps before",
-            tip="--state has what they pass on" if coupling.carried else "leave --steps out",
+            tip="--state FILE.json  # has what they pass on"
+            if coupling.carried
+            else "leave --steps out",
         )
 
 

@@ -314,6 +314,11 @@ FOUND = {
     "equal_rewards": "Groups whose rewards are equal",
     "shifted_lists": "offset by one token",
     "no signal": "equal",
+    "dead": "no signal",
+    "flow": "left after each mask",
+    "prompts that never pass": "--about groups",
+    "dead domains": "--about domains",
+    "exit code 1": "exit codes",
     "ε": "help",
 }
 """Words, and what the answer of `rlpost help WORD` has."""

@@ -86,7 +86,7 @@ def assigning(flag: str) -> str:
     field = field_of(flag)
     if field not in Recipe.model_fields:
         return ""
-    return f"{SET} {field}{'.NAME' * (field in TABLES)}=VALUE sets it"
+    return f"{SET} {field}{'.NAME' * (field in TABLES)}=VALUE"
 
 
 def with_set(text: str, flags: Collection[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 ERROR = "error: "
-_COMMANDS = ("rlpost ", "git ", "ulimit ")
-_VALUE = r" (?:[A-Z][A-Z:|]*|[\w.]+=[^\s,;]+|\d+)(?=[\s,;]|$)"
-_OPTIONS = re.compile(rf"(?: ?--[a-z][a-z-]*(?:{_VALUE})?(?=[\s,;]|$))+")
-"""Options with their values, at the start of a tip."""
+_PROGRAMS = ("rlpost ", "git ", "iconv ", "ulimit ", sys.executable)
+_LONGEST = 200  # characters of a command that a tip repeats
 
 
 def print_error(error: RlpostError) -> None:
@@ -73,23 +72,18 @@ def _print_part(part: ErrorPart, out: Console) -> None:
         label, colon, text = printable_line(line).partition(": ")
         if not colon or label.startswith("did you mean"):
             label, colon, text = "", "", line
-        text = hint(text) if label == "tip" else text
+        text = printable_line(_typed(text)) if label == "tip" else text
         advice = Text.assemble("  ", (label, "cyan"), colon, text)
         out.print(hanging(advice, len(label) + len(colon)))
 
 
-def hint(tip: str) -> str:
-    """Return a tip with its prose behind `#`: what stands before it is typed as it is.
-
-    >>> hint("--overwrite replaces it"), hint("--map reward=COLUMN"), hint("leave it out")
-    ('--overwrite  # replaces it', '--map reward=COLUMN', '# leave it out')
-    """
-    if "#" in tip or tip.startswith(_COMMANDS):
-        return tip
-    options = _OPTIONS.match(tip)
-    typed = options[0].strip() if options else ""
-    prose = tip.removeprefix(typed).lstrip(" ,;")
-    return "  ".join(filter(None, (typed, f"# {prose}" * bool(prose))))
+def _typed(tip: str) -> str:
+    """Return a tip as one types it: options with the command before them, prose behind `#`."""
+    if not tip.startswith("--"):
+        return tip if tip.startswith(_PROGRAMS) else f"# {tip}"
+    command = shlex.join(["rlpost", *sys.argv[1:]])
+    command = command if len(command) <= _LONGEST else f"rlpost {sys.argv[1]} ..."
+    return f"{without_secrets(command)} {tip}"
 
 
 def expected(error: BaseException) -> RlpostError | None:
@@ -142,10 +136,10 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
     text = f"no option {flag}"
     if flag == ALL:
         return ErrorPart(text, tip=f"{context.command_path} --help  # lists all options")
-    if SET in known and (tip := assigning(flag)):
-        return ErrorPart(text, tip=tip)
-    if tip := _of_function(field_of(flag), known):
-        return ErrorPart(text, tip=tip)
+    if SET in known and (assigned := assigning(flag)):
+        return ErrorPart(text, (assigned,))
+    if option := _of_function(field_of(flag), known):
+        return ErrorPart(text, (option,))
     if owners := _commands_with(flag, context):
         return ErrorPart(
             text, tip=f"{series(owners, 'and')} {'has' if len(owners) == 1 else 'have'} it"
@@ -161,17 +155,17 @@ def _of_function(name: str, known: list[str]) -> str:
     from rlpost.recipe.numerics import Numerics  # noqa: PLC0415
 
     if "--numerics" in known and name in Numerics.model_fields:
-        return f"--numerics {name}=VALUE sets it"
+        return f"--numerics {name}=VALUE"
     if "--option" in known:
         from rlpost.estimators import ESTIMATORS  # noqa: PLC0415
 
         if having := owners(name, ESTIMATORS):
-            return f"--option {name}=VALUE sets it: {having}"
+            return f"--option {name}=VALUE ({having})"
     if "--loss-option" in known:
         from rlpost.losses import LOSSES  # noqa: PLC0415
 
         if having := owners(name, LOSSES):
-            return f"--loss-option {name}=VALUE sets it: {having}"
+            return f"--loss-option {name}=VALUE ({having})"
     return ""
 
 

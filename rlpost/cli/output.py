@@ -119,7 +119,7 @@ def _refused(target: Path) -> ReadWriteError | None:
         if not begin or (begin == b"{\n " and b'\n "rlpost_version": ' in file.read()):
             return None
     text = f"--summary-json {target}: exists, and is no summary of rlpost"
-    return ReadWriteError(text, tip="--overwrite replaces it")
+    return ReadWriteError(text, tip="--overwrite  # replaces it")
 
 
 def write_json(summary: dict[str, Any], path: str | None) -> None:

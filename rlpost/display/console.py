@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from io import StringIO
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -57,6 +58,11 @@ def console(stream: TextIO) -> Console:
         out = Pipe(file=stream, width=PIPED_WIDTH, force_terminal=False, no_color=True, **_VERBATIM)
     out.push_render_hook(_ShowControlCharacters())
     return out
+
+
+def is_terminal() -> bool:
+    """Return whether a person types and reads."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def as_text(show: Callable[[Console], None]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -87,6 +88,22 @@ def percent(share: float | None) -> str:
     return ">99.9 %" if text == "100.0" and share < 1 else f"{text} %"
 
 
+def percents(shares: Sequence[float]) -> list[str]:
+    """Return the shares of a whole as whole percents that sum to 100.
+
+    >>> percents([0.277, 0.2065, 0.5165]), percents([0.001, 0.999]), percents([])
+    (['28 %', '20 %', '52 %'], ['<1 %', '>99 %'], [])
+    """
+    parts = [int(100 * share) for share in shares]
+    rest = sorted(range(len(parts)), key=lambda i: parts[i] - 100 * shares[i])
+    for i in rest[: 100 - sum(parts)]:
+        parts[i] += 1
+    return [
+        "<1 %" if not part and share > 0 else ">99 %" if part == 100 and share < 1 else f"{part} %"  # noqa: PLR2004
+        for share, part in zip(shares, parts, strict=True)
+    ]
+
+
 def share(part: int, whole: int) -> str:
     """Return part / whole as a percentage, as `percent` does; 0 of 0 is 0 %.
 
@@ -146,6 +163,16 @@ def shortened_middle(text: str, most: int) -> str:
     line = " ".join(text.split())
     side = (most - 1) // 2
     return line if len(line) <= most else f"{line[: most - 1 - side]}…{line[-side:]}"
+
+
+def typed_word(text: str) -> str:
+    r"""Return a text as one types it in a shell, in double quotes where these are all it needs.
+
+    >>> typed_word("a.parquet"), typed_word("domain = 'mul'"), typed_word("$a b")
+    ('a.parquet', '"domain = \'mul\'"', "'$a b'")
+    """
+    word = shlex.quote(text)
+    return f'"{text}"' if "'" in text and not {*'"$`\\!'} & {*text} else word
 
 
 def plural(noun: str) -> str:

@@ -173,7 +173,7 @@ def _not_sure(
             for _ in islice(first.read(replace(options, stats=ReadStats())), 1):
                 pass
         except (DataError, UsageError) as error:
-            tip = f"{tip}, once this is right: {error}"
+            tip = f"{tip}  # once this is right: {error}"
     return UsageError(
         f"{where}: {doubt}",
         ErrorPart(f"fields (type, example: likeliest role): {proposal.listed}", tip=tip),

@@ -85,7 +85,7 @@ def canonical_inputs(
             yield local
             return
         if beside is not None and beside.is_file() and not overwrite:
-            raise UsageError(f"{beside}: exists already", tip="--overwrite replaces it")
+            raise UsageError(f"{beside}: exists already", tip="--overwrite  # replaces it")
         joined = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
         names: dict[str, str] = {}
         rows: dict[str, NDArray[np.int64]] = {}

@@ -429,7 +429,7 @@ def check_target(
         raise UsageError(f"{target}: output and input are the same file", tip="name another output")
     exists = target.exists() if existing is None else str(target) in existing
     if exists and not overwrite:
-        raise UsageError(f"{target}: exists already", tip="--overwrite replaces it")
+        raise UsageError(f"{target}: exists already", tip="--overwrite  # replaces it")
 
 
 _SIMILAR_FILE = 0.8  # similarity of a file's name, of which the suffix is a part, to another

@@ -204,7 +204,7 @@ class _Process:
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
         return ReadWriteError(
             f"a worker process ended {how}; the system does that if memory runs out",
-            tip="--workers 1 reads without such processes",
+            tip="--workers 1  # reads without such processes",
         )
 
 

@@ -11,18 +11,22 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from html import unescape
+from math import log
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlpost.manual import TOPICS, page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 MOST = 5
+_LEAST = 0.7  # of the best score
 _HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 _CELL = re.compile(r"(?<!\\)\|")
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_SMALL = "a an and are do doe for how i in is it my of or that the to what which".split()  # noqa: SIM905
+"""Words that no search is about."""
 _OF_NAMES = re.compile(r"(?:`[^`]+`(?:, |; |$))+")
 
 
@@ -73,7 +77,8 @@ class Explained(NamedTuple):
 
     rows: list[Entry]
     sections: list[Passage]
-    """One is the answer; of several, these are the nearest."""
+    is_named: bool = True
+    """Whether the word is their name; else they only have it."""
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.sections)
@@ -133,42 +138,53 @@ def _rows_of(section: Passage) -> Iterator[Entry]:
 def answer(text: str) -> Explained:
     """Return what the manual has about a word or several: rows and headings of that name.
 
-    Else rows that have it among other names of theirs; else the sections whose text has it, those
-    with it in their heading and with most of it first.
+    Else rows that have it among other names of theirs; else the five rows and sections that have
+    most of its words, rare ones before frequent ones.
     """
     key = key_of(text)
+    keys = {
+        key,
+        key.partition("/")[2] or key,
+    }  # with or without the first part of actor/pg_clipfrac
     headed = [section for section in sections() if key_of(section.heading) == key]
-    first = [row for row in rows() if key in map(key_of, row.labels)]
-    if headed or first:
-        return Explained(_shortest(first), headed[:1])
-    also = [row for row in rows() if _is_named(key, row)]
-    if also:
-        return Explained(_shortest(also), [])
-    return Explained([], _with_text(key))
+    for of_row in (lambda row: [row.name], lambda row: row.labels, lambda row: row.names):
+        named = [row for row in rows() if not keys.isdisjoint(map(key_of, of_row(row)))]
+        if headed or named:
+            return Explained(_distinct(named)[:MOST], headed[:1])
+    return _with_words(text)
 
 
-def _is_named(key: str, row: Entry) -> bool:
-    """Return whether a row has a name, with or without the first part of `actor/pg_clipfrac`."""
-    names = {key_of(name) for name in row.names}
-    return key in names or ("/" in key and key.partition("/")[2] in names)
+def _distinct(named: Iterable[Entry]) -> list[Entry]:
+    """Return rows, those of one page and name once."""
+    return [*{(row.section.topic, *row.cells.values()): row for row in named}.values()]
 
 
-def _shortest(named: list[Entry]) -> list[Entry]:
-    """Return at most five rows, those of one table and name once."""
-    chosen = {(row.section.topic, *row.cells.values()): row for row in named}
-    return [*chosen.values()][:MOST]
+@cache
+def _words_of_all() -> list[tuple[Entry | Passage, list[str]]]:
+    """Return the words of each row, with those of its heading, and of each section; names twice."""
+    texts: list[tuple[Entry | Passage, list[str]]] = [
+        (row, [row.name, row.section.heading, *row.cells.values()]) for row in rows()
+    ]
+    texts += [(section, [section.heading, section.start]) for section in sections()]
+    return [(unit, [word for text in parts for word in {*_words(text)}]) for unit, parts in texts]
 
 
-def _with_text(key: str) -> list[Passage]:
-    """Return the five sections without sections in them that have a word most."""
-    words = re.escape(key).replace("_", r"[\s_`-]+")
-    pattern = re.compile(rf"(?<![a-z0-9]){words}(?![a-z0-9])", re.IGNORECASE)
-    counts = {
-        i: 100 * bool(pattern.search(section.heading)) + len(pattern.findall(section.start))
-        for i, section in enumerate(sections())
-    }
-    order = sorted((i for i, count in counts.items() if count), key=lambda i: (-counts[i], i))
-    return [sections()[i] for i in order[:MOST]]
+def _words(text: str) -> list[str]:
+    """Return the words of a text, without the `s` of plurals."""
+    return [word.rstrip("s") for word in re.findall(r"[^\W_]+", text.lower())]
+
+
+def _with_words(text: str) -> Explained:
+    """Return the five rows and sections that have most of the words of a text."""
+    units, words = _words_of_all(), _words(text)
+    words = [word for word in words if word not in _SMALL] or words
+    counts = {word: sum(word in unit for _, unit in units) for word in words}
+    rarity = {word: log(1 + len(units) / count) for word, count in counts.items() if count}
+    scores = [sum(x * min(unit.count(word), 2) for word, x in rarity.items()) for _, unit in units]
+    order = sorted(range(len(units)), key=lambda i: (-scores[i], len(units[i][1])))
+    near = [units[i][0] for i in order[:MOST] if scores[i] > _LEAST * max(scores)]
+    return Explained(_distinct(x for x in near if isinstance(x, Entry)),
+                     [x for x in near if isinstance(x, Passage)], is_named=False)  # fmt: skip
 
 
 def nearest(text: str) -> list[str]:

@@ -131,7 +131,7 @@ def columns_by_name(
         column = recipe.columns.get(parameter, parameter)
         where = f"{source.name}: {flag}: parameter `{parameter}`"
         if column not in source.columns:
-            advice = f"--map {parameter}=COLUMN names another column"
+            advice = f"--map {parameter}=COLUMN  # names another column"
             if declared is not None and declared.default is not declared.empty:
                 advice = f"an option is keyword-only: write `*, {declared}`"
             candidates = closest(column, [*known, *source.columns])
@@ -218,7 +218,7 @@ def _check_lists(source: Source | TableSource, columns: ColumnMap) -> None:
             lists = is_tokens(kind)
             if not lists and (role == "mask" or pa.types.is_nested(kind)):
                 text = f"{source.name}: `{column}` is {kind}, which the role {role} cannot be"
-                tip = f"--map {role}=none leaves it unread: without tokens, a response has one "
+                tip = f"--map {role}=none  # leaves it unread: without tokens, a response has one "
                 tip += "advantage"
                 raise DataError(f"{text}; a list of numbers per row is needed", tip=tip)
 

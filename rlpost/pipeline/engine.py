@@ -317,7 +317,7 @@ def response_table(collector: Collector, plan: Plan) -> Responses:
             raise DataError(
                 f"`{column}` is 0 in all of {count}: a length of 0 is no answer, so lengths are "
                 f"unknown",
-                tip=f"--map {LENGTH}=none leaves `{column}` out",
+                tip=f"--map {LENGTH}=none  # leaves `{column}` out",
             )
     whole = bool((responses["tokens"] == responses["length"]).all())
     key, cells, first_rows = responses["cell"], len(responses.cells.pairs), plan.source.first_rows

@@ -186,7 +186,7 @@ def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options)
         more = f" and {len(stale) - 1:,} more" if len(stale) > 1 else ""
         raise UsageError(
             f"{target}{more}: exists already, {why}",
-            tip="--overwrite writes stale outputs again",
+            tip="--overwrite  # writes stale outputs again",
         )
     check_overwritable([*stale])
     return files

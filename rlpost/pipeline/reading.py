@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 1 << 40  # tokens of a response
 ENGINE = "infer_log_probs"
-_COUNT_ROWS = "--unit row counts rows, and reads no ids of rollouts"
+_COUNT_ROWS = "--unit row  # counts rows, and reads no ids of rollouts"
 
 
 def _all_policy(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -90,8 +90,8 @@ class TorchDevice(Device):
         except torch.OutOfMemoryError:
             raise NotEnoughMemoryError(
                 f"{where()}: this chunk does not fit into the memory of {self._device}",
-                tip="--chunk-tokens makes chunks smaller, --workers 1 computes one at a time, "
-                "--device cpu has more",
+                tip="smaller chunks need less: --chunk-tokens INT; --workers 1 computes one at a "
+                "time, --device cpu has more",
             ) from None
 
     def stage(

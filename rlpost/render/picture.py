@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.display import picture
 from rlpost.display.picture import Bin, Blocks, PictureLine, Share
-from rlpost.display.text import first_of, mean_beside, number, percent
+from rlpost.display.text import first_of, mean_beside, number, percent, percents
 from rlpost.pipeline.measures import SIGNS, whole
 
 if TYPE_CHECKING:
@@ -63,14 +63,15 @@ def _signs(facts: Mapping[str, Json], what: str) -> Iterator[PictureLine]:
     entries = {sign: whole(facts, f"advantage_{sign}") for sign in SIGNS}
     if not entries["zero"]["count"]:
         return
+    means = [entries[sign]["mean"] or 0.0 for sign in _TOKENS]
     parts = [
-        Share(
-            f"{label} {_share(entries[sign]['mean'])}", entries[sign]["mean"] or 0.0, drawn, style
+        Share(f"{label} {percent}", mean, drawn, style)
+        for mean, percent, (label, drawn, style) in zip(
+            means, percents(means), _TOKENS.values(), strict=True
         )
-        for sign, (label, drawn, style) in _TOKENS.items()
     ]
     above = whole(facts, "mass_positive")["value"]
-    note = "" if above is None else f"of Σ|A| {_share(1 - above)} and {_share(above)}"
+    note = "" if above is None else "of Σ|A| " + " and ".join(percents([1 - above, above]))
     yield picture.shares(what, parts, note)
 
 

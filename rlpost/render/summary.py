@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.display.charts import bar
-from rlpost.display.console import console
+from rlpost.display.console import console, is_terminal
 from rlpost.display.page import Notice, Page
 from rlpost.display.picture import words
 from rlpost.display.tables import TextTable
@@ -574,7 +574,8 @@ def _next_steps(summary: Json) -> list[str]:
     out = outputs[0] if len(outputs) < _SEVERAL else _folder(outputs)
     path = shlex.quote(out)
     page = shlex.quote(_free_name(out))
-    return [f"rlpost browse {path}", f"rlpost report {path} -o {page}"]
+    browse = [f"rlpost browse {path}"] * is_terminal()  # which needs one
+    return [*browse, f"rlpost report {path} -o {page}"]
 
 
 def _free_name(output: str) -> str:

@@ -89,7 +89,7 @@ OLD = rollout()["old_log_probs"].to_pylist()[9]
 BAD_TABLES = {
     "no reward": (without("reward"), "", ["no column for reward", "looked for reward"]),
     "near rewards": (without(reward="rewards"), "",
-        ["no column for reward", "candidates: rewards\n", "tip: --map reward=rewards"]),
+        ["no column for reward", "candidates: rewards\n", " --map reward=rewards"]),
     "near promt_id": (without(prompt_id="promt_id"), "",
         ["no column for group (estimator grpo)", "--map group=promt_id"]),
     "no list of a role": (rollout().select(["prompt_id", "reward", "response_mask"])
@@ -192,7 +192,7 @@ PLACES = [
       for target in ("in.parquet", "./in.parquet", "link.parquet", "up/in.parquet", "up")),
     (2, "link.parquet in.parquet --overwrite", SAME),
     (2, "in.parquet loop", "a symbolic link that leads back to itself"),
-    (2, "in.parquet precious.parquet", "precious.parquet: exists already\n  tip: --overwrite"),
+    (2, "in.parquet precious.parquet", "precious.parquet: exists already\n  tip: rlpost ad"),
     (2, "in.parquet folder/in.parquet out", "2 input files are named in.parquet"),
     (3, "folder/bad.parquet precious.parquet --overwrite", "row 9"),
     (3, "folder/bad.parquet new/directory/out.parquet", "row 9"),
@@ -212,7 +212,7 @@ PLACES = [
     (2, "folder out --summary-json folder/in.parquet --overwrite", "in.parquet: is an input"),
     (2, "rows.jsonl out.parquet --summary-json rows.jsonl", "rows.jsonl: is an input"),
     *((4, f"in.parquet {words} --summary-json list.json",
-       "list.json: exists, and is no summary of rlpost\n  tip: --overwrite")
+       "list.json: exists, and is no summary of rlpost\n  tip: rlpost advantages ")
       for words in ("out.parquet", "nothing --skip-existing")),
     *((2, f"in.parquet out.parquet {words}", f"{flag}: the value is empty")
       for words, flag in {

@@ -233,7 +233,7 @@ ERRORS = {
     (GAE_FILE, "--set", "gamma"): (2, "--set gamma: write it FIELD=VALUE"),
     (GAE_FILE, "--set", "kl_target=1"): (2, "--set kl_target needs --set kl_coef above 0"),
     (GAE_FILE, "--estimator", "gdpo", "--preset", "verl"): (2, "gdpo needs --set rew.*_comp"),
-    (GAE_FILE, "--gamma", "1"): (2, "no option --gamma tip: --set gamma=VALUE # sets it"),
+    (GAE_FILE, "--gamma", "1"): (2, "no option --gamma did you mean --set gamma=VALUE?"),
     ("grpo.parquet", "--preset", "trl", *WEIGHTS): (3, "computes none of the recorded columns"),
 }  # fmt: skip
 

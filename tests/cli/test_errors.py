@@ -84,7 +84,7 @@ TWO = """
 --estimator grop | no estimator 'grop' did you mean grpo?
 --estimator nosuchthing | no estimator 'nosuchthing' tip: # there are gae,
 --preset verll | --preset: no preset 'verll' did you mean verl?
---step-gamma 1 | no option --step-gamma tip: --option step_gamma=VALUE # sets it: gigpo,
+--step-gamma 1 | no option --step-gamma did you mean --option step_gamma=VALUE (gigpo,
 --pg-clip 1 | no option --pg-clip tip: # `rlpost loss` has it
 --config gama.toml | gama.toml: no option 'gama' | did you mean gamma?
 --config broken.toml | broken.toml: not valid TOML
@@ -122,7 +122,7 @@ TWO = """
 --estimator gdpo --reward-components reward --norm-mean batch | --norm-mean batch: estimator
 advantages | IN
 advantages in.parquet | OUT
-advantages in.parquet bad.parquet | bad.parquet: exists already | --overwrite
+advantages in.parquet bad.parquet | bad.parquet: OUT is a Parquet file that rlpost did not write
 advantages noref.parquet o --emit kl | --emit kl needs old_log_probs and ref_log
 advantages returns.parquet o | returns.parquet: has a column 'returns' already | --replace
 inspect in.parquet --format jsn | --format jsn: 'jsn' is not one of | did you mean json
@@ -132,7 +132,7 @@ verify in.parquet --gamma 1 | --gamma | rlpost advantages
 verify in.parquet --help-all | --help-all | rlpost verify --help
 verify in.parquet --no-such-thing | tip: | rlpost verify --help
 inspect in.parquet --row 3 --about groups | --about: has no effect on single responses
-help pipeline advantages | 'pipeline advantages' | did you mean
+help frameworcs | 'frameworcs' | did you mean
 inspct in.parquet | error: no command 'inspct' did you mean inspect?
 zzz | error: no command 'zzz' tip: rlpost --help # lists the commands
 config dif verl trl | dif | did you mean diff
@@ -166,9 +166,9 @@ THREE = """
 --drop-single --estimator raw --map group=none | no column for group (--drop-single)
 --map reward=rewrd | --map reward=rewrd: no column 'rewrd' did you mean reward?
 advantages noreward.parquet o | noreward.parquet | reward | scores | candidates: reward_format, \
-reward_correct tip: --map reward=COLUMN
+reward_correct tip: rlpost advantages noreward.parquet o --map reward=COLUMN
 advantages nogroup.parquet o | nogroup.parquet | group | estimator grpo | candidates: prompt tip: \
---map group=prompt
+rlpost advantages nogroup.parquet o --map group=prompt
 advantages bad.parquet o | bad.parquet | row 5 | `reward` | nan | tip: | rlpost inspect bad.parquet
 """
 GONE = "no.parquet: no such file or directory"
@@ -190,7 +190,7 @@ verify no.parquet | {GONE}
 
 
 ADVICE = re.compile(
-    r"  (candidates: .+|did you mean .+\?|tip: (#|(rlpost|git|--[a-z-]+)( [^ #]+)*(  #|$)).*)"
+    r"  (candidates: .+|did you mean .+\?|tip: (#|(rlpost|git)( [^ #]+)*(  #|$)).*)"
 )
 """Below an error: names, or what is typed as it stands, with its prose behind `#`."""
 

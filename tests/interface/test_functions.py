@@ -22,7 +22,7 @@ TABLES = {
 }
 UNEQUAL = {"inputs", "outputs", "input", "roles", "seconds", "bytes", "rewritten"}
 UNEQUAL |= {"file"}  # of a pair's most different responses
-UNEQUAL |= {"left_out", "shifts"}  # by name of the input; of a sample of each row group
+UNEQUAL |= {"left_out", "shifts", "place"}  # by name of the input; of a sample of each row group
 
 
 def results(found):

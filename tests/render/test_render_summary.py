@@ -64,7 +64,7 @@ def test_several_files_are_named_by_the_folder_that_has_them_all(tmp_path, outpu
     lines = lines_of(summary_page(summary), 200)
     assert lines[0].startswith(f"2 files of {folder} · ")
     assert f"2 files of {folder} written" in lines[-2]
-    assert f"rlpost browse {folder} " in lines[-1]
+    assert f"rlpost report {folder} " in lines[-1]
 
 
 def test_masks_are_a_funnel_that_adds_up(tmp_path):

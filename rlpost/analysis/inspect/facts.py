@@ -29,6 +29,7 @@ from rlpost.analysis.inspect.responses import (
     populations_of,
     profiles_of,
     table_of,
+    worst_groups,
 )
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, select_columns, unusable_roles
 from rlpost.errors import UsageError, no_such
@@ -173,6 +174,9 @@ def inspect_source(
             recipe.failures,
             dict(reasons_of_failures(table.rows).most_common()),
         ),
+        worst_groups=[] if group_rows is None or "reward" not in rows else worst_groups(
+            reading, group_rows, [file.path for file in stored_input.files], evidence
+        ),
         profiles=profiles_of(rows, table, NO_GROUPS if groups is None else groups),
         counting={name: x for name, x in counting.items() if x is not None},
         stored_counting=stored,
@@ -239,7 +243,8 @@ def with_names(facts: Facts, inputs: Sequence[str], made_of: InputPaths) -> Fact
         for finding in facts.findings
     ]
     stored = replace(facts.input, files=files)
-    return replace(facts, inputs=list(inputs), input=stored, findings=findings)
+    worst = [group | {"place": _named(group["place"], made_of)} for group in facts.worst_groups]
+    return replace(facts, inputs=list(inputs), input=stored, findings=findings, worst_groups=worst)
 
 
 def _named(place: Place, made_of: InputPaths) -> Place:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlpost.display.text import counted
-from rlpost.findings import Finding, Level
+from rlpost.findings import Finding, Level, Place
 from rlpost.recipe.base import text_of
 from rlpost.recipe.flags import flag_of
 
@@ -283,6 +283,9 @@ class Facts:
     """Those of the recipe in the files' metadata, which count where none was chosen."""
     profiles: Json = field(default_factory=dict)
     """`groups` by passes or rewards, and `length` by what responses did, as of a run."""
+    worst_groups: list[Json] = field(default_factory=list)
+    """Groups that never pass, else the lowest: `prompt`, `step`, `passed`, `responses`, mean
+    `reward`, and its first row as a `place`."""
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -355,6 +358,8 @@ class Facts:
 def _plain(value: Any) -> Any:
     if isinstance(value, Finding):
         return value.as_json()
+    if isinstance(value, Place):
+        return str(value)
     if dataclasses.is_dataclass(value):
         value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
     if isinstance(value, dict):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about import TOPICS, topics_of
-from rlpost.analysis.inspect.about.base import title
+from rlpost.analysis.inspect.about.base import command, title
 from rlpost.analysis.inspect.about.checks import notices, places, verdict
 from rlpost.analysis.inspect.about.responses import (
     domain_lines,
@@ -18,7 +17,6 @@ from rlpost.analysis.inspect.about.responses import (
     without_tokens_lines,
 )
 from rlpost.analysis.inspect.about.tokens import left_out_lines
-from rlpost.analysis.inspect.model import option_words
 from rlpost.display.charts import spark
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Page, show_page
@@ -133,23 +131,13 @@ _ASKED = ("groups", "numbers", "steps", "domains", "mismatch")
 
 def _next_steps(facts: Facts, *, verbose: bool) -> list[str]:
     """Return the commands that print more: on the most severe finding, and on a topic."""
-    command = shlex.join(["rlpost", "inspect", *facts.inputs, *_typed(facts)])
-    steps = [f"{command} --about {finding.check}" for finding in facts.findings[:1]]
+    typed = command(facts)
+    steps = [f"{typed} --about {finding.check}" for finding in facts.findings[:1]]
     if not verbose:
         topics = topics_of(facts)
         first, *others = [x for x in _ASKED if x in topics] or topics
-        steps.append(f"{command} --about {first}  # {', '.join(others)}, ...; --verbose: all")
+        steps.append(f"{typed} --about {first}  # {', '.join(others)}, ...; --verbose: all")
     return steps
-
-
-def _typed(facts: Facts) -> Iterator[str]:
-    """Yield the options of columns and of rows with which facts were read."""
-    for role, served in facts.roles.items():
-        if served.found_by == "map":
-            yield from ("--map", f"{role}={served.column}")
-    yield from option_words(facts.counting)
-    if facts.where:
-        yield from ("--where", facts.where["condition"].removeprefix("--where "))
 
 
 # ---- numbers per response ----

@@ -18,6 +18,7 @@ from rlpost.analysis.inspect.model import (
 )
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.analysis.inspect.tokens import policy_role
+from rlpost.findings import Place
 from rlpost.io.keys import step_order
 from rlpost.kernels.histogram import histogram
 from rlpost.kernels.moments import equal_to_rounding, reaches
@@ -29,6 +30,8 @@ from rlpost.pipeline.profiles import profiles
 from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import CountedTable
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 MOST_SIZES = 100
 BINS = 20
+_LOWEST = 5  # groups that are listed if none passes, or all do
 _TINY, _LARGEST = np.finfo(np.float64).tiny, np.finfo(np.float64).max
 
 
@@ -66,7 +70,7 @@ def group_table(rows: pl.DataFrame, table: CountedTable, groups: PromptGroups) -
 
     Returns:
         Its keys, its `rows` (responses, or rollouts), `first`, the index of its first row, how many
-        of them `passed`, and whether its rewards are `equal`.
+        of them `passed`, whether its rewards are `equal`, and their mean, `reward`.
     """
     valid = np.flatnonzero(table.scored[table.unit] & table.rows["valid"])
     first_of = np.zeros(len(table.units), np.int64)
@@ -76,6 +80,8 @@ def group_table(rows: pl.DataFrame, table: CountedTable, groups: PromptGroups) -
     keys = rows.select(key for key in ("batch", "group") if key in rows)[first]
     columns = {"first": first, "rows": groups.size, "equal": groups.equal}
     columns["passed"] = passed_of(table, groups)
+    sums = np.add.reduceat(table.units["reward"][groups.members], starts) if len(starts) else starts
+    columns["reward"] = sums / np.maximum(groups.size, 1)
     return keys.with_columns(pl.Series(name, x) for name, x in columns.items()).sort("first")
 
 
@@ -161,6 +167,33 @@ def group_facts(
         pass_threshold=threshold,
         pass_at_k=pass_at_k(size, passed) if rewarded else [],
     )
+
+
+def worst_groups(
+    reading: PassResult, keys: pl.DataFrame, files: Sequence[str], most: int
+) -> list[Json]:
+    """Return the groups of several responses that never pass, the lowest mean reward first.
+
+    Where none passes or all do, they are those of the lowest rewards.
+
+    Args:
+        reading: of the input.
+        keys: of the groups, as of `group_table`.
+        files: paths of the files.
+        most: groups, at most.
+    """
+    worst = keys.filter(pl.col("rows") > 1).sort(pl.col("passed") > 0, "reward", "first")
+    never = int((worst["passed"] == 0).sum())
+    count = never if 0 < never < len(worst) else min(_LOWEST, len(worst))
+    places = reading.rows.select("file", "row")[worst["first"][: min(count, most)]]
+    return [
+        {
+            "prompt": group["group"], "step": group.get("batch"), "passed": group["passed"],
+            "responses": group["rows"], "reward": group["reward"],
+            "place": Place(files[file], row),
+        }
+        for group, (file, row) in zip(worst.iter_rows(named=True), places.iter_rows(), strict=False)
+    ]  # fmt: skip
 
 
 def profiles_of(rows: pl.DataFrame, table: CountedTable, groups: PromptGroups) -> Json:

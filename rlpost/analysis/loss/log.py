@@ -145,7 +145,7 @@ def _columns(
     kept = {x: metric for x, metric in metrics.items() if metric and chosen.get(metric, x) == x}
     if not kept:
         text = f"--log {path}: no column is a known metric"
-        raise DataError(text, tip=f"--log-map names columns; {columns_here(names)}")
+        raise DataError(text, tip=f"--log-map METRIC=COLUMN  # {columns_here(names)}")
     return step, kept
 
 

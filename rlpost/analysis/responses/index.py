@@ -15,7 +15,7 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import log_probs_of, named, text_columns, text_of
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
-from rlpost.display.text import counted
+from rlpost.display.text import counted, first_of
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import (
     CellLocation,
@@ -249,8 +249,8 @@ class Index:
             i for i, path in enumerate(paths) if not name or path.endswith(f"/{name}")
         ]
         if len(files) > 1:
-            tip = " or ".join(f"--row {paths[i]}:{number}" for i in files[:MOST_NAMED])
-            tip += ", ..." if len(files) > MOST_NAMED else ""
+            likely, *others = (f"--row {paths[i]}:{number}" for i in files)
+            tip = f"{likely}  # or {first_of(others)}"
             text = f"--row {text}: {counted(len(files), 'file')} may be meant, each with such rows"
             raise UsageError(text, tip=tip)
         if not files:

@@ -13,6 +13,7 @@ import typer
 from rlpost.cli.help_screen import argument, command
 from rlpost.cli.options import options_of
 from rlpost.cli.output import reporting
+from rlpost.display.console import is_terminal
 from rlpost.errors import UsageError
 from rlpost.interface import functions
 
@@ -68,11 +69,6 @@ def browse(
         lines = [] if kept is None else [kept.line()]
         with _drawn_on_stdout():
             Browser(index, "; ".join(lines + counting_lines(index.stored_counting))).run()
-
-
-def is_terminal() -> bool:
-    """Return whether a person types and reads."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 @contextmanager

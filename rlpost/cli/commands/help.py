@@ -73,9 +73,9 @@ def _answered(explained: Explained) -> Iterator[str]:
         yield f"{row.name}: {_place(row.section)}\n" + "".join(
             f"\n- {heading}: {cell}" for heading, cell in others if cell
         )
-    if explained.rows or len(explained.sections) == 1:
+    if explained.is_named:
         yield from (section.text for section in explained.sections)
-    else:
+    elif explained.sections:
         yield "\n".join(f"- {_place(section)}" for section in explained.sections)
     first, *_ = [row.section for row in explained.rows] or explained.sections
     yield f"next: rlpost help {first.topic}"

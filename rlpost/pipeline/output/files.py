@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.errors import ReadWriteError, UsageError
+from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.paths import RemotePath, check_target, is_output_folder, list_files, parse_path
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def targets_of(
         targets: list[AnyPath] = [output] if single else [output / file.relative for file in files]
         own = {file.path.resolve() for file in files}
         existing = _listed(output) if isinstance(output, RemotePath) and not single else None
+        if not overwrite:  # of a file that --overwrite does not replace, the error says so
+            check_overwritable([x for x in targets if existing is None or str(x) in existing])
         for target in targets:
             check_target(target, own, overwrite=overwrite, existing=existing)
     except OSError as error:

@@ -23,7 +23,7 @@ MEAN_AGE = "age"
 """The column of responses with the mean age of their policy tokens."""
 _TRAINED = "version:trained"
 _NEWEST, _OLDEST, _MEAN = "version:newest", "version:oldest", "version:mean"
-_TIP = "--map batch=COLUMN names the steps that these versions count"
+_TIP = "--map batch=COLUMN  # names the steps that these versions count"
 
 
 def map_versions(batch: Batch) -> dict[str, Array]:
@@ -45,7 +45,7 @@ def add_ages(responses: Responses) -> Responses:
     steps = responses.labels["step"]
     if not all(isinstance(step, int) for step in steps):
         text = "the age of a token is the step minus its policy version, and steps are no integers"
-        raise DataError(text, tip="--map batch=COLUMN names a column of integers")
+        raise DataError(text, tip="--map batch=COLUMN  # names a column of integers")
     trained = np.array(steps, np.float64)[responses["step"]]
     counted = responses["valid"] & (responses["tokens"] > 0)
     newest, oldest = responses[_NEWEST], responses[_OLDEST]

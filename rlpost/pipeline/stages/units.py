@@ -173,7 +173,7 @@ class RowsDiffer(NamedTuple):
         if kind == "turn":
             tip = "drop the copies"
             if "branch" not in columns:
-                tip = f"--map branch=COLUMN separates the branches of a turn; else {tip}"
+                tip = f"--map branch=COLUMN  # separates the branches of a turn; else {tip}"
             return DataError(
                 f"{first}, and {second}; both rows are one turn of a rollout by `{rollout}` and "
                 f"{what}, and a turn is one row",

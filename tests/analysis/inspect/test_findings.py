@@ -505,7 +505,7 @@ FAULTS = {
     ),
     "rewards of a rollout": (
         "differing_rollout_rewards", with_values(OUTCOMES, "reward", _5=7.0),
-        {"options": ROLLOUT, "rows": [4, 5], "text": "in 1 rollout, the first"},
+        {"options": ROLLOUT, "rows": [4, 5], "text": "in 1 rollout: "},
     ),
     "a rollout without an id": (
         "unusable_keys", with_values(OUTCOMES, "traj_id", _0=None),

@@ -109,7 +109,7 @@ MANY = ",".join(str(n / 1000) for n in range(1, 400))
         (["--sweep", "tau=1,x", "--loss", "real"], "--sweep tau=x: must be a valid number"),
         (["--loss-option", "tau=1", "--sweep", "loss=ppo,tis"], "has no option 'tau'"),
         (["--loss-option", "tau=1"], "tip: # kimi15, real and kimi_k2 have it"),
-        (["--tau", "1"], "--loss-option tau=VALUE  # sets it: kimi15, real and kimi_k2 have it"),
+        (["--tau", "1"], "did you mean --loss-option tau=VALUE (kimi15, real and kimi_k2 have it)"),
         (["0.2"], "OUT is 0.2: a number\n  tip: # a range is one word, LOW:HIGH"),
         (["--loss-option", "pg_clip=3"], "it is an option of rlpost: --pg-clip"),
         (["--sweep", "pg_clip"], "write it NAME=VALUE,VALUE"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rlpost.analysis.inspect.model import option_words
 from rlpost.display.page import Page
+from rlpost.display.text import typed_word
 from rlpost.findings import Check, Registry
 
 if TYPE_CHECKING:
@@ -38,7 +40,27 @@ def title(inputs: Sequence[str], *more: str) -> str:
     return " · ".join(["rlpost inspect", f"{', '.join(inputs[:MOST_INPUTS])}{rest}", *more])
 
 
-def page_of(facts: Facts, name: str, tables: Sequence[TextTable | None], otherwise: str) -> Page:
+def command(facts: Facts) -> str:
+    """Return the command that inspects the input with the same columns and rows."""
+    words = [
+        word
+        for role, served in facts.roles.items()
+        if served.found_by == "map"
+        for word in ("--map", f"{role}={served.column}")
+    ]
+    words += option_words(facts.counting)
+    if facts.where:
+        words += ["--where", facts.where["condition"].removeprefix("--where ")]
+    return " ".join(map(typed_word, ["rlpost", "inspect", *facts.inputs, *words]))
+
+
+def page_of(
+    facts: Facts,
+    name: str,
+    tables: Sequence[TextTable | None],
+    otherwise: str,
+    steps: Sequence[str] = (),
+) -> Page:
     """Return the page of a topic.
 
     Args:
@@ -46,9 +68,11 @@ def page_of(facts: Facts, name: str, tables: Sequence[TextTable | None], otherwi
         name: of the topic.
         tables: its tables; None where the input has no data.
         otherwise: why there are none, if all of them are None.
+        steps: commands to continue with.
     """
     parts = [table for table in tables if table is not None]
-    return Page(title(facts.inputs, name), () if parts else (otherwise,), parts)
+    lines = () if parts else (otherwise,)
+    return Page(title(facts.inputs, name), lines, parts, next_steps=steps)
 
 
 def without_column(*roles: str) -> str:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rlpost.analysis.inspect.about.base import page_of, topic, without_column
+from rlpost.analysis.inspect.about.base import command, page_of, topic, without_column
 from rlpost.display.charts import bar
 from rlpost.display.tables import TextTable, elided
-from rlpost.display.text import aligned, counted, mean_beside, number, percent, share, value_list
+from rlpost.display.text import (
+    aligned,
+    counted,
+    mean_beside,
+    number,
+    percent,
+    share,
+    typed_word,
+    value_list,
+)
 from rlpost.display.trends import Trend, trend_table
 
 if TYPE_CHECKING:
@@ -37,7 +47,25 @@ def groups(facts: Facts) -> Page:
     if not keys.pass_at_k:
         return page_of(facts, "groups", [TextTable(title="Groups", lines=lines)], "")
     lines += [without_signal(facts), *threshold_lines(facts)]
-    return page_of(facts, "groups", [_profile(facts, lines), _pass_at_k(keys, size)], "")
+    tables = [_profile(facts, lines), _pass_at_k(keys, size), *_worst(facts)]
+    worst = next((str(group["prompt"]) for group in facts.worst_groups), "")
+    steps = [f"{command(facts)} --prompt {typed_word(worst)}"] if worst else []
+    return page_of(facts, "groups", tables, "", steps)
+
+
+def _worst(facts: Facts) -> list[TextTable]:
+    """Return the groups that never pass, or the lowest, the worst first."""
+    worst = facts.worst_groups
+    never = facts.whole("passed")["mean"] and not any(group["passed"] for group in worst)
+    title = "Prompts that never pass, worst first" if never else "Lowest rewards"
+    rows = [
+        (str(group["prompt"]), *([] if group["step"] is None else [str(group["step"])]),
+         f"{group['passed']} of {group['responses']}", cell, str(group["place"]))
+        for group, cell in zip(worst, aligned([group["reward"] for group in worst]), strict=True)
+    ]  # fmt: skip
+    keys = [] if facts.prompt_groups is None else facts.prompt_groups.by[::-1]
+    headings = (*keys, "passes", "mean reward", "first row")
+    return [TextTable(headings, rows, title, text=(0, len(keys) + 2))] * bool(rows)
 
 
 def sizes(facts: Facts) -> str:
@@ -183,7 +211,14 @@ def steps(facts: Facts) -> Page:
 @topic
 def domains(facts: Facts) -> Page:
     """Rewards, groups without signal, lengths and KL by domain; the least signal first."""
-    return _slices(facts, "domain", "domain", by_signal(facts))
+    order, labels = by_signal(facts), facts.labels("domain")
+    steps = []
+    if labels[1:] and facts.labels("step")[1:] and not facts.where:
+        worst = labels[order[0]]
+        literal = str(worst) if isinstance(worst, int) else "'" + worst.replace("'", "''") + "'"
+        condition = typed_word(f"domain = {literal}")
+        steps = [f"{command(facts)} --where {condition} --about steps"]
+    return replace(_slices(facts, "domain", "domain", order), next_steps=steps)
 
 
 def _slices(

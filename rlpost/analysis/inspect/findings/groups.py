@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
-from rlpost.display.text import counted, share
+from rlpost.display.text import counted, first_of, share
 from rlpost.pipeline.groups import LARGE, joins_files, mixed_domains, mixed_files
 from rlpost.pipeline.turns import BY_ID, evidence_counts, one_id, turn_evidence
 
@@ -243,9 +243,12 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
     differing = rollouts.drop_nulls("other")
     if differing.is_empty():
         return None
-    first, second = (rows["reward"][differing[name][0]] for name in ("index", "other"))
+    examples = [
+        f"{rollout} has {rows['reward'][first]:g} and {rows['reward'][second]:g}"
+        for rollout, first, second in differing.select("rollout", "index", "other").iter_rows()
+    ]
     text = f"rows of one `{column}` have different rewards in {counted(len(differing), 'rollout')}"
-    text += f", the first {first:g} and {second:g}; statistics of groups here are of their mean"
+    text += f": {first_of(examples)}; statistics of groups here are of their mean"
     pairs = [row for pair in differing.select("index", "other").iter_rows() for row in pair]
     return Problem(text, pairs, ["rollout", "reward"], "--rollout-reward last")
 
