@@ -118,8 +118,6 @@ class ReadOptions:
     """Layout of the token lists, one of `rlpost.formats.layout.LAYOUTS`; None: the format's."""
     group_size: int | None = None
     """Number of consecutive records in a group, for dumps without a group key."""
-    tokenizer: str | None = None
-    """Counts the tokens of response texts, as `response_length`, of dumps without tokens."""
     attempts: Literal["newest", "all"] = "all"
     """Rows of a step or rollout that several attempts wrote: those of the newest, or all."""
     where: Where | None = None

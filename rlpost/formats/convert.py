@@ -16,7 +16,7 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import format_named
-from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
+from rlpost.formats.base import ReadOptions, ReadStats
 from rlpost.formats.dumps import (
     Dump,
     check_options,
@@ -28,15 +28,12 @@ from rlpost.formats.fetching import fetched_inputs
 from rlpost.formats.reading import no_field
 from rlpost.formats.records import first_names
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
-from rlpost.io.arrow import CellLocation
 from rlpost.io.input_paths import without_paths
 from rlpost.io.outputs import OutputFiles
 from rlpost.io.paths import PathText, check_target, is_output_folder, parse_path
 from rlpost.io.processes import Processes
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
-from rlpost.io.tokenizer import token_ids
-from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -266,7 +263,7 @@ def write_files(
             files.append(file)
             for dump in dumps:
                 for batch in iter(batches.__next__, None):
-                    file.append(_with_token_ids(batch, dump.path, options), str(dump.path))
+                    file.append(batch, str(dump.path))
                     reporter.advance(batch.num_rows)
             if not file.rows and options.where is None:
                 raise _no_records(dumps)
@@ -275,7 +272,7 @@ def write_files(
             options.stats.replaced = sum(file.leave_out(attempts) for file in files)
         for file, dumps in zip(files, plan.values(), strict=True):
             if file.rows:
-                file.complete(dumps[0].format, options.tokenizer)
+                file.complete(dumps[0].format)
             else:
                 staged.drop(file.target)
         staged.publish()
@@ -288,30 +285,3 @@ def _no_records(dumps: Sequence[Dump]) -> DataError:
     files = "the file is" if len(dumps) == 1 else "the files are"
     what = f"{files} empty" if empty else "no records"
     return DataError(f"{names}: {what}, so there is nothing to convert")
-
-
-def _with_token_ids(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> pa.RecordBatch:
-    """Return a batch with token ids of its texts, and their numbers, if a tokenizer is set.
-
-    Raises:
-        UsageError: the dump has tokens or lengths, so the tokenizer would have no effect.
-        DataError: a response has no text.
-    """
-    if options.tokenizer is None:
-        return batch
-    lengths = next((x for x in (*TOKEN_COLUMNS, LENGTH) if x in batch.schema.names), None)
-    if lengths is not None:
-        raise UsageError(
-            f"--tokenizer {options.tokenizer}: has no effect, because {path} has `{lengths}`, "
-            "which sets the length of a response; leave it out"
-        )
-    texts = [name for name in ROLES["response"].aliases if name in batch.schema.names]
-    if not texts:
-        raise DataError(f"{path}: no column for response, whose tokens --tokenizer makes")
-    location = CellLocation(str(path), 0, texts[0])
-    ids = token_ids(options.tokenizer, batch.column(texts[0]), location)
-    columns_of_tokens = {"response_token_ids": ids, LENGTH: ids.value_lengths().cast(pa.int64())}
-    for name, column in columns_of_tokens.items():
-        options.stats.sources[name] = f"{texts[0]}, by {options.tokenizer}"
-        batch = batch.append_column(name, column)
-    return batch

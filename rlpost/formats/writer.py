@@ -128,12 +128,11 @@ class CanonicalFile:
         except OSError as error:
             raise self._write_error(error) from None
 
-    def complete(self, dump_format: Format, tokenizer: str | None = None) -> None:
+    def complete(self, dump_format: Format) -> None:
         """Write the last rows and the footer; the target does not exist yet.
 
         Args:
             dump_format: the format of the dump.
-            tokenizer: made the token ids of the texts.
 
         Raises:
             DataError: there were no rows.
@@ -145,13 +144,11 @@ class CanonicalFile:
         self._flush()
         assert self._writer is not None
         missing = missing_roles(dump_format, self.columns)
-        made = {} if tokenizer is None else {"rlpost.tokenizer": tokenizer}
         self._writer.add_key_value_metadata(
             {
                 "rlpost.version": __version__,
                 "rlpost.format": dump_format.name,
                 "rlpost.missing_roles": json.dumps(missing, ensure_ascii=False),
-                **made,
             }
         )
         self._close()

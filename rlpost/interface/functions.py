@@ -549,7 +549,6 @@ def convert(
     layout: Layout | None = None,
     rows: Records = None,
     group_size: Count | None = None,
-    tokenizer: NameOrPath = None,
     where: Condition = None,
     attempts: Attempts = "newest",
     workers: Count | None = None,
@@ -567,8 +566,6 @@ def convert(
         layout: layout of the token lists (default: that of the format).
         rows: list of the responses in a record of dumps, as a.b; None: a record is one.
         group_size: consecutive records per group of dumps without an id.
-        tokenizer: make token ids and lengths from texts, if there are none; they are
-            `response_token_ids` and `response_length`.
         where: rows to read, as "reward > 0 and domain = 'math'"; over roles and columns.
         attempts: attempts at a step or rollout that count; by `run_attempt` and `attempt`.
         workers: processes that read (default: one per core, at most 8); for 128 MiB or more.
@@ -585,7 +582,7 @@ def convert(
 
     paths = path_names(inputs, "convert", "dumps; `advantages` reads tables as they are")
     read = ReadOptions(
-        dict(columns_map or {}), layout, group_size, tokenizer, attempts,
+        dict(columns_map or {}), layout, group_size, attempts,
         where=condition(where, None), rows=rows,
     )  # fmt: skip
     with _reporting(progress=progress) as run:

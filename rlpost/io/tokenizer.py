@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.arrow import is_string, without_dictionary
@@ -17,6 +16,7 @@ from rlpost.optional import need
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from rlpost.io.arrow import CellLocation
@@ -84,12 +84,6 @@ def _reason(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 
-def token_ids(name: str, texts: pa.Array, location: CellLocation) -> pa.ListArray:
-    """Return the ids of the tokens of each text, [n] lists of int32; raises as `token_counts`."""
-    ids = (one.ids for encoded in _encoded(name, texts, location) for one in encoded)
-    return pa.array(ids, pa.list_(pa.int32()), size=len(texts))
-
-
 def token_counts(name: str, texts: pa.Array, location: CellLocation) -> NDArray[np.int64]:
     """Return the number of tokens of each text, [n].
 
@@ -107,13 +101,6 @@ def token_counts(name: str, texts: pa.Array, location: CellLocation) -> NDArray[
             `load_tokenizer`.
         UnavailableError, ReadWriteError: as `load_tokenizer`.
     """
-    parts = _encoded(name, texts, location)
-    counts = [len(one) for encoded in parts for one in encoded]
-    return np.array(counts, dtype=np.int64)
-
-
-def _encoded(name: str, texts: pa.Array, location: CellLocation) -> Iterator[list[Any]]:
-    """Yield the tokens of texts in order, by batches of texts."""
     texts = without_dictionary(texts)
     kind = texts.type
     if not is_string(kind):
@@ -121,7 +108,7 @@ def _encoded(name: str, texts: pa.Array, location: CellLocation) -> Iterator[lis
     if texts.null_count:
         row = texts.is_null().index(True).as_py()
         raise location.error(row, "is null", "a text is needed; an empty one has 0 tokens")
-    tokenizer = load_tokenizer(name)
+    tokenizer, counts = load_tokenizer(name), list[int]()
     row = location.first_row
     for batch in _batches(texts.to_pylist()):
         try:
@@ -132,8 +119,9 @@ def _encoded(name: str, texts: pa.Array, location: CellLocation) -> Iterator[lis
                 f"{_reason(error)}",
                 tip="correct the tokenizer: it needs a token for unknown words",
             ) from None
-        yield encoded
+        counts += [len(tokens) for tokens in encoded]
         row += len(batch)
+    return np.array(counts, dtype=np.int64)
 
 
 def _batches(texts: list[str]) -> Iterator[list[str]]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from summaries import warnings_of
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 import rlpost
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WORDS = ["nine", "plus", "three", "equals", "twelve", "“ß”", "\n", "so", "<think>", "</s>"]
 ROWS = 24
@@ -93,51 +95,6 @@ def test_lengths_are_those_of_the_texts(trained, options, tmp_path):
     assert summary.tokens == of_column.tokens == {"all": sum(lengths), "policy": sum(lengths)}
     assert summary.roles["response"]["column"] == "completion"
     assert rlpost.verify(tmp_path / "out.parquet", tokenizer=str(trained)).ok
-
-
-def test_a_conversion_makes_ids_and_lengths_and_a_run_counts_by_them(trained, tmp_path):
-    lines = [{"input": "q", "output": text, "gts": None, "score": 1.0, "step": 1} for text in TEXTS]
-    dump = tmp_path / "1.jsonl"
-    dump.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    summary = rlpost.convert(dump, tmp_path / "in.parquet", tokenizer=str(trained))
-    written = pq.read_table(tmp_path / "in.parquet")
-    assert written["response_length"].to_pylist() == reference(trained)
-    tokenizer = Tokenizer.from_file(str(trained / "tokenizer.json"))
-    tokenizer.decoder = decoders.ByteLevel()
-    ids = written["response_token_ids"].to_pylist()
-    assert [tokenizer.decode(one, skip_special_tokens=False) for one in ids] == TEXTS
-    assert "response_length" in summary.roles
-    opo = Recipe(estimator="opo")
-    run = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", opo)
-    assert run.tokens["policy"] == sum(reference(trained))
-    with pytest.raises(UsageError, match="has `response_token_ids`, which sets the length"):
-        rlpost.convert(
-            tmp_path / "in.parquet",
-            tmp_path / "b.parquet",
-            source="parquet",
-            tokenizer=str(trained),
-        )
-
-
-TRAINERS = Path(__file__).parents[1] / "written" / "trainers"
-
-
-@pytest.mark.parametrize(
-    "dump", ["verl", "verl-v1", "ms-swift/grpo", "ms-swift/gkd", "ms-swift/ray", "open-instruct"]
-)
-def test_made_ids_are_marked_and_a_finding_of_every_layout_of_texts(trained, dump, tmp_path):
-    out = tmp_path / "in.parquet"
-    if with_lengths := dump == "open-instruct":
-        with pytest.raises(UsageError, match=r"--tokenizer \S+: has no effect"):
-            rlpost.convert(TRAINERS / dump, out, tokenizer=str(trained))
-        rlpost.convert(TRAINERS / dump, out)
-    else:
-        rlpost.convert(TRAINERS / dump, out, tokenizer=str(trained))
-    metadata = pq.read_metadata(out).metadata
-    made = metadata.get(b"rlpost.tokenizer", b"").decode()
-    assert made == ("" if with_lengths else str(trained))
-    found = {one.check for one in rlpost.inspect(out).findings}
-    assert ("made_token_ids" in found) == bool(made)
 
 
 def test_a_column_of_lengths_is_not_ignored_silently(trained):

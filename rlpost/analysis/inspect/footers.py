@@ -55,8 +55,6 @@ def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
             "format": metadata[b"rlpost.format"].decode(errors="replace"),
             "missing_roles": stored_object(metadata, b"rlpost.missing_roles"),
         }
-    if b"rlpost.tokenizer" in metadata:
-        origin["tokenizer"] = metadata[b"rlpost.tokenizer"].decode(errors="replace")
     return origin
 
 

@@ -192,9 +192,6 @@ TEXTS = ("prompt_id", "step", "reward", "response")
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
 
 
-TOKENIZED = {"rlpost.version": "1", "rlpost.tokenizer": "tokenizer.json"}
-
-
 def inverted(columns):
     """Return the columns with advantages of a trainer that minimises rewards."""
     rewards = np.asarray(columns["reward"]).reshape(-1, SIZE)
@@ -333,9 +330,6 @@ FAULTS = {
     "a row again": (
         "written_twice", taken(with_turns(BASE, 1), [*range(ROWS), 5]),
         {"text": "1 of 193 rows (0.5 %) are there twice"},
-    ),
-    "ids of a tokenizer": (
-        "made_token_ids", pa.table(BASE).replace_schema_metadata(TOKENIZED), {}
     ),
     "filled log-probs": (
         "not_log_probs",

@@ -264,20 +264,3 @@ def unknown_finish_reasons(data: CheckInput) -> Result:
     text = f"`{data.column('truncated')}` has values that are not known in "
     text += f"{data.part(int(flags.sum()))} ({values}), which count as not truncated"
     return Problem(text, flags, ["truncated"], "--map truncated=COLUMN")
-
-
-@check("warning")
-def made_token_ids(data: CheckInput) -> Result:
-    """A tokenizer made the token ids and lengths of the responses, whose dump has only texts.
-
-    The text of sampled tokens can have other tokens, and none for the end of a sequence, so ids and
-    lengths may differ from those that the policy sampled.
-
-    Dump token ids, or compare one response with the engine's tokens.
-    """
-    files = {file.path: (file.rlpost or {}).get("tokenizer") for file in data.facts.input.files}
-    names = ", ".join(sorted({name for name in files.values() if name}))
-    if not names:
-        return None
-    text = f"token ids and lengths are not those that were sampled: `{names}` made them from texts"
-    return Problem(text, files=[path for path, name in files.items() if name])
