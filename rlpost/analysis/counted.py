@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from rlpost.analysis.rows import KEYS
 from rlpost.errors import UsageError
 from rlpost.io.arrow import is_true
 from rlpost.pipeline.data import ATTEMPTS, FAILURE, LEFT_OUT, NO_REWARD, Collector
@@ -22,6 +23,7 @@ from rlpost.recipe.roles import is_component
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rlpost.analysis.rows import Rows
     from rlpost.kernels.moments import Floats, Integers, Mask
     from rlpost.pipeline.columns import Masked
     from rlpost.pipeline.data import Column, Responses
@@ -29,17 +31,6 @@ if TYPE_CHECKING:
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.input_columns import InputNames
     from rlpost.recipe.roles import ColumnMap
-
-
-COUNTED_KEYS = ("group", "batch", "domain", "rollout", FAILURE, *PLACE[1:])
-"""The columns of `counted_table` that are keys: arrays of Arrow, plain or with a dictionary."""
-COUNTED_NUMBERS = (
-    "tokens", "length", "reward", "reward_null", "kept", "turn", "truncated", *ATTEMPTS,
-)  # fmt: skip
-"""Its other columns, besides components of the reward: arrays of numpy; NaN where a row has none.
-
-Policy tokens, all tokens, the raw reward and whether it is null, the sample mask, ...
-"""
 
 
 @dataclass(frozen=True)
@@ -134,12 +125,12 @@ def counting_of(
 
 
 def counted_table(
-    columns: Mapping[str, Any], resolved: ResolvedRecipe, *, count: int, masked: Masked
+    columns: Rows, resolved: ResolvedRecipe, *, count: int, masked: Masked
 ) -> CountedTable:
     """Return the table of responses of a recipe.
 
     Args:
-        columns: [N] each, of COUNTED_KEYS, COUNTED_NUMBERS and components, as far as they exist.
+        columns: what all rows say, of `RowReader`, with `length`, all tokens, if it is known.
         resolved: the recipe.
         count: N.
         masked: the rows of the sample mask that are left out, of `masked_rows`.
@@ -149,7 +140,7 @@ def counted_table(
         others = [whole[name] for name in ("failed", "superseded") if name in whole]
         kept = np.any([columns["kept"] != 0, *others], axis=0)
         columns, masked = {**columns, "kept": kept}, "all"
-    keys = {name: columns[name] for name in COUNTED_KEYS if name in columns}
+    keys = {name: columns[name] for name in (*KEYS, FAILURE) if name in columns}
 
     def present(*names: str) -> Mask:
         flags = [is_true(keys[name].is_valid()) for name in names if name in keys]
@@ -172,15 +163,13 @@ def counted_table(
     return CountedTable(table, units.table, units.unit, resolved)
 
 
-def _sizes(columns: Mapping[str, Any], name: str, count: int) -> Column:
+def _sizes(columns: Rows, name: str, count: int) -> Column:
     """Return numbers of tokens, [N]; 0 where they are unknown."""
     values = columns.get(name, columns.get("tokens"))
     return np.zeros(count) if values is None else np.nan_to_num(values).astype(np.int64)
 
 
-def _numbers(
-    columns: Mapping[str, Any], resolved: ResolvedRecipe, *, masked: bool
-) -> dict[str, Column]:
+def _numbers(columns: Rows, resolved: ResolvedRecipe, *, masked: bool) -> dict[str, Column]:
     """Return the numbers of rows as the pipeline reads them; those that a row lacks are NaN."""
     components = [name for name in columns if is_component(name)]
     rewards = components or (["reward"] if "reward" in columns else [])

@@ -167,7 +167,6 @@ def inspect(
     source: Name = None,
     rows: Records = None,
     group_size: Count | None = None,
-    tokens: bool = True,
     pass_threshold: float | None = None,
     unit: Unit | None = None,
     rollout_reward: RolloutReward | None = None,
@@ -188,8 +187,6 @@ def inspect(
         source: format of dumps (see `rlpost list dumps`); `parquet` reads Parquet as a dump.
         rows: list of the responses in a record of dumps, as a.b.
         group_size: consecutive records per group of dumps without an id.
-        tokens: read tokens, too; without log-probs, values and texts, there are still statistics
-            of masks, lengths, rewards and groups.
         pass_threshold: raw reward at which a response passes (default: 1, but as in the recipe of
             files that rlpost wrote).
         unit: count rows or rollouts in statistics of responses (default: rollouts if `columns_map`
@@ -226,7 +223,6 @@ def inspect(
         result = facts.inspect(
             opened.paths,
             columns_map=opened.columns(columns_map or {}),
-            tokens=tokens,
             pass_threshold=pass_threshold,
             unit=unit,
             rollout_reward=rollout_reward,

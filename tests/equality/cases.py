@@ -600,7 +600,6 @@ def of_reading() -> list[Case]:
     made += [
         case("report of an enriched file", f"advantages @arithmetic.parquet in.parquet -q {GAE}",
              "report in.parquet -o report.html -q"),
-        case("inspect without tokens", "inspect @calculator.parquet --no-tokens --format json"),
         case("inspect with a map", "inspect @calculator.parquet --fail-on warning --format json "
              "--map infer_log_probs=old_log_probs", code=1),
         case("inspect foreign names", "inspect @foreign.parquet --format json --map reward=score "

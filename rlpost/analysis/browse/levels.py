@@ -61,7 +61,7 @@ class Listings:
         self._ends: tuple[float, float] = (known.min(), known.max()) if len(known) else (0.0, 0.0)
 
     def _measured(self) -> list[str]:
-        return [name for name in ("kl", "advantage") if name in self.index.numbers]
+        return [name for name in ("kl", "advantage") if name in self.index.rows]
 
     def steps(self) -> Listing:
         """Return the steps of the kept rows."""
@@ -139,11 +139,11 @@ class Listings:
         columns += self._names(rows, with_step=step is None) if group is None else []
         if "rollout" in index.keys:
             columns.append(_label_column("rollout", index.keys["rollout"], rows, _MOST_ID))
-        if "turn" in index.numbers:
-            columns.append(ListingColumn("turn", index.numbers["turn"][rows], whole))
+        if "turn" in index.rows:
+            columns.append(ListingColumn("turn", index.rows["turn"][rows], whole))
         columns += self._labels("branch", rows)
         columns.append(number_column("reward", index.reward[rows]))
-        columns += [number_column(NAMES[n], index.numbers[n][rows]) for n in self._measured()]
+        columns += [number_column(NAMES[n], index.rows[n][rows]) for n in self._measured()]
         truncated = index.table.rows.columns.get("truncated")
         if truncated is not None and truncated.any():
             cut = truncated[rows].astype(np.float64)
@@ -153,11 +153,11 @@ class Listings:
         columns += self._labels("failure", rows, _MOST_REASON)
         if index.columns_of("length"):
             columns.append(ListingColumn("tokens", index.length[rows], whole))
-        if "tokens" in index.numbers:
-            observed = index.numbers["tokens"][rows] - index.length[rows]
+        if "length" in index.rows:
+            observed = index.rows["length"][rows] - index.length[rows]
             columns += [ListingColumn("observed", observed, whole)] if observed.any() else []
-        if not np.isnan(index.numbers.get("turn_reward", np.nan)).all():
-            columns.append(number_column("turn reward", index.numbers["turn_reward"][rows]))
+        if not np.isnan(index.rows.get("turn_reward", np.nan)).all():
+            columns.append(number_column("turn reward", index.rows["turn_reward"][rows]))
         columns += self._labels("domain", rows) if group is None else []
         return Listing.of("responses", rows, columns)
 
@@ -192,7 +192,7 @@ class Listings:
             number_column("std", rewards.std),
         ]
         for name in self._measured():
-            values = index.numbers[name]
+            values = index.rows[name]
             means = moments_by(values[rows], row_keys, count).mean
             columns.append(number_column(NAMES[name], _without_rounding(means, values)))
 

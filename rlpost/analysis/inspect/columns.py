@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.analysis.segments import kept_offsets, segment_reduce, segment_sums
+from rlpost.analysis.segments import kept_offsets, segment_reduce
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation, fill_nulls, is_list, is_number, is_true, to_numpy
 
@@ -139,44 +139,6 @@ def _offsets(array: pa.Array) -> NDArray[np.int64]:
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
-
-
-def numbers_of(array: pa.Array, location: CellLocation) -> NDArray[np.float64]:
-    """Return one float64 per row: the sum of a list; NaN for a null and in a column without type.
-
-    Raises:
-        DataError: neither a number nor a list of numbers.
-    """
-    if pa.types.is_null(array.type):
-        return np.full(len(array), np.nan)
-    if is_list(array.type):
-        lists = lists_of(array, location)
-        sums = segment_sums(lists.values.astype(np.float64), lists.offsets)
-        missing = is_true(array.is_null())
-        return np.where(missing, np.nan, sums)
-    return ragged.numbers(array, location)
-
-
-def keys_of(array: pa.Array, location: CellLocation) -> pl.Series:
-    """Return keys as Int64 or String; nulls are kept.
-
-    Raises:
-        DataError: another type.
-    """
-    if pa.types.is_null(array.type):
-        return pl.Series([None] * len(array), dtype=pl.String)
-    array = ragged.nan_as_null(array)
-    if pa.types.is_floating(array.type) and ragged.is_inexact(array).any():
-        array = array.cast(pa.string())
-    keys = ragged.key(array.drop_null(), location)
-    present = pl.Series(keys)
-    if not array.null_count:
-        return present
-    if not len(present):
-        return present.clear(len(array))
-    valid = pl.Series(array.is_valid())
-    indices = (valid.cast(pl.Int64).cum_sum() - 1).to_numpy()
-    return present.gather(indices.clip(0)).zip_with(valid, present.clear(len(valid)))
 
 
 def fingerprints_of(array: pa.Array, location: CellLocation) -> NDArray[np.uint64]:

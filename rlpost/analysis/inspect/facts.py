@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
-from rlpost.analysis.counted import counting_of
+from rlpost.analysis.counted import counted_table, counting_of
 from rlpost.analysis.inspect.causes import causes_of
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts
@@ -28,10 +28,10 @@ from rlpost.analysis.inspect.responses import (
     histograms_of,
     populations_of,
     profiles_of,
-    table_of,
     worst_groups,
 )
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, select_columns, unusable_roles
+from rlpost.analysis.rows import RowReader, joined, stream_chunks
 from rlpost.errors import UsageError, no_such
 from rlpost.findings import Place
 from rlpost.io.parquet.inputs import find_inputs
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.model import Json
-    from rlpost.analysis.inspect.reading import ChunkUser, PassResult
+    from rlpost.analysis.inspect.reading import PassResult
     from rlpost.analysis.inspect.selection import ColumnSelection
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
@@ -71,7 +71,7 @@ def inspect(inputs: PathText | Sequence[PathText], **options: Any) -> Facts:
     Numbers that `rlpost advantages` also reports are the same.
     """
     inputs = [inputs] if isinstance(inputs, PathText) else inputs
-    return inspect_source(Source(find_inputs(inputs)), inputs, **options)
+    return inspect_source(Source(find_inputs(inputs)), inputs, **options)[0]
 
 
 def inspect_source(
@@ -79,29 +79,25 @@ def inspect_source(
     inputs: Sequence[PathText],
     *,
     columns_map: Mapping[str, str] | None = None,
-    tokens: bool = True,
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
     evidence: int = 5,
     partial: bool = False,
     details: bool = True,
-    beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
     **counting: Any,
-) -> Facts:
-    """Return statistics and findings of an open source.
+) -> tuple[Facts, CheckInput]:
+    """Return statistics and findings of an open source, and the rows behind them.
 
     Args:
         source: the files of `inputs`.
         inputs: as typed.
         columns_map: this and the other options as of `rlpost.inspect`.
-        tokens: likewise.
         reward_components: columns whose weighted sum is the reward, with their weights.
         ignore: likewise.
         evidence: likewise.
         partial: the source has the rows of a condition alone, so its groups may lack some.
         details: likewise.
-        beside: get the chunks of the same pass.
         reporter: gets the progress.
         counting: the fields of COUNTING, as of `rlpost.inspect`.
 
@@ -123,19 +119,17 @@ def inspect_source(
     if recipe.failures == "zero" and "failure" not in columns:
         raise absent(source, columns, {"failure": "--failures zero"}, lacks_of(source))
     selection = select_columns(
-        source, columns, with_tokens=tokens, unit=recipe.unit or "row",
-        components=reward_components, details=details,
+        source, columns, components=reward_components, details=details,
         recorded=recorded_advantages(source, columns, columns_map or {}),
     )  # fmt: skip
     columns = _with_lengths(columns, selection)
     segments = None if selection.ids is None else SegmentReader(selection.ids)
     resolved = resolve_recipe(recipe, selection.columns)
-    masked = masked_rows(source, columns) if selection.kept is not None else "none"
-    users = [*beside, *([segments] if segments else [])]
+    masked = masked_rows(source, selection.columns)
     counted = _counted(source, selection, resolved, masked=masked)
-    reading = read(source, selection, users, reporter, counted)
+    reading = read(source, selection, segments, reporter, counted)
     rows, counts = reading.rows, reading.counts
-    table = table_of(rows, resolved, masked=masked)
+    table = counted_table(reading.said, resolved, count=len(rows), masked=masked)
     groups = table.groups() if "group" in rows else None
     group_rows = None if groups is None else group_table(rows, table, groups)
     stored_input = input_facts(source, columns)
@@ -194,7 +188,7 @@ def inspect_source(
         partial=partial,
     )
     findings, checks = run_checks(data, ignore)
-    return replace(
+    facts = replace(
         facts,
         findings=findings,
         checks=checks,
@@ -202,6 +196,7 @@ def inspect_source(
         entropy=entropy_profile(reading, facts),
         seconds=time.perf_counter() - start,
     )
+    return facts, data
 
 
 def _counted(
@@ -216,8 +211,11 @@ def _counted(
     chooses = masked != "none" or failures or (resolved.attempts and recipe.attempts == "newest")
     if not chooses or (not selection.tokens and selection.entropy is None):
         return None
-    rows = read(source, selection.of_rows()).rows
-    counted: Mask = table_of(rows, resolved, masked=masked).rows["left_out"] == 0
+    reader = RowReader(source, selection.columns, selection.components)
+    chunks = stream_chunks(source, reader.names, None, "rows that count")
+    rows = joined([*map(reader.rows, chunks)])
+    table = counted_table(rows, resolved, count=source.rows, masked=masked)
+    counted: Mask = table.rows["left_out"] == 0
     return None if counted.all() else counted
 
 
@@ -290,7 +288,7 @@ def _with_lengths(columns: ColumnMap, selection: ColumnSelection) -> ColumnMap:
     """Return the columns, with that of lengths only if it is read; raises if it was chosen."""
     if selection.lists is not None and columns.how.get(LENGTH) == "map":
         raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")
-    return columns if selection.lengths is not None else columns.without([LENGTH])
+    return columns if LENGTH in selection.columns else columns.without([LENGTH])
 
 
 def _token_counts(rows: pl.DataFrame) -> Json | None:

@@ -211,11 +211,11 @@ class TokenSums:
         """Return the number of each row's step and domain, [n].
 
         Args:
-            steps: [n] a series of polars; None without the column.
+            steps: [n] keys; None without the column.
             domains: likewise.
             count: n.
         """
-        labels = [[None] * count if x is None else x.to_list() for x in (steps, domains)]
+        labels = [[None] * count if x is None else x.to_pylist() for x in (steps, domains)]
         numbers = self._pairs
         keys = [numbers.setdefault(pair, len(numbers)) for pair in zip(*labels, strict=True)]
         return np.array(keys, np.int64)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.inspect.columns import lists_of, numbers_of
+from rlpost.analysis.inspect.columns import lists_of
+from rlpost.analysis.rows import numbers_of
 from rlpost.io.arrow import CellLocation
 from rlpost.kernels.prefixes import (
     PolicySegments,

@@ -3,48 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from rlpost.analysis.inspect import alignment, tokens
-from rlpost.analysis.inspect import columns as decode
 from rlpost.analysis.inspect.alignment import MaskJumps
-from rlpost.analysis.inspect.columns import Block
+from rlpost.analysis.inspect.columns import Block, ListColumn, fingerprints_of, lists_of
 from rlpost.analysis.inspect.measures import TokenSums
-from rlpost.analysis.inspect.selection import KEYS, LOG_PROB_PAIRS, LOG_PROBS, ColumnSelection
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, ColumnSelection
 from rlpost.analysis.inspect.token_sample import TokenSample
 from rlpost.analysis.inspect.tokens import ColumnCounts
+from rlpost.analysis.rows import SAID, RowReader, joined, keys_of, numbers_of, stream_chunks
 from rlpost.analysis.segments import segment_reduce, segment_sums
-from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
-from rlpost.io.arrow import CellLocation, is_list, is_true
-from rlpost.io.finish_reasons import truncations
+from rlpost.io.arrow import is_list, is_true
 from rlpost.io.memory_limit import KeptMemory
-from rlpost.io.parquet.source import CHUNK_TOKENS, RowChunk
+from rlpost.io.parquet.source import RowChunk
 from rlpost.io.system import keep_freed_memory, release_freed_memory
-from rlpost.io.threads import Prefetcher
 from rlpost.kernels.histogram import tally
-from rlpost.kernels.rewards import component_sum
-from rlpost.pipeline.data import ATTEMPTS, FAILURE
-from rlpost.pipeline.failures import failure_reasons
+from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.columns import ListColumn
+    from rlpost.analysis.inspect.prefixes import SegmentReader
+    from rlpost.analysis.rows import Rows
     from rlpost.display.reporter import Reporter
+    from rlpost.io.arrow import CellLocation
     from rlpost.io.parquet.source import Source
     from rlpost.kernels.moments import Mask
 
 
 _PAIR = 8000
 """Bytes of a pair of step and domain, with the numbers of both, measured."""
-AHEAD = 2  # chunks that are read in advance
 _COPIES = 4  # of numbers of responses: they are joined, and statistics add columns
 
 
@@ -59,7 +56,9 @@ class PassResult:
     """
 
     selection: ColumnSelection
-    rows: pl.DataFrame
+    said: Rows = field(default_factory=dict)
+    """What rows say, of `RowReader`, with `tokens` and `length`."""
+    rows: pl.DataFrame = field(default_factory=pl.DataFrame)
     sums: TokenSums = field(default_factory=TokenSums)
     """Of the populations of tokens."""
     counts: ColumnCounts = field(default_factory=ColumnCounts)
@@ -75,20 +74,10 @@ class PassResult:
     """The rows whose tokens statistics of policies count, [N]; None: all."""
 
 
-class ChunkUser(Protocol):
-    """Computes something else from the chunks of the same pass."""
-
-    read: list[str]
-    """The columns that it needs."""
-
-    def add(self, chunk: RowChunk) -> None:
-        """Add the next chunk."""
-
-
 def read(
     source: Source,
     selection: ColumnSelection,
-    beside: Sequence[ChunkUser] = (),
+    segments: SegmentReader | None = None,
     reporter: Reporter | None = None,
     counted: Mask | None = None,
 ) -> PassResult:
@@ -97,7 +86,7 @@ def read(
     Args:
         source: the input.
         selection: the columns of the statistics.
-        beside: get each chunk after the statistics.
+        segments: gets each chunk, for its token ids.
         reporter: gets the progress.
         counted: [N] the rows whose tokens statistics of policies count; None: all.
 
@@ -109,36 +98,32 @@ def read(
         raise DataError(f"{source.name}: there are no columns, so there is nothing to read")
     keep_freed_memory()
     files = [str(file.path) for file in source.files]
-    reading = PassResult(selection, pl.DataFrame(), files=files, counted=counted)
-    names = selection.names or source.columns[:1]
-    columns = list(dict.fromkeys([*names, *(name for other in beside for name in other.read)]))
-    chunks = source.read(columns, CHUNK_TOKENS, selection.lists_column or names[0])
-    reporter = reporter or SilentReporter()
-    reporter.start("statistics", source.rows)
-    parts: list[pl.DataFrame] = []
+    reading = PassResult(selection, files=files, counted=counted)
+    reader = RowReader(source, selection.columns, selection.components)
+    of_ids = [] if segments is None else segments.read
+    names = list(dict.fromkeys([*reader.names, *selection.names, *of_ids]))
+    parts: list[Rows] = []
     kept = KeptMemory(f"{source.name}: the numbers of all responses", _COPIES, source.rows)
-    for chunk in Prefetcher(chunks, AHEAD):
+    sized_by = selection.lists_column or next(iter(names), "")
+    for chunk in stream_chunks(source, names, sized_by, "statistics", reporter):
         pairs_before = reading.sums.pairs
-        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
-            parts.append(pl.DataFrame(_rows(chunk, source, reading)))
+        parts.append(_rows(chunk, reader, reading))
         pairs = _PAIR // _COPIES * (reading.sums.pairs - pairs_before)
-        kept.add(int(parts[-1].estimated_size()) + pairs, chunk.table.num_rows)
-        for user in beside:
-            user.add(chunk)
-        reporter.advance(chunk.table.num_rows)
+        size = sum(column.nbytes for column in parts[-1].values())
+        kept.add(size + pairs, chunk.table.num_rows)
+        if segments is not None:
+            segments.add(chunk)
     if not source.rows:
-        parts.append(pl.DataFrame(_rows(_empty_chunk(source, names), source, reading)))
+        parts.append(_rows(_empty_chunk(source, names), reader, reading))
     reading.counts.drop_buffers()
-    rows = _joined(parts)
+    arrays = joined(parts)
+    rows = pl.DataFrame(
+        {name: pl.from_arrow(x) if isinstance(x, pa.Array) else x for name, x in arrays.items()}
+    )
     pa.default_memory_pool().release_unused()
     release_freed_memory()
-    return replace(reading, rows=rows)
-
-
-def _joined(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """Return the rows of all chunks; keys are strings if their types differ between files."""
-    mixed = [x for x in parts[0].columns if len({part.schema[x] for part in parts}) > 1]
-    return pl.concat([part.with_columns(pl.col(mixed).cast(pl.String)) for part in parts])
+    said = {name: x for name, x in arrays.items() if name in SAID or is_component(name)}
+    return replace(reading, rows=rows, said=said)
 
 
 def _empty_chunk(source: Source, names: Sequence[str]) -> RowChunk:
@@ -148,111 +133,62 @@ def _empty_chunk(source: Source, names: Sequence[str]) -> RowChunk:
     return RowChunk(0, 0, 0, pa.RecordBatch.from_pylist([], pa.schema(fields)))
 
 
-def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any]:
+def _rows(chunk: RowChunk, reader: RowReader, reading: PassResult) -> Rows:
     """Return numbers per response of a chunk; the reading gets sums."""
-    selection, sums = reading.selection, reading.sums
-    table, count = chunk.table, chunk.table.num_rows
-    path = str(source.files[chunk.file].path)
-
-    def column(role: str) -> tuple[Any, CellLocation]:
-        name = selection.columns.columns.get(role, role)
-        return table.column(name), CellLocation(path, chunk.first_row, name)
-
-    rows: dict[str, Any] = {
-        "file": np.full(count, chunk.file, np.int32),
-        "row": np.arange(chunk.first_row, chunk.first_row + count, dtype=np.uint32),
-    }
-    rows |= _keys_and_numbers(column, selection)
-    keys = sums.keys(rows.get("batch"), rows.get("domain"), count)
-    lists: dict[str, ListColumn] = {}
-    if selection.lists is not None:
-        lists = {
-            role: decode.lists_of(*column(role))
-            for role in dict.fromkeys((selection.lists, *selection.tokens))
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
+        selection, sums, count = reading.selection, reading.sums, chunk.table.num_rows
+        rows = reader.rows(chunk) | {
+            "file": np.full(count, chunk.file, np.int32),
+            "row": np.arange(chunk.first_row, chunk.first_row + count, dtype=np.uint32),
         }
-        rows |= _labels_of_tokens(column, selection, lists)
-        rows |= _tokens(lists, reading, rows, keys)
-    if selection.lengths is not None:
-        rows["tokens"] = decode.numbers_of(*column(selection.lengths))
-    if selection.text is not None:
-        rows["copy"] = decode.fingerprints_of(*column(selection.text))
-    if selection.prompt is not None:
-        array, location = column(selection.prompt)
-        hashes = decode.fingerprints_of(array, location)
-        rows["prompt"] = np.where(is_true(array.is_valid()), hashes, 0)
-    if selection.kept is not None:
-        rows["kept"] = decode.numbers_of(*column(selection.kept)) != 0
-    if selection.advantages is not None:
-        array, location = column(selection.advantages)
-        credit, nonfinite = tokens.advantage_tokens(
-            array, location, lists.get("mask"), rows.get("kept")
-        )
-        reading.counts["advantages.nonfinite"] += nonfinite
-        reading.tally[:] += tally(credit["advantage"])
-        of_tokens = is_list(array.type)
-        sums.add("trained" if of_tokens else "trained rows", credit, keys)
-        if selection.recorded:
-            values, number = credit["advantage"], np.diff(credit.offsets)
-            total = segment_sums(values, credit.offsets)
-            rows["advantage"] = np.where(number > 0, total / np.maximum(number, 1), np.nan)
-            ends = (
-                segment_reduce(x, values, credit.offsets, 0.0) for x in (np.minimum, np.maximum)
+        keys = sums.keys(rows.get("batch"), rows.get("domain"), count)
+        cells, lists = partial(reader.cells, chunk), dict[str, ListColumn]()
+        if selection.lists is not None:
+            for role in (selection.lists, *selection.tokens):
+                lists[role] = lists_of(*cells(selection.columns.columns.get(role, role)))
+            rows |= _labels_of_tokens(cells, selection, lists)
+            rows |= _tokens(lists, reading, rows, keys)
+        if selection.text is not None:
+            rows["copy"] = fingerprints_of(*cells(selection.text))
+        if selection.prompt is not None:
+            array, location = cells(selection.prompt)
+            hashes = fingerprints_of(array, location)
+            rows["prompt"] = np.where(is_true(array.is_valid()), hashes, 0)
+        if selection.advantages is not None:
+            array, location = cells(selection.advantages)
+            credit, nonfinite = tokens.advantage_tokens(
+                array, location, lists.get("mask"), rows.get("kept")
             )
-            rows["one_advantage"] = np.equal(*ends)
+            reading.counts["advantages.nonfinite"] += nonfinite
+            reading.tally[:] += tally(credit["advantage"])
+            sums.add("trained" if is_list(array.type) else "trained rows", credit, keys)
+            rows |= _recorded(credit) if selection.recorded else {}
     return rows
 
 
-def _keys_and_numbers(
-    column: Callable[[str], tuple[Any, CellLocation]], selection: ColumnSelection
-) -> dict[str, Any]:
-    """Return keys, turns, rewards and truncation of responses, [n] each."""
-    keys = {role: role for role in KEYS if role in selection.columns} | {**selection.places}
-    keys |= {"rollout": selection.rollout} if selection.rollout else {}
-    rows: dict[str, Any] = {
-        role: series.cast(pl.Categorical) if series.dtype == pl.String else series
-        for role, name in keys.items()
-        for series in (decode.keys_of(*column(name)),)
-    }
-    if selection.turn is not None:
-        rows["turn"] = decode.numbers_of(*column(selection.turn))
-    if FAILURE in selection.columns:
-        rows["failure"] = pl.Series(pl.from_arrow(failure_reasons(*column(FAILURE))))
-    for role in ATTEMPTS:
-        if role in selection.columns:
-            rows[role] = decode.numbers_of(*column(role))
-    if selection.components:
-        columns = {name: decode.numbers_of(*column(name)) for name in selection.components}
-        rows |= {f"component:{name}": values for name, values in columns.items()}
-        values, weights = np.stack([*columns.values()], axis=1), [*selection.components.values()]
-        lacking = np.isnan(values).any(1)
-        rows["reward"] = np.where(lacking, np.nan, component_sum(values, np.array(weights)))
-        nulls = [is_true(column(name)[0].is_null()) for name in selection.components]
-        rows["reward_null"] = np.all(nulls, axis=0)
-    elif "reward" in selection.columns:
-        rows["reward"] = decode.numbers_of(*column("reward"))
-        rows["reward_null"] = is_true(column("reward")[0].is_null())
-    if "truncated" in selection.columns:
-        rows["truncated"], unknown = truncations(*column("truncated"))
-        rows["unknown_reason"] = pl.Series(pl.from_arrow(unknown))
-    return rows
+def _recorded(credit: Block) -> Rows:
+    """Return the mean of the advantages of each response, and whether they are all one."""
+    values, offsets = credit["advantage"], credit.offsets
+    number, total = np.diff(offsets), segment_sums(values, offsets)
+    low, high = (segment_reduce(x, values, offsets, 0.0) for x in (np.minimum, np.maximum))
+    mean = np.where(number > 0, total / np.maximum(number, 1), np.nan)
+    return {"advantage": mean, "one_advantage": low == high}
 
 
 def _labels_of_tokens(
-    column: Callable[[str], tuple[Any, CellLocation]],
+    cells: Callable[[str], tuple[pa.Array, CellLocation]],
     selection: ColumnSelection,
     lists: dict[str, ListColumn],
-) -> dict[str, Any]:
+) -> Rows:
     """Return what explains a mismatch of responses, [n] each; `lists` gets that of tokens."""
-    rows: dict[str, Any] = {
-        f"machine:{name}": decode.keys_of(*column(name)) for name in selection.machines
-    }
-    named = {"entropy": selection.entropy, "version": selection.version}
-    for name in (x for x, column_name in named.items() if column_name is not None):
-        array, location = column(named[name] or "")
-        if is_list(array.type):
-            lists[name] = decode.lists_of(array, location)
-        elif name == "version":
-            rows["version"] = decode.numbers_of(array, location)
+    rows: Rows = {f"machine:{name}": keys_of(cells(name)[0]) for name in selection.machines}
+    for name, column in (("entropy", selection.entropy), ("version", selection.version)):
+        if column is not None:
+            array, location = cells(column)
+            if is_list(array.type):
+                lists[name] = lists_of(array, location)
+            else:
+                rows[name] = numbers_of(array, location)
     return rows
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from rlpost.analysis.counted import COUNTED_KEYS, COUNTED_NUMBERS, counted_table
 from rlpost.analysis.inspect.measures import CountedRows
 from rlpost.analysis.inspect.model import (
     Histogram,
@@ -27,7 +26,6 @@ from rlpost.pipeline.data import LEFT_OUT
 from rlpost.pipeline.groups import profile_tallies
 from rlpost.pipeline.measures import LEFT
 from rlpost.pipeline.profiles import profiles
-from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +36,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.measures import Labels, Pair
     from rlpost.analysis.inspect.model import Facts, Json
     from rlpost.analysis.inspect.reading import PassResult
-    from rlpost.pipeline.columns import Masked
     from rlpost.pipeline.groups import PromptGroups
-    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -48,16 +44,6 @@ MOST_SIZES = 100
 BINS = 20
 _LOWEST = 5  # groups that are listed if none passes, or all do
 _TINY, _LARGEST = np.finfo(np.float64).tiny, np.finfo(np.float64).max
-
-
-def table_of(rows: pl.DataFrame, resolved: ResolvedRecipe, *, masked: Masked) -> CountedTable:
-    """Return `counted_table` of the rows of a PassResult."""
-    names = [x for x in rows.columns if x in COUNTED_NUMBERS or is_component(x)]
-    keys = {name: rows[name] for name in COUNTED_KEYS if name in rows}
-    oldest = pl.CompatLevel.oldest()
-    columns = {name: keys_of.to_arrow(compat_level=oldest) for name, keys_of in keys.items()}
-    columns |= {name: rows[name].to_numpy() for name in names}
-    return counted_table(columns, resolved, count=len(rows), masked=masked)
 
 
 def group_table(rows: pl.DataFrame, table: CountedTable, groups: PromptGroups) -> pl.DataFrame:

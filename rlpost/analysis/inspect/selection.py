@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from rlpost.io.parquet.source import Source
-    from rlpost.recipe.roles import ColumnMap, Unit
+    from rlpost.recipe.roles import ColumnMap
 
 
 LOG_PROBS = ("old_log_probs", "infer_log_probs", "ref_log_probs", "log_probs")
@@ -58,10 +58,6 @@ MACHINES = (
     "engine_id", "replica", "replica_id", "server", "server_id", "rollout_worker",
 )  # fmt: skip
 # Contents that one of several roles or columns provides.
-OF_ROWS = (
-    "keys", "mask", "token lists", "lengths", "truncated or lengths", "failures or rewards",
-    "rollout ids, turns or steps", *NO_ANSWERS,
-)  # fmt: skip
 COMBINED: dict[str, tuple[str, ...]] = {
     "keys": KEYS,
     "log-probs": LOG_PROBS,
@@ -103,22 +99,8 @@ class ColumnSelection:
     """The column of advantages, a list or a number per row."""
     recorded: bool = False
     """A trainer recorded them, not rlpost."""
-    kept: str | None = None
-    """The sample mask, 0 for responses that are left out."""
-    rollout: str | None = None
-    """The column of rollout ids: as set, else by its name."""
-    rollout_counts: bool = False
-    """Rows of one rollout count once in statistics of groups."""
-    turn: str | None = None
-    """The column of turns."""
-    places: Mapping[str, str] = field(default_factory=dict)
-    """The columns of branches and agents, by role, if rows have rollout ids."""
     ids: TokenIds | None = None
     """The columns of token ids, if rows have rollout ids."""
-    lengths: str | None = None
-    """The column with the number of policy tokens, if no list has the length of a response."""
-    with_tokens: bool = True
-    """Whether columns of tokens and texts may be read."""
     components: Mapping[str, float] = field(default_factory=dict)
     """The columns whose weighted sum is the reward, with their weights."""
     machines: tuple[str, ...] = ()
@@ -139,8 +121,8 @@ class ColumnSelection:
         columns = {
             "reward": self.components, "mask": self.lists == "mask", "token lists": self.lists,
             "lengths": self.lengths_column, "prompts": self.prompt, "response texts": self.text,
-            "rollout ids": self.rollout, "turns": self.turn, "token ids": self.ids,
-            "recorded advantages": self.recorded,
+            "rollout ids": "rollout" in self.columns, "turns": "turn" in self.columns,
+            "token ids": self.ids, "recorded advantages": self.recorded,
             "log-probs of two policies": len({*LOG_PROBS[:3]} & {*self.tokens}) > 1,
         }  # fmt: skip
         read |= {name for name, column in columns.items() if column}
@@ -152,8 +134,6 @@ class ColumnSelection:
         for role in COMBINED.get(content, (content,)):
             if role in self.unusable:
                 return f"`{self.unusable[role][0]}` has a wrong type"
-        if not self.with_tokens and content not in (*ROWS, *OF_ROWS):
-            return "not read with --no-tokens"
         return f"no column for {content}"
 
     @property
@@ -169,14 +149,7 @@ class ColumnSelection:
     @property
     def lengths_column(self) -> str | None:
         """The column of which a response's number of policy tokens is known."""
-        return self.lists_column or self.lengths
-
-    def of_rows(self) -> ColumnSelection:
-        """Return the selection without columns of tokens and texts: which rows count needs none."""
-        return replace(
-            self, lists=None, tokens=(), text=None, prompt=None, advantages=None, lengths=None,
-            ids=None, machines=(), version=None, entropy=None, details=False,
-        )  # fmt: skip
+        return self.lists_column or self.columns.columns.get(LENGTH)
 
     @property
     def row_numbers(self) -> list[str]:
@@ -190,24 +163,21 @@ class ColumnSelection:
 
     @property
     def names(self) -> list[str]:
-        """Every column that is read, once."""
-        roles = (*KEYS, "reward", "truncated", *NO_ANSWERS)
-        rows = [role for role in roles if role in self.columns]
-        served = [self.columns.column(role) for role in (*rows, *self.tokens)]
+        """The columns that are read besides those of rows, once."""
+        served = map(self.columns.column, self.tokens)
         others = (
-            self.lists_column, self.text, self.prompt, self.advantages, self.kept, self.rollout,
-            self.turn, *self.places.values(), self.lengths, *self.components,
-            *self.machines, self.version, self.entropy,
+            self.lists_column, self.text, self.prompt, self.advantages, *self.machines,
+            self.version, self.entropy,
         )  # fmt: skip
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
 
 def unusable_roles(source: Source, columns: ColumnMap) -> dict[str, tuple[str, str]]:
     """Return the roles whose column has an unsuitable type, with column and type."""
-    of_rollouts = ("rollout", *PLACE)
+    of_rows = ("sample_mask", "rollout", *PLACE, "turn_reward", LENGTH)
     return {
         role: (columns.column(role), str(kind))
-        for role in (*ROWS, *NO_ANSWERS, *of_rollouts, LENGTH, "mask", *TOKEN_ROLES, VERSION)
+        for role in (*ROWS, *NO_ANSWERS, *of_rows, "mask", *TOKEN_ROLES, VERSION)
         if role in columns
         for kind in _types(source, columns.column(role))
         if not _usable(role, kind)
@@ -218,63 +188,54 @@ def select_columns(
     source: Source,
     columns: ColumnMap,
     *,
-    with_tokens: bool,
-    unit: Unit = "row",
     components: Mapping[str, float] = MappingProxyType({}),
     details: bool = True,
     recorded: str | None = None,
 ) -> ColumnSelection:
-    """Select columns; without tokens, the mask or another list is read for its lengths.
-
-    `recorded` is the column of the advantages of a trainer.
-    """
+    """Select columns; `recorded` is that of the advantages of a trainer."""
     unusable = unusable_roles(source, columns)
     columns = columns.without(unusable)
     fitting, served = partial(_fitting, source), columns.columns
-    rows: dict[str, Any] = {
-        "kept": fitting(served.get("sample_mask"), is_number),
-        "rollout": served.get("rollout"),
-        "rollout_counts": unit == "rollout",
-        "turn": served.get("turn"),
-        "places": {role: served[role] for role in PLACE[1:] if {"rollout", role} <= {*served}},
-        "components": components,
-        "details": details,
-    }
-    ids = _token_ids(source, columns, rows) if with_tokens else None
     roles = tuple(role for role in TOKEN_ROLES if role in columns)
     mapped = [columns.column(TEXT)] if TEXT in columns else []
     texts = [name for name in (*mapped, *TEXTS) if fitting(name, _is_text, _is_numbers)]
     first = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
     lists = "mask" if "mask" in columns else next(iter(roles), first)
-    rows["lengths"] = columns.columns.get(LENGTH) if lists is None else None
-    sized_by = None if lists is None else columns.columns.get(lists, lists)
+    sized_by = "" if lists is None else served.get(lists, lists)
     response_ids = token_id_columns(source, columns).get("response_token_ids")
-    rows["unequal_ids"] = other_sizes(source, sized_by or "", filter(None, [response_ids]))
-    if not with_tokens:
-        return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
     dumped = RESPONSE_ADVANTAGE if RESPONSE_ADVANTAGE in source.columns else recorded
     advantages = fitting(served.get("advantages", dumped), is_number, _is_numbers)
     prompts = (x for x in PROMPTS if fitting(x, _is_text, _is_numbers, pa.types.is_nested))
-    rows["entropy"] = fitting(served.get("entropy"), _is_numbers)
-    if {"old_log_probs", "infer_log_probs"} <= {*roles}:
-        machines = (x for x in MACHINES if fitting(x, _is_text, pa.types.is_integer))
-        rows["machines"] = tuple(machines)
-        rows["version"] = fitting(columns.columns.get(VERSION), is_number, _is_numbers)
+    compares = {*LOG_PROB_PAIRS[0]} <= {*roles}
+    machines = (x for x in MACHINES if compares and fitting(x, _is_text, pa.types.is_integer))
+    version = fitting(served.get(VERSION), is_number, _is_numbers) if compares else None
     return ColumnSelection(
-        columns, lists, roles, next(iter(texts), None), unusable,
-        prompt=next((x for x in prompts if x != columns.columns.get("group")), None),
-        advantages=advantages, recorded=advantages is not None and advantages == recorded, ids=ids,
-        **rows,
-    )  # fmt: skip
+        columns.without([LENGTH]) if lists else columns,
+        lists,
+        roles,
+        next(iter(texts), None),
+        unusable,
+        prompt=next((x for x in prompts if x != served.get("group")), None),
+        advantages=advantages,
+        recorded=advantages is not None and advantages == recorded,
+        ids=_token_ids(source, columns),
+        components=components,
+        machines=tuple(machines),
+        version=version,
+        entropy=fitting(served.get("entropy"), _is_numbers),
+        unequal_ids=other_sizes(source, sized_by, filter(None, [response_ids])),
+        details=details,
+    )
 
 
-def _token_ids(source: Source, columns: ColumnMap, rows: Mapping[str, Any]) -> TokenIds | None:
+def _token_ids(source: Source, columns: ColumnMap) -> TokenIds | None:
     """Return the columns of token ids, of an input with rollout ids that has both."""
     ids = token_id_columns(source, columns)
-    if rows["rollout"] is None or len(ids) < len(TOKEN_IDS):
+    if "rollout" not in columns or len(ids) < len(TOKEN_IDS):
         return None
     mask = columns.columns.get(FINAL_MASK, columns.columns.get("mask"))
-    return TokenIds(ids["response_token_ids"], ids["prompt_token_ids"], mask, rows["kept"])
+    kept = columns.columns.get("sample_mask")
+    return TokenIds(ids["response_token_ids"], ids["prompt_token_ids"], mask, kept)
 
 
 def _fitting(source: Source, name: str | None, *fits: Callable[[pa.DataType], bool]) -> str | None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.inspect.columns import Block, lists_of, numbers_of
+from rlpost.analysis.inspect.columns import Block, lists_of
+from rlpost.analysis.rows import numbers_of
 from rlpost.analysis.segments import kept_offsets, segment_sums
 from rlpost.io.arrow import is_list
 from rlpost.kernels.divergence import FAR, confident_disagreement

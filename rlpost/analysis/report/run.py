@@ -19,7 +19,7 @@ from rlpost.analysis.report.examples import (
 from rlpost.analysis.report.page import html_of
 from rlpost.analysis.report.topics import overview, topics
 from rlpost.analysis.responses.columns import NAMES
-from rlpost.analysis.responses.index import IndexBuilder
+from rlpost.analysis.responses.index import index_of
 from rlpost.display.controls import printable_line
 from rlpost.display.page import Notice, Page
 from rlpost.display.text import counted, size
@@ -59,20 +59,20 @@ def build(
     `inspect_source`; `counting` are the fields of COUNTING.
     """
     columns_map, source = columns_map or {}, Source(find_inputs(inputs))
-    builder = IndexBuilder(source, columns_map, **counting)
-    facts = inspect_source(
+    facts, data = inspect_source(
         source,
         inputs,
         columns_map=_with_advantages(source, columns_map),
         reward_components=reward_components or {},
         partial=partial,
-        beside=(builder,),
         reporter=reporter,
         **counting,
     )
     if not facts.responses:
         raise DataError(f"{source.name}: the input has no rows")
-    index, names = builder.finish(), shown(facts)
+    selection, said = data.reading.selection, data.reading.said
+    index = index_of(source, selection.columns, selection.lists_column, said, data.table)
+    names = shown(facts)
     index = index if made_of is None else replace(index, made_of=made_of)
     return names, html_of(
         [overview(names), *topics(names)],

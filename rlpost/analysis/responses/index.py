@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,44 +13,33 @@ import pyarrow.compute as pc
 from rlpost.analysis.counted import counted_table, counting_of
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import log_probs_of, named, text_columns, text_of
+from rlpost.analysis.rows import KEYS, RowReader, joined, stream_chunks
 from rlpost.analysis.segments import segment_sums
-from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted, first_of
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.io.arrow import (
-    CellLocation,
-    content_kind,
-    is_list,
-    is_true,
-    plain_keys,
-    without_dictionary,
-)
-from rlpost.io.arrow import numbers as checked_numbers
-from rlpost.io.finish_reasons import truncations
+from rlpost.io.arrow import content_kind, is_list, without_dictionary
 from rlpost.io.input_paths import InputPaths
-from rlpost.io.keys import KeyColumn, encode_keys, of_one_type
+from rlpost.io.keys import KeyColumn
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.source import CHUNK_TOKENS, Source
-from rlpost.io.threads import prefetch
+from rlpost.io.parquet.source import Source
 from rlpost.kernels.moments import group_moments, group_offsets
 from rlpost.kernels.rollouts import RolloutOrder
 from rlpost.pipeline.columns import LENGTH, TEXT, masked_rows
-from rlpost.pipeline.data import ATTEMPTS, FAILURE, LEFT_OUT, TRUNCATED
-from rlpost.pipeline.failures import failure_reasons
+from rlpost.pipeline.data import FAILURE, LEFT_OUT
 from rlpost.pipeline.resolved import resolve_recipe
-from rlpost.pipeline.rollout_order import PLACE, ROLLOUT_ORDER, add_order, rollout_codes
+from rlpost.pipeline.rollout_order import ROLLOUT_ORDER, add_order, rollout_codes
 from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import CountedTable
+    from rlpost.analysis.rows import Rows
     from rlpost.display.reporter import Reporter
     from rlpost.io.keys import Label
-    from rlpost.io.parquet.source import RowChunk
     from rlpost.io.paths import PathText
     from rlpost.kernels.moments import Moments
     from rlpost.recipe.roles import ColumnMap
@@ -61,11 +50,6 @@ if TYPE_CHECKING:
 
 MEASURES = ("reward", "kl", "length", "advantage")
 MOST_NAMED = 3  # files in an error
-_NUMBERS = {
-    "reward": "reward", "turn": "turn", "turn_reward": "turn_reward", "sample_mask": "kept",
-    **dict(zip(ATTEMPTS, ATTEMPTS, strict=True)),
-}  # fmt: skip
-"""The columns of the index, by the role whose column has one number for each row."""
 _LEFT_OUT = dict(zip(LEFT_OUT, ("masked", "superseded", "failed"), strict=True))
 _MISSING = {
     "kl": "the KL: it needs `kl`, or old and reference log-probs (--map old_log_probs=COLUMN)",
@@ -92,12 +76,9 @@ class Index:
     """The list column whose entries are the tokens."""
     table: CountedTable
     """Which responses count; that of `rlpost inspect`."""
-    keys: Mapping[str, KeyColumn]
-    """`batch`, `group`, `domain`, `rollout`, `branch` and `failure`, as far as the input has them;
-    a text is empty for a row that did not fail."""
-    numbers: dict[str, Numbers]
-    """[N] each, NaN where a row has none: `reward` as the file has it, `length` (policy tokens),
-    `turn`, `turn_reward`; `kl` and `advantage` after `number`."""
+    rows: Rows
+    """What rows say, of `RowReader`: [N] each, with `tokens` and `length`, policy tokens and all;
+    `kl` and `advantage` after `number`."""
     stored_counting: Mapping[str, Any] = field(default_factory=dict)
     """Options of the recipe in the files that count their responses, as of `counting_of`."""
     made_of: InputPaths = field(default_factory=lambda: InputPaths(()))
@@ -106,15 +87,22 @@ class Index:
     def __len__(self) -> int:
         return len(self.reward)
 
+    @cached_property
+    def keys(self) -> dict[str, KeyColumn]:
+        """The columns of keys, and `failure`: a text that is empty for a row that did not fail."""
+        return {x: KeyColumn.of([self.rows[x]]) for x in (*KEYS, FAILURE) if x in self.rows}
+
     @property
     def reward(self) -> Numbers:
-        """[N] the reward of each row; NaN for none."""
-        return self.numbers["reward"]
+        """[N] the reward of each row, as the file has it; NaN for none."""
+        reward: Numbers = self.rows["reward"]
+        return reward
 
     @property
     def length(self) -> Numbers:
         """[N] the policy tokens of each row; NaN if no column has them."""
-        return self.numbers["length"]
+        tokens: Numbers = self.rows["tokens"]
+        return tokens
 
     @property
     def step_rank(self) -> Codes:
@@ -162,13 +150,15 @@ class Index:
         columns = self.columns_of(measure)
         if not columns:
             raise self.missing(measure)
-        if measure not in self.numbers:
+        name = "tokens" if measure == "length" else measure
+        if name not in self.rows:
             mask = self.columns.columns.get("mask")
             read = [*columns, *([mask] if mask else [])]
-            chunks = stream_chunks(self.source, read, self.sized_by, reporter, f"{measure}s")
+            chunks = stream_chunks(self.source, read, self.sized_by, f"{measure}s", reporter)
             parts = [lists.policy_means(chunk.table, columns, mask) for chunk in chunks]
-            self.numbers[measure] = np.concatenate(parts) if parts else np.zeros(0)
-        return self.numbers[measure]
+            self.rows[name] = np.concatenate(parts) if parts else np.zeros(0)
+        numbers: Numbers = self.rows[name]
+        return numbers
 
     def missing(self, measure: str) -> DataError:
         """Return the error for a measure whose columns the input lacks."""
@@ -184,7 +174,7 @@ class Index:
     @cached_property
     def rewards(self) -> Numbers:
         """[U] the reward of each response that counts: of a rollout one; NaN for none."""
-        known = self.table.scored & ("reward" in self.columns)
+        known = self.table.scored & ("reward_null" in self.rows)
         return np.where(known, self.table.units["reward"], np.nan)
 
     @cached_property
@@ -289,21 +279,6 @@ def moments_by(values: Numbers, keys: Codes, count: int) -> Moments:
     return moments._replace(mean=np.where(moments.number > 0, moments.mean, np.nan))
 
 
-def stream_chunks(
-    source: Source,
-    columns: Sequence[str],
-    sized_by: str | None,
-    reporter: Reporter | None,
-    purpose: str,
-) -> Iterator[RowChunk]:
-    """Yield the chunks of an input, read ahead in a thread; report each one after its use."""
-    reporter = reporter or SilentReporter()
-    reporter.start(purpose, source.rows)
-    for chunk in prefetch(source.read(list(columns), CHUNK_TOKENS, sized_by or ""), 1):
-        yield chunk
-        reporter.advance(chunk.table.num_rows)
-
-
 def search_rows(text: str, index: Index, reporter: Reporter | None = None) -> NDArray[np.bool_]:
     """Return the rows whose prompts, responses or messages contain a text in any case, [N].
 
@@ -314,7 +289,7 @@ def search_rows(text: str, index: Index, reporter: Reporter | None = None) -> ND
     if not columns:
         raise DataError(f"{index.source.name}: there is no text column to search")
     rows = [np.zeros(0, dtype=np.bool_)]
-    for chunk in stream_chunks(index.source, columns, columns[0], reporter, "search"):
+    for chunk in stream_chunks(index.source, columns, columns[0], "search", reporter):
         matches = [_matches(chunk.table.column(name), text) for name in columns]
         rows.append(np.logical_or.reduce(matches))
     return np.concatenate(rows)
@@ -354,110 +329,63 @@ def build_index(
         ReadWriteError: an input cannot be read.
     """
     source = Source(find_inputs(inputs))
-    builder = IndexBuilder(source, columns_map, **counting)
-    read = builder.read or source.columns[:1]
-    for chunk in stream_chunks(source, read, builder.sized_by, reporter, "index"):
-        builder.add(chunk)
-    return builder.finish()
-
-
-class IndexBuilder:
-    """Builds an Index from all chunks of a source, in order."""
-
-    def __init__(self, source: Source, columns_map: Mapping[str, str], **counting: Any) -> None:
-        self.source = source
-        columns = resolve_input(source, columns_map)
-        kinds = {name: content_kind(column_type(source, name)) for name in source.columns}
-        if LENGTH in columns and kinds.get(columns.column(LENGTH)) != "number":
-            columns = columns.without([LENGTH])
-        self.columns = columns
-        self.names = named(source.columns)
-        if TEXT in columns:
-            self.names["response"] = columns.column(TEXT)
-        for what in ("kl", "advantage"):
-            if kinds.get(self.names.get(what, "")) in ("text", "other"):
-                del self.names[what]
-        self._counting, self._stored = counting_of(source, columns, counting)
-        roles = ("group", "batch", "domain", "rollout", *PLACE[1:])
-        self.keys = {role: columns.column(role) for role in roles if role in columns}
-        prompt = self.names.get("prompt", "")
-        if "group" not in columns and kinds.get(prompt) in ("text", "number"):
-            self.keys["group"] = prompt
-        self.sized_by = self._list_column()
-        self._numbers = {
-            name: columns.column(role) for role, name in _NUMBERS.items() if role in columns
-        }
-        self._masked = masked_rows(source, columns) if "kept" in self._numbers else "none"
-        if self._masked == "none":
-            self._numbers.pop("kept", None)
-        if self.sized_by is None and LENGTH in columns:
-            self._numbers["length"] = columns.column(LENGTH)
-        others = [columns.column(role) for role in (TRUNCATED, FAILURE) if role in columns]
-        read = {*self.keys.values(), *self._numbers.values(), *others, self.sized_by}
-        self.read = sorted(name for name in read if name is not None)
-        """The columns that chunks need."""
-        self._parts: dict[str, list[Any]] = {}
-
-    def _list_column(self) -> str | None:
-        """Return the mask, otherwise another list with one entry per response token."""
-        roles = ("mask", "old_log_probs", "infer_log_probs", "log_probs", "ref_log_probs", "values")
-        candidates = [self.columns.column(role) for role in roles if role in self.columns]
-        candidates += [self.names[what] for what in ("advantage", "tokens") if what in self.names]
-        types = ((name, column_type(self.source, name)) for name in candidates)
-        return next((name for name, kind in types if is_list(kind)), None)
-
-    def add(self, chunk: RowChunk) -> None:
-        """Add the next chunk."""
-        table, roles, parts = chunk.table, self.columns.columns, dict[str, Any]()
-
-        def cells(column: str) -> tuple[pa.Array, CellLocation]:
-            path = str(self.source.files[chunk.file].path)
-            return table.column(column), CellLocation(path, chunk.first_row, column)
-
-        for name, column in self.keys.items():
-            parts[name] = encode_keys(plain_keys(table.column(column)))
-        for name, column in self._numbers.items():
-            parts[name] = _numbers(*cells(column))
-        if "reward" in parts:
-            parts["reward_null"] = is_true(table.column(roles["reward"]).is_null())
-        if TRUNCATED in roles:
-            parts[TRUNCATED] = truncations(*cells(roles[TRUNCATED])).truncated
-        if FAILURE in roles:
-            parts[FAILURE] = encode_keys(failure_reasons(*cells(roles[FAILURE])))
-        if self.sized_by is not None:
-            array = table.column(self.sized_by)
-            parts["tokens"] = parts["length"] = lists.list_lengths(array).astype(np.float64)
-            if roles.get("mask") == self.sized_by and lists.holds_numbers(array.type):
+    columns = resolve_input(source, columns_map)
+    fields, stored = counting_of(source, columns, counting)
+    sized_by = _list_column(source, columns)
+    lengths = columns.columns.get(LENGTH)
+    if sized_by or (lengths and content_kind(column_type(source, lengths)) != "number"):
+        columns = columns.without([LENGTH])
+    resolved = resolve_recipe(Recipe(estimator="raw", **fields), columns)
+    reader = RowReader(source, _with_prompts(source, columns))
+    read, parts = [*reader.names, *([sized_by] if sized_by else [])], []
+    for chunk in stream_chunks(source, read, sized_by, "index", reporter):
+        rows = reader.rows(chunk)
+        if sized_by is not None:
+            array = chunk.table.column(sized_by)
+            rows["tokens"] = rows["length"] = lists.list_lengths(array).astype(np.float64)
+            if columns.columns.get("mask") == sized_by and lists.holds_numbers(array.type):
                 offsets, mask = lists.flat(array)
-                parts["length"] = segment_sums((mask > 0).astype(np.float64), offsets)
-        for name, part in parts.items():
-            self._parts.setdefault(name, []).append(part)
-
-    def finish(self) -> Index:
-        """Return the index of all chunks."""
-        arrays: dict[str, Any] = {}
-        for name in [*self._parts]:
-            parts = self._parts.pop(name)
-            if isinstance(parts[0], pa.Array):
-                whole = pa.chunked_array(of_one_type(parts)).unify_dictionaries()
-                arrays[name] = whole.combine_chunks()
-            else:
-                arrays[name] = np.concatenate(parts)
-        keys = {name: KeyColumn.of([x]) for name, x in arrays.items() if isinstance(x, pa.Array)}
-        numbers = {name: x for name, x in arrays.items() if name not in keys}
-        for name in ("reward", "length"):
-            numbers.setdefault(name, np.full(self.source.rows, np.nan))
-        sizes = {"tokens": numbers["length"], "length": numbers.get("tokens", numbers["length"])}
-        resolved = resolve_recipe(Recipe(estimator="raw", **self._counting), self.columns)
-        table = counted_table(arrays | sizes, resolved, count=self.source.rows, masked=self._masked)
-        return Index(
-            self.source, self.columns, self.names, self.sized_by, table, keys, numbers,
-            self._stored,
-        )  # fmt: skip
+                rows["tokens"] = segment_sums((mask > 0).astype(np.float64), offsets)
+        parts.append(rows)
+    rows = joined(parts)
+    masked = masked_rows(source, columns)
+    table = counted_table(rows, resolved, count=source.rows, masked=masked)
+    index = index_of(source, columns, sized_by, rows, table)
+    return replace(index, stored_counting=stored)
 
 
-def _numbers(array: pa.Array, location: CellLocation) -> Numbers:
-    """Return one float64 per row; lists are summed, and a null is NaN."""
-    values = np.full(len(array), np.nan)
-    values[is_true(array.is_valid())] = checked_numbers(array.drop_null(), location)
-    return values
+def index_of(
+    source: Source,
+    columns: ColumnMap,
+    sized_by: str | None,
+    rows: Rows,
+    table: CountedTable,
+) -> Index:
+    """Return the index of rows that were read; arguments as of Index."""
+    names = named(source.columns)
+    if TEXT in columns:
+        names["response"] = columns.column(TEXT)
+    for what in {"kl", "advantage"} & {*names}:
+        if content_kind(column_type(source, names[what])) in ("text", "other"):
+            del names[what]
+    unknown = {name: np.full(source.rows, np.nan) for name in ("reward", "tokens")}
+    return Index(source, columns, names, sized_by, table, {**unknown, **rows})
+
+
+def _list_column(source: Source, columns: ColumnMap) -> str | None:
+    """Return the mask, otherwise another list with one entry per response token."""
+    names = named(source.columns)
+    roles = ("mask", "old_log_probs", "infer_log_probs", "log_probs", "ref_log_probs", "values")
+    candidates = [columns.column(role) for role in roles if role in columns]
+    candidates += [names[what] for what in ("advantage", "tokens") if what in names]
+    return next((name for name in candidates if is_list(column_type(source, name))), None)
+
+
+def _with_prompts(source: Source, columns: ColumnMap) -> ColumnMap:
+    """Return the columns with prompts as groups, if no column has the key of groups."""
+    prompt = named(source.columns).get("prompt")
+    if "group" in columns or prompt is None:
+        return columns
+    if content_kind(column_type(source, prompt)) not in ("text", "number"):
+        return columns
+    return replace(columns, columns={**columns.columns, "group": prompt})

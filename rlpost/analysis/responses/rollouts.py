@@ -59,17 +59,17 @@ class RolloutView:
         index = self.index
 
         def finite(name: str) -> float | None:
-            values = index.numbers.get(name)
+            values = index.rows.get(name)
             return None if values is None or not np.isfinite(values[row]) else float(values[row])
 
         branch = index.label("branch", row)
         return {
             "row": row,
-            "turn": number(finite("turn")) if "turn" in index.numbers else None,
+            "turn": number(finite("turn")) if "turn" in index.rows else None,
             "branch": None if branch is None else printable_line(str(branch)),
             "reward": finite("reward"),
             "turn_reward": finite("turn_reward"),
-            "policy_tokens": finite("length"),
+            "policy_tokens": finite("tokens"),
         }
 
     def table(self) -> TextTable:

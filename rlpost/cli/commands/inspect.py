@@ -89,9 +89,8 @@ def inspect(
     checked = {name: chosen[name] for name in ("ignore", "reward_components")}
     checked["fail_on"] = fail_on
     if prompt is not None or row is not None or top is not None or worst:
-        counted = {"no_tokens": not chosen["tokens"], "unit": chosen["unit"]}
         _check_unset("has no effect on single responses (--prompt, --row, --top, --worst)",
-                     **screens, **counted, **checked)  # fmt: skip
+                     **screens, unit=chosen["unit"], **checked)  # fmt: skip
         of_rows = {"prompt": prompt, "row": row, "top": top, "worst": worst}
         _show_responses(paths, chosen, count=count, colour=colour, format=how, **of_rows)
         return

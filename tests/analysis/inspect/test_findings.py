@@ -644,11 +644,7 @@ def test_checks_without_their_columns_did_not_run(tmp_path):
         assert ran[name] == why, name
 
 
-def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
-    path = write(tmp_path / "a.parquet", BASE)
-    ran = runs(path, tokens=False)
-    assert ran["engine_mismatch"] == "not read with --no-tokens"
-    assert ran["mask_values"] is None
+def test_checks_of_a_column_with_a_wrong_type_do_not_run(tmp_path):
     wrong = write(tmp_path / "b.parquet", BASE | {"old_log_probs": ["x"] * ROWS})
     assert runs(wrong)["engine_mismatch"] == "`old_log_probs` has a wrong type"
 
@@ -686,8 +682,6 @@ def test_a_check_of_an_input_has_all_its_rows_and_its_severity(tmp_path):
     for row in range(20, 32):
         assert re.search(f"{path}:{row}$", shown, re.MULTILINE)
     assert shown.splitlines()[-2].startswith("✗ ")
-    not_run = CliRunner().invoke(app, [str(path), "--about", "many_truncated", "--no-tokens"])
-    assert "did not run" not in not_run.stdout
     not_run = CliRunner().invoke(app, [str(path), "--about", "shared_prefixes"])
     assert "did not run: no column for rollout ids" in not_run.stdout
     well = CliRunner().invoke(app, [str(path), "--about", "empty_masks"]).stdout

@@ -44,18 +44,6 @@ def test_an_empty_file_has_a_finding(tmp_path, sample):
         assert done.exit_code == 0, done.output
 
 
-# ---- without reading everything ----
-
-
-def test_without_tokens_other_statistics_are_the_same(sample, facts):
-    found = inspect([sample], tokens=False, unit="row")
-    assert found.token_columns == {}
-    for name in ("prompt_groups", "histograms", "responses", "tokens"):
-        assert getattr(found, name) == getattr(facts, name)
-    assert found.facts == {name: facts.facts[name] for name in found.facts}
-    assert {"reward", "passed", "policy_tokens", "equal_rewards"} <= found.facts.keys()
-
-
 def test_files_written_by_rlpost_have_their_recipe(sample, tmp_path):
     recipe = Recipe(estimator="rloo", rollout_reward="last")
     rlpost.advantages(sample, tmp_path / "a.parquet", recipe)

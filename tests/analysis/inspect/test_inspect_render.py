@@ -114,7 +114,6 @@ OPTIONS = {
     "--about groups --format json": "--about groups",
     "--about groups --row 0": "--about",
     "--verbose --format json": "--verbose",
-    "--row 0 --no-tokens": "--no-tokens",
     "--colour kl": "--colour",
     "--ignore no_rows --row 0": "--ignore",
     "--ignore truncated_many": "--ignore truncated_many: ",

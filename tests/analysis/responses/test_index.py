@@ -20,13 +20,13 @@ def test_the_index_is_what_polars_says(path):
     index, frame = index_of(path, measured=["kl"]), pl.read_parquet(path)
     assert index.reward.tolist() == frame["reward"].to_list()
     assert index.length.tolist() == frame["response_mask"].list.sum().to_list()
-    assert index.numbers["tokens"].tolist() == frame["response_mask"].list.len().to_list()
+    assert index.rows["length"].tolist() == frame["response_mask"].list.len().to_list()
     assert index.table.rows["truncated"].tolist() == (frame["finish_reason"] == "length").to_list()
     tokens = frame.with_row_index().explode("old_log_probs", "ref_log_probs", "response_mask")
     tokens = tokens.filter(pl.col("response_mask") == 1)
     gap = pl.col("old_log_probs").cast(pl.Float64) - pl.col("ref_log_probs").cast(pl.Float64)
     wanted = tokens.group_by("index").agg(gap.mean().alias("kl")).sort("index")["kl"]
-    np.testing.assert_allclose(index.numbers["kl"], wanted.to_numpy(), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(index.rows["kl"], wanted.to_numpy(), rtol=1e-12, atol=1e-15)
     groups = frame.select("step", "prompt_id").rows()
     codes = dict(zip(index.group.tolist(), groups, strict=True))
     assert len(codes) == len(set(groups))
@@ -37,13 +37,13 @@ def test_the_kl_is_that_of_the_summary(tmp_path):
     index = index_of(CALCULATOR, measured=["kl"])
     recipe = rlpost.Recipe(estimator="grpo", rollout_reward="last", kl_estimator="k1")
     summary = rlpost.advantages(CALCULATOR, tmp_path / "out.parquet", recipe)
-    assert index.numbers["kl"].mean() == pytest.approx(whole(summary, "kl")["mean"], rel=1e-9)
+    assert index.rows["kl"].mean() == pytest.approx(whole(summary, "kl")["mean"], rel=1e-9)
     enriched = index_of(tmp_path / "out.parquet", measured=["advantage"])
     frame = pl.read_parquet(tmp_path / "out.parquet").with_row_index()
     tokens = frame.explode("advantages", "response_mask").filter(pl.col("response_mask") == 1)
     wanted = tokens.group_by("index").agg(pl.col("advantages").cast(pl.Float64).mean())
     np.testing.assert_allclose(
-        enriched.numbers["advantage"], wanted.sort("index")["advantages"].to_numpy(), rtol=1e-12
+        enriched.rows["advantage"], wanted.sort("index")["advantages"].to_numpy(), rtol=1e-12
     )
 
 
@@ -78,5 +78,5 @@ def test_files_with_nulls_texts_alone_or_nothing_known_are_browsed_too(tmp_path)
     lists = pa.table({"old_log_probs": [[-1.0, None], None, [-3.0]], "prompt_id": [1, 2, 2]})
     pq.write_table(lists, tmp_path / "lists.parquet")
     index = index_of(tmp_path / "lists.parquet", measured=["logprob"])
-    assert index.numbers["tokens"].tolist() == [2, 0, 1]
-    np.testing.assert_equal(index.numbers["logprob"], [np.nan, np.nan, -3.0])
+    assert index.rows["length"].tolist() == [2, 0, 1]
+    np.testing.assert_equal(index.rows["logprob"], [np.nan, np.nan, -3.0])

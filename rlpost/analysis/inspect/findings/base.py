@@ -169,6 +169,11 @@ class CheckInput:
         columns = self.facts.token_columns
         return {role: columns[role] for role in LOG_PROBS if role in columns}
 
+    @property
+    def by_rollout(self) -> bool:
+        """Statistics count rollouts, not rows."""
+        return self.table.resolved.unit == "rollout"
+
     @cached_property
     def turns(self) -> pl.Series:
         """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
@@ -214,8 +219,8 @@ class CheckInput:
     def column(self, role: str) -> str:
         """Return the column that has a role; the role itself if no column has it."""
         selection = self.reading.selection
-        others = {"rollout": selection.rollout, "turn": selection.turn, "prompt": selection.prompt}
-        served = {**others, "reward": selection.reward_column, **selection.columns.columns}
+        others = {"prompt": selection.prompt, "reward": selection.reward_column}
+        served = others | selection.columns.columns
         return served.get(role) or role
 
     @property

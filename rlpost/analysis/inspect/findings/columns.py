@@ -173,9 +173,9 @@ def unusable_keys(data: CheckInput) -> Result:
     Fill the keys in or drop these rows, and write ids as int64 or as text; --unit row needs no ids
     of rollouts.
     """
-    rows, selection = data.reading.rows, data.reading.selection
+    rows = data.reading.rows
     keys = [role for role in ("group", "batch", "domain") if role in rows]
-    keys += ["rollout"] if selection.rollout_counts else []
+    keys += ["rollout"] if data.by_rollout else []
     types = {column.name: column.type for column in data.facts.input.columns}
     flags, texts = {}, []
     for role in keys:

@@ -155,7 +155,7 @@ def rows_are_turns(data: CheckInput) -> Result:
     Join steps that are turns with --map batch=none; count a rollout once with --map rollout=COLUMN,
     or use the turns with the estimators gigpo and step_reinforce.
     """
-    selection, flags = data.reading.selection, data.turns > 0
+    rollout, flags = data.reading.selection.columns.columns.get("rollout"), data.turns > 0
     if why := _turns_as_steps(data):
         rows = data.reading.rows
         several = rows.drop_nulls(["batch", "group"]).group_by("group").agg(pl.n_unique("batch"))
@@ -165,16 +165,16 @@ def rows_are_turns(data: CheckInput) -> Result:
         text += "are split, and a rollout counts once for each of its turns"
         flags = rows["group"].is_in(split.implode())
         return Problem(text, flags, ["batch"], "--map batch=none", error=True)
-    if selection.rollout_counts:
+    if data.by_rollout:
         return _one_id(data)
     count = int(flags.sum())
-    unrewarded = selection.rollout is not None and "reward" not in data.reading.rows
+    unrewarded = rollout is not None and "reward" not in data.reading.rows
     if not count or data.chosen_unit == "row" or unrewarded:  # with rewards, rollouts count
         return None
     role = "rollout" if (data.turns == BY_ID).any() else "turn"
     text = f"{data.part(count)} look like turns of a rollout (by `{data.column(role)}`), but each "
     text += "counts as a response of its group, so long rollouts weigh more"
-    option = f"--map rollout={selection.rollout if role == 'rollout' else 'COLUMN'}"
+    option = f"--map rollout={rollout if role == 'rollout' else 'COLUMN'}"
     return Problem(text, flags, [role], option)
 
 
@@ -189,7 +189,7 @@ def _turns_as_steps(data: CheckInput) -> str:
     if "batch" not in rows:
         return ""
     rows = rows.drop_nulls(["batch", "group"])
-    if data.reading.selection.rollout_counts:
+    if data.by_rollout:
         several = step.n_unique().over("group", "rollout") > 1
         count, column = int(rows.select(several.sum()).item()), data.column("rollout")
         return f"{count:,} rows share a `{column}` with other steps" if count else ""
@@ -211,14 +211,14 @@ def _turns_as_steps(data: CheckInput) -> str:
 
 def _one_id(data: CheckInput) -> Result:
     """Return that each group is one rollout by an id that was not chosen."""
-    rows, column = data.table.rows, data.reading.selection.rollout
-    if data.chosen_unit is not None or column is None or "rollout" not in rows:
+    rows = data.table.rows
+    if data.chosen_unit is not None or "rollout" not in rows:
         return None
     evidence = turn_evidence(rows["group"], rows["rollout"], None)
     counts = evidence_counts(evidence)
     if counts["several_ids"] or not counts["shares_id"]:
         return None
-    text, advice = one_id("all groups with several rows have", column)
+    text, advice = one_id("all groups with several rows have", data.column("rollout"))
     return Problem(text, pl.Series(evidence > 0), ["rollout"], advice=advice)
 
 
@@ -231,7 +231,7 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
     Choose that reward with --rollout-reward last, sum or mean, or count rows with --unit row.
     """
     rows, reward, column = data.reading.rows, pl.col("reward"), data.column("rollout")
-    if not data.reading.selection.rollout_counts:
+    if not data.by_rollout:
         return NotRun("each row counts as a response (--map rollout=COLUMN counts rollouts)")
     if data.table.resolved.recipe.rollout_reward != "equal":
         return None
