@@ -51,7 +51,7 @@ FORMATS: dict[str, Format] = {
         trl.FORMAT,
         ms_swift.FORMAT,
         generic.JSONL,
-        generic.PARQUET,
+        generic.PARQUET_ROWS,
     )
 }
 """Every format by its name: dumps with tokens, dumps of texts, then any JSONL and Parquet."""

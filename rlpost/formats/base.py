@@ -16,10 +16,9 @@ from rlpost.formats.containers import container_of
 from rlpost.recipe.roles import ON_DEMAND, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from rlpost.formats.calls import ModelCall
     from rlpost.formats.containers import Container
     from rlpost.formats.records import Field, Record
     from rlpost.formats.where import Where
@@ -91,8 +90,6 @@ class ReadStats:
     """The attempts that wrote each step and rollout."""
     replaced: int = 0
     """Rows that were left out because there is a later attempt."""
-    begins_with_0: int = 0
-    """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
     left_out: dict[str, None] = field(default_factory=dict)
     """Fields with values that have no column."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -104,8 +101,7 @@ class ReadStats:
         self.warnings += other.warnings
         self.left_out |= other.left_out
         self.counts.update(other.counts)
-        for name in ("groups", "begins_with_0"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.groups += other.groups
 
 
 @dataclass(frozen=True)
@@ -114,8 +110,6 @@ class ReadOptions:
 
     map: Mapping[str, str] = field(default_factory=dict)
     """Role or column -> field of a record (`a.b` for a nested one); `none` omits a role."""
-    layout: str | None = None
-    """Layout of the token lists, one of `rlpost.formats.layout.LAYOUTS`; None: the format's."""
     group_size: int | None = None
     """Number of consecutive records in a group, for dumps without a group key."""
     attempts: Literal["newest", "all"] = "all"
@@ -142,15 +136,6 @@ def has(*names: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 @dataclass(frozen=True)
-class Version:
-    """The versions of a layout that rlpost reads; the records of another are an error."""
-
-    field: str
-    """The field of a record with its version; a record without it is of the first one."""
-    known: tuple[int | str, ...]
-
-
-@dataclass(frozen=True)
 class Format:
     """One layout: what a framework's records mean, wherever they are stored.
 
@@ -164,13 +149,11 @@ class Format:
       of each, in the record or in what contains it; `a.b | c` is the first that is not null, and a
       `Field` computes one. A column of a role is in all dumps, and a record without it is an error,
       if `lacks` does not have the role. The user's map is applied to the row's record afterwards.
-    - `at` is the path of the rows inside a record, if it has any; else it is a row. `split` makes
-      several records of one by code.
-    - `prepare` changes, leaves out or adds records of a dump by code, after `split`.
-    - `calls` returns the calls of the model in a rollout's record, each of which is a row with the
-      columns of `fields` and those of the call; None for a rollout that is left out. Code reads
-      `record.get`, `record.integer` and `record.nested`, whose errors name file, line and field;
-      `record.file` is the record's file, so that it can open those beside it.
+    - `at` is the path of the rows inside a record, if it has any; else it is a row.
+    - `rows` changes, splits, leaves out or adds records by code, and may compute columns of them
+      (`Record.values`), such as the tokens of each call of a model. Code reads `record.get` and
+      `record.typed`, whose errors name file, line and field; `record.file` is the record's file,
+      so that it can open those beside it.
     - `reads` are the fields that are read besides those of `fields`; all others are kept under
       their names, if `keeps` does not say that they are left out.
     """
@@ -191,18 +174,17 @@ class Format:
     """One line that a user of this format should read, such as a trap."""
     at: str | None = None
     layout: str | None = None
-    """How token lists of `fields` are laid out, one of `rlpost.formats.layout.LAYOUTS`; or `tail`:
-    `sequence_token_ids` begin with the prompt, and other lists are of the response alone."""
-    split: Callable[[Record], Iterator[Record]] | None = None
-    prepare: Callable[[Iterator[Record], ReadOptions], Iterator[Record]] | None = None
-    calls: Callable[[Record, ReadOptions], Iterable[ModelCall] | None] | None = None
+    """How token lists of `fields` are laid out, if not an entry per response token: `padded` or
+    `tail`, as `rlpost.formats.layout.of_responses` says."""
+    rows: Callable[[Iterator[Record], ReadOptions], Iterator[Record]] | None = None
     reads: frozenset[str] = frozenset()
     keeps: bool = True
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Column that is not canonical -> its type; others have the type of their first values."""
     integers: bool = True
     """Whether kept fields may be int64; otherwise their numbers are float64."""
-    version: Version | None = None
+    version: tuple[str, tuple[int | str, ...]] | None = None
+    """A field of a record, and its values that rlpost reads; a record without it has the first."""
     members: str = ""
     beside: tuple[str, ...] = ()
     """Globs of files in the parent of a dump's directory that belong to it, and are no dumps."""
@@ -247,7 +229,7 @@ class Format:
     def read_fields(self) -> frozenset[str]:
         """The fields of records that the columns have, or that the code reads."""
         paths = [path for text in self.texts.values() for path in text.split(" | ")]
-        inside = [*(self.at or "").split("."), self.version.field if self.version else ""]
+        inside = [*(self.at or "").split("."), self.version[0] if self.version else ""]
         return self.reads.union(inside, (re.split(r"[^\w-]", path)[0] for path in paths))
 
     @property

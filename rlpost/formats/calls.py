@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.records import Field, Record, Row
+from rlpost.formats.records import Field, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 FAILURES: dict[str, pa.DataType] = {"failure": pa.string(), "error": pa.string()}
 """Columns that every file has: the first failure may come late."""
@@ -91,10 +91,8 @@ class ModelCall:
         }
 
 
-def call_rows(
-    record: Record, facts: Mapping[str, Any], calls: Iterable[ModelCall]
-) -> Iterator[Row]:
-    """Yield a row for each call of a rollout, in the order in which they were made.
+def call_rows(record: Record, rollout: str, calls: Iterable[ModelCall]) -> Iterator[Record]:
+    """Yield a record for each call of a rollout, in the order in which they were made.
 
     The turn counts from 0. A call is of the branch whose last prompt and answer begin its prompt:
     where the history was rewritten, and in a sub-agent, a new branch begins. Without ids of prompts
@@ -103,12 +101,11 @@ def call_rows(
 
     Args:
         record: the rollout's, with the fields for the user's map.
-        facts: columns that are equal in all of its rows; `rollout_id` is needed.
+        rollout: its id.
         calls: its calls; their own values have precedence.
     """
     ends: list[tuple[int, int]] = []  # of each branch: its length, and its hash
-    turn = -1
-    for turn, call in enumerate(calls):
+    for turn, call in enumerate(calls or [ModelCall(record.where)]):
         branch = 0
         if call.prompt:
             prompt = tuple(call.prompt)
@@ -116,12 +113,5 @@ def call_rows(
             branch = max(begun, key=lambda i: ends[i], default=len(ends))
             sequence = (*prompt, *(call.sampled or ()))
             ends[branch : branch + 1] = [(len(sequence), hash(sequence))]
-        place = _place(facts, turn, branch)
-        row = Record(call.where, record.fields, record.file, record.outer)
-        yield Row(row, {**facts, **place, **call.values, **call.tokens()})
-    if turn < 0:
-        yield Row(record, {**facts, **_place(facts, 0, 0)})
-
-
-def _place(facts: Mapping[str, Any], turn: int, branch: int) -> dict[str, Any]:
-    return {"sample_id": f"{facts['rollout_id']}:{turn}", "branch": str(branch), "turn": turn}
+        place = {"sample_id": f"{rollout}:{turn}", "branch": str(branch), "turn": turn}
+        yield replace(record, where=call.where, values={**place, **call.values, **call.tokens()})

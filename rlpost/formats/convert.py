@@ -64,7 +64,7 @@ def convert(
         inputs: as of `rlpost.convert`.
         output: as of `rlpost.convert`.
         source: as of `rlpost.convert`.
-        options: roles, layout and groups that the dumps do not contain.
+        options: roles and groups that the dumps do not contain.
         workers: as of `rlpost.convert`.
         overwrite: as of `rlpost.convert`.
         reporter: gets the number of responses; their total is unknown.
@@ -138,12 +138,6 @@ def warnings_of(stats: ReadStats) -> list[str]:
     if stats.replaced:
         what = f"{counted(stats.replaced, 'row')} of older attempts left out"
         warnings.append(f"{what}; --attempts all keeps them")
-    if stats.begins_with_0:
-        warnings.append(
-            f"the mask of {counted(stats.begins_with_0, 'response')} begins with 0: if these "
-            "tokens are a prompt or padding, set --layout padded; if they belong to the response, "
-            "set --layout response"
-        )
     return warnings
 
 

@@ -50,10 +50,6 @@ _BLOCK, _HEAD = 1 << 16, 16  # bytes to read at a time, and to show
 GENERIC = ("jsonl", "parquet")
 
 
-_FLAGS = {"rows": "--rows", "layout": "--layout"}
-"""Options that apply to the layouts whose fields have no declaration."""
-
-
 @dataclass(frozen=True)
 class Dump:
     """One file of a dump, and the path of the converted file in an output directory."""
@@ -439,9 +435,8 @@ def check_options(dump_format: Format, options: ReadOptions) -> None:
     Raises:
         UsageError: an option does not apply to the format, or the map names an unknown role.
     """
-    for name, flag in _FLAGS.items():
-        if getattr(options, name) and dump_format.name not in GENERIC:
-            raise UsageError(f"{flag}: does not apply to {dump_format.name} dumps; omit it")
+    if options.rows and dump_format.name not in GENERIC:
+        raise UsageError(f"--rows: does not apply to {dump_format.name} dumps; omit it")
     for role, source in options.map.items():
         if role not in ROLES and role not in CANONICAL and source != "none":
             names = {**ROLES, **CANONICAL}

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rlpost.formats.base import Format, Version
-from rlpost.formats.calls import CALLS, TYPES, ModelCall, seconds_of
+from rlpost.formats.base import Format
+from rlpost.formats.calls import CALLS, TYPES, ModelCall, call_rows, seconds_of
 from rlpost.formats.containers import FOLDER, JSON
 from rlpost.formats.containers.json_text import json_records
-from rlpost.formats.keys import text_key
+from rlpost.formats.fields import content_key, joined_text
 from rlpost.formats.reading import check_version
-from rlpost.formats.records import Field, Record
+from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 _TRIAL = {"trial_name", "task_name", "agent_info", "config"}
 _BUDGET = {
@@ -49,34 +50,39 @@ def trial_of(trajectory: Path) -> Path | None:
     return result if is_part and result.is_file() else None
 
 
-def _trial(record: Record) -> Iterator[Record]:
-    """Yield the fields of a trial, with its trajectories; a record may be one of these."""
-    file = Path(record.file)
-    if "schema_version" in record:
-        result, trajectories = trial_of(file), [record]
-        fields = next(json_records(result)).fields if result else {}
-    else:
-        files = sorted(file.parent.glob("agent/trajectory*.json"))
-        fields, trajectories = record.fields, [next(json_records(x)) for x in files]
-    agents = [agent for trajectory in trajectories for agent in _with_subagents(trajectory)]
-    yield Record(record.where, {**fields, "trajectories": agents}, record.file)
+def _rows(records: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
+    """Yield the calls of trials, with the fields of the trial and its trajectories.
+
+    A record may be a trial's result, or one of its trajectories.
+    """
+    for record in records:
+        file = Path(record.file)
+        if "schema_version" in record:
+            result, trajectories = trial_of(file), [record]
+            fields = next(json_records(result)).fields if result else {}
+        else:
+            files = sorted(file.parent.glob("agent/trajectory*.json"))
+            fields, trajectories = record.fields, [next(json_records(x)) for x in files]
+        agents = [agent for trajectory in trajectories for agent in _with_subagents(trajectory)]
+        trial = replace(record, fields={**fields, "trajectories": agents})
+        yield from call_rows(trial, _rollout(trial), _calls(trial, agents))
 
 
 def _with_subagents(trajectory: Record) -> Iterator[Record]:
     """Yield a trajectory of a known version, and those that it contains."""
     check_version(trajectory, FORMAT)
     yield trajectory
-    if trajectory.has("subagent_trajectories"):
+    if trajectory.find("subagent_trajectories") is not None:
         for agent in trajectory.rows("subagent_trajectories"):
             yield from _with_subagents(agent)
 
 
-def _calls(trial: Record, _: ReadOptions) -> list[ModelCall]:
+def _calls(trial: Record, agents: list[Record]) -> list[ModelCall]:
     """Return the calls in the rollout details, with the texts of steps that sampled the same.
 
     Without details they are those of the steps.
     """
-    steps = [call for agent in trial.array("trajectories") for call in _step_calls(agent)]
+    steps = [call for agent in agents for call in _step_calls(agent)]
     texts = {(*call.sampled,): call.values for call in steps if call.sampled}
     details = trial.rows("agent_result.rollout_details") if trial.find("agent_result") else ()
     calls = [replace(call, values={**texts.get((*(call.sampled or ()),), {})})
@@ -91,7 +97,7 @@ def _step_calls(trajectory: Record) -> Iterator[ModelCall]:
         find = step.find
         copied = find("llm_call_count") == 0 or find("is_copied_context")
         if find("source") == "agent" and not copied:
-            values = {"response": _text(find("message")), "agent_role": role,
+            values = {"response": joined_text(find("message")), "agent_role": role,
                       "response_length": find("metrics.completion_tokens")}  # fmt: skip
             names = ("prompt_token_ids", "completion_token_ids", "logprobs")
             prompt, sampled, log_probs = (find(f"metrics.{name}") for name in names)
@@ -108,15 +114,9 @@ def _detail_calls(detail: Record) -> Iterator[ModelCall]:
         yield ModelCall(detail.where, *lists)
 
 
-def _text(message: Any) -> str:
-    """Return the text of a message, which may have parts of other kinds."""
-    parts = message if isinstance(message, list) else [{"text": message}]
-    return "".join(part.get("text") or "" for part in parts)
-
-
 def _prompt(trial: Record) -> str | None:
-    steps = [step for agent in trial.array("trajectories")[:1] for step in agent.array("steps")]
-    return next((_text(x["message"]) for x in steps if x.get("source") == "user"), None)
+    steps = [step for agent in trial.get("trajectories")[:1] for step in agent.get("steps")]
+    return next((joined_text(x["message"]) for x in steps if x.get("source") == "user"), None)
 
 
 def _reward(trial: Record) -> float | None:
@@ -134,7 +134,7 @@ def _reward(trial: Record) -> float | None:
 
 
 def _rollout(trial: Record) -> str:
-    agents = trial.array("trajectories")
+    agents = trial.get("trajectories")
     session = agents[0].find("session_id | trajectory_id") if agents else None
     return str(trial.find("id") or session or trial.where)
 
@@ -151,7 +151,7 @@ def _failure(trial: Record) -> str | None:
 
 def _length(trial: Record) -> int | None:
     """Return what the agent counted, of a trial that has no calls."""
-    unknown = trial.array("trajectories") or _failure(trial)
+    unknown = trial.get("trajectories") or _failure(trial)
     return None if unknown else trial.find("agent_result.n_output_tokens")
 
 
@@ -170,19 +170,18 @@ FORMAT = Format(
         "batch": "Harbor has no training steps, and the folder of the job is not named step_N",
     },
     sniff=_is_harbor,
-    split=_trial,
-    calls=_calls,
+    rows=_rows,
     reads=frozenset({"trial_name", "config", "trajectories", "agent_execution"}),
     keeps=False,
     types={**TYPES, "seconds": pa.float64()},
-    version=Version("schema_version", tuple(f"ATIF-v1.{minor}" for minor in range(9))),
+    version=("schema_version", tuple(f"ATIF-v1.{minor}" for minor in range(9))),
     part_of=trial_of,
     source="harbor 0.25.0 models/trial/result.py, models/trajectories; ATIF 1.0 to 1.8",
     fields={
         **CALLS, "agent_role": "agent_info.name", "domain": "source",
         "rollout_id": Field("id | the session", _rollout), "prompt": Field("steps", _prompt),
         "prompt_id": Field("task_name", lambda trial: trial.find("task_name")
-                           or text_key(_prompt(trial) or "")),
+                           or content_key(_prompt(trial) or "")),
         "reward": Field("verifier_result.rewards", _reward),
         "truncated": Field("exception_info", lambda trial: trial.find(
             "exception_info.exception_type") in _BUDGET if "trial_name" in trial else None),

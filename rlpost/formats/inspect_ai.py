@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
 from rlpost.formats.calls import FAILURES, error_name
 from rlpost.formats.containers import JSON, ZIP
-from rlpost.formats.fields import messages
-from rlpost.formats.keys import content_key
-from rlpost.formats.records import Field, Record
+from rlpost.formats.fields import content_key, joined_text, messages
+from rlpost.formats.records import Field
 from rlpost.io.finish_reasons import TRUNCATED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 _LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Values of a scorer, as inspect_ai converts them: correct, incorrect, partial, no answer."""
@@ -26,14 +29,15 @@ def _is_log(fields: Mapping[str, Any]) -> bool:
     return log or fields.keys() >= {"epoch", "input", "target", "scores", "output"}
 
 
-def _scored(sample: Record) -> Iterator[Record]:
-    """Yield a sample with its scores as numbers."""
-    scores = {
-        f"score.{name}": number
-        for name, score in (sample.find("scores") or {}).items()
-        if (number := _number(score.get("value"))) is not None
-    }
-    yield Record(sample.where, {**sample.fields, **scores}, sample.file, sample.outer)
+def _scored(samples: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
+    """Yield samples with their scores as numbers."""
+    for sample in samples:
+        scores = {
+            f"score.{name}": number
+            for name, score in (sample.find("scores") or {}).items()
+            if (number := _number(score.get("value"))) is not None
+        }
+        yield replace(sample, fields={**sample.fields, **scores})
 
 
 def _number(value: object) -> float | None:
@@ -52,10 +56,9 @@ def _truncated(sample: Record) -> bool:
     return bool(sample.find("limit")) or choices[0].get("stop_reason") in TRUNCATED
 
 
-def _answer(sample: Record) -> str | None:
-    content = (sample.find("output.choices") or [{}])[0].get("message", {}).get("content")
-    parts = content if isinstance(content, list) else [{"text": content}]
-    return "".join(part.get("text") or "" for part in parts)
+def _answer(sample: Record) -> str:
+    choices = sample.find("output.choices") or [{}]
+    return joined_text(choices[0].get("message", {}).get("content"))
 
 
 def _length(sample: Record) -> int | None:
@@ -88,7 +91,7 @@ FORMAT = Format(
     note="The reward is the value of the first scorer, C 1, P 0.5, I and N 0; "
     "--map reward=score.NAME selects another.",
     at="samples",
-    split=_scored,
+    rows=_scored,
     reads=_HEAVY,
     types=FAILURES,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from rlpost.formats.records import Field
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
 
 
@@ -35,18 +36,17 @@ def _sniff(fields: Mapping[str, Any]) -> bool:
     )
 
 
-def _responses(line: Record) -> Iterator[Record]:
-    """Yield the responses of a line: one with Ray, else a column for each field."""
-    if isinstance(line.fields.get("completion"), str):
-        yield line
-    else:
-        yield from transposed(line, "completion")
+def _responses(lines: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
+    """Yield the responses of each line: one with Ray, else a column for each field."""
+    for line in lines:
+        alone = isinstance(line.fields.get("completion"), str)
+        yield from (line,) if alone else transposed(line, "completion")
 
 
 def _reward(record: Record) -> float | None:
     """Return the sum of the reward functions: the columns from completion to advantages."""
     if "reward" in record:
-        return record.number("reward")
+        return sum_rewards(record, ["reward"])
     if "advantages" not in record:
         return None
     record.get("completion")
@@ -54,7 +54,7 @@ def _reward(record: Record) -> float | None:
     first, last = names.index("completion") + 1, names.index("advantages")
     if first >= last:
         raise DataError(f"{record.where}: no reward column between `completion` and `advantages`")
-    return sum_rewards(record.where, {name: record.fields[name] for name in names[first:last]})
+    return sum_rewards(record, names[first:last])
 
 
 FORMAT = Format(
@@ -72,7 +72,7 @@ FORMAT = Format(
     lacks={"reward": "GKD, a distillation, has none"},
     note="Without `reward`, it is the unweighted sum of the reward functions, whose weights are "
     "not dumped; --map reward=NAME selects one function.",
-    split=_responses,
+    rows=_responses,
     reads=frozenset({"image"}),
     integers=False,
 )  # fmt: skip

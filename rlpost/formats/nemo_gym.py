@@ -6,17 +6,18 @@ The failures have a record for each attempt.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from rlpost.formats.base import Format
-from rlpost.formats.calls import CALLS, TYPES, ModelCall
+from rlpost.formats.calls import CALLS, TYPES, ModelCall, call_rows
 from rlpost.formats.containers import JSON
 from rlpost.formats.containers.json_text import json_records
-from rlpost.formats.keys import content_key
-from rlpost.formats.records import Field, Record, as_record
+from rlpost.formats.fields import content_key, joined_text
+from rlpost.formats.records import Field, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,47 +43,44 @@ def rollouts_of(failures: Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def _with_failures(records: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
-    """Yield the records of rollouts, and then those of failures beside them, numbered."""
-    file = None
+def _rows(records: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
+    """Yield the calls of rollouts, and then the failures beside them, numbered."""
+    file = Path()
     for record in records:
         file = Path(record.file)
-        yield record
-    failures = None if file is None else file.with_name(f"{file.stem}{_SIDECAR}{file.suffix}")
-    failed = json_records(failures) if failures and failures.is_file() else ()
-    for attempt, record in enumerate(failed, 1):
-        yield Record(record.where, {**record.fields, _FAILED: attempt}, record.file)
+        yield from call_rows(record, _rollout(record), _calls(record))
+    failures = file.with_name(f"{file.stem}{_SIDECAR}{file.suffix}") if file.name else file
+    for attempt, record in enumerate(json_records(failures) if failures.is_file() else (), 1):
+        failed = replace(record, fields={**record.fields, _FAILED: attempt})
+        yield from call_rows(failed, _rollout(failed), [])
 
 
 def _task(record: Record) -> str:
-    if record.has(_TASK):
-        return str(record.integer(_TASK))
+    if record.find(_TASK) is not None:
+        return str(record.typed(_TASK, int))
     return content_key(record.nested(_INPUT).get("input"))
 
 
 def _rollout(record: Record) -> str:
     """Return the id of a rollout; a failed attempt is one of its own."""
-    number = record.integer(_ROLLOUT) if record.has(_ROLLOUT) else record.where
+    number = record.find(_ROLLOUT)
     failed = f":failure {record.find(_FAILED)}" if _FAILED in record else ""
-    return f"{_task(record)}:{number}{failed}"
+    return f"{_task(record)}:{record.where if number is None else number}{failed}"
 
 
-def _calls(record: Record, _: ReadOptions) -> list[ModelCall]:
+def _calls(record: Record) -> list[ModelCall]:
     """Return the items of the output that the model sampled; one without ids has all texts."""
     if record.find(_CLASS):
         return []
     response = record.nested("response")
-    output = response.array("output")
+    output = response.typed("output", list)
     while output and isinstance(output[-1], list):  # of each step, with those before it
         output = output[-1]
-    items = [
-        as_record(f"{response.where}, output item {i}", item, record.file)
-        for i, item in enumerate(output)
-    ]
+    items = [response.part(f"output item {i}", item) for i, item in enumerate(output)]
     calls = [
-        ModelCall(item.where, item.array("prompt_token_ids"), item.array(_SAMPLED),
-                  item.array("generation_log_probs"), values={"response": _text(item)})
-        for item in items if item.fields.get(_SAMPLED)
+        ModelCall(item.where, item.typed("prompt_token_ids", list), item.typed(_SAMPLED, list),
+                  item.typed("generation_log_probs", list), values={"response": _text(item)})
+        for item in items if item.find(_SAMPLED)
     ]  # fmt: skip
     if not calls:
         texts = {"response": "".join(map(_text, items)),
@@ -97,9 +95,8 @@ def _calls(record: Record, _: ReadOptions) -> list[ModelCall]:
 def _text(item: Record) -> str:
     """Return the text of a message, or the arguments of a tool call; none of another item."""
     if item.find("type") == "function_call":
-        return item.text("arguments")
-    content = item.find("content") if item.find("role") == "assistant" else None
-    return "".join(part.get("text") or "" for part in content or ())
+        return item.typed("arguments", str)
+    return joined_text(item.find("content")) if item.find("role") == "assistant" else ""
 
 
 FORMAT = Format(
@@ -112,8 +109,7 @@ FORMAT = Format(
         "agent_role": "", "failure": "",
     },
     sniff=_is_rollouts,
-    prepare=_with_failures,
-    calls=_calls,
+    rows=_rows,
     reads=frozenset({"response", "_ng_failure_terminal", _FAILED}),
     integers=False,  # scores of the environment: their types differ between files
     types={**TYPES, "sample_loss_mask": pa.float64(), "attempt": pa.int64()},

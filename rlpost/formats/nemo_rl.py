@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,12 @@ from rlpost.formats.base import Format, has
 from rlpost.formats.containers import JSON
 from rlpost.formats.fields import FILE_STEP, same_tokens
 from rlpost.formats.layout import as_vector
-from rlpost.formats.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 
 _PEEKED = 16
@@ -29,38 +30,12 @@ _LISTS = {
 }
 
 
-def _measured(records: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
-    """Yield the records, without log-probs of the training policy that were not computed.
-
-    With `force_on_policy_ratio` NeMo-RL skips the forward pass for them and writes zeros. Usually
-    the first record has another number, which proves that they were computed.
-    """
-
-    def is_measured(record: Record) -> bool:
-        values = record.find("prev_logprobs") or ()
-        return bool(as_vector(record.where, "prev_logprobs", [*values]).any())
-
-    head = [*islice(records, _PEEKED)]
-    measured = any(map(is_measured, head))
-    for record in chain(head, records):
-        if measured:
-            yield record
-        elif is_measured(record):
-            raise DataError(
-                f"{record.where}: `prev_logprobs` has values here, but only zeros in the first "
-                f"{_PEEKED} records, which look like log-probs that were not computed"
-            )
-        else:
-            yield Record(record.where, {**record.fields, "prev_logprobs": None}, record.file)
-
-
-def _unwrapped(record: Record) -> Iterator[Record]:
-    """Yield each field without the batch of one that the writer adds."""
-    lists = {name: record.fields.get(name) for name in _LISTS.values()}
-    tokens = {name: value for name, value in lists.items() if isinstance(value, list) and value}
-    wrapped = [name for name, value in tokens.items() if isinstance(value[0], list)]
-    if wrapped and len(wrapped) < len(tokens):
-        flat = next(name for name in tokens if name not in wrapped)
+def _unwrapped(record: Record) -> Record:
+    """Return the record without the batch of one that the writer adds to each field."""
+    lists = {name: x for name in _LISTS.values() if isinstance(x := record.find(name), list) and x}
+    wrapped = [name for name, x in lists.items() if isinstance(x[0], list)]
+    if wrapped and len(wrapped) < len(lists):
+        flat = next(name for name in lists if name not in wrapped)
         raise DataError(
             f"{record.where}: `{wrapped[0]}` is a list of lists, and `{flat}` is a flat list; all "
             "token lists must be flat, or all must be in a batch of one"
@@ -69,7 +44,32 @@ def _unwrapped(record: Record) -> Iterator[Record]:
         name: value[0] if isinstance(value, list) and len(value) == 1 else value
         for name, value in record.fields.items()
     }
-    yield Record(record.where, fields if wrapped else {**fields, **tokens}, record.file)
+    return replace(record, fields=fields if wrapped else {**fields, **lists})
+
+
+def _is_measured(record: Record) -> bool:
+    values = record.find("prev_logprobs") or []
+    return bool(as_vector(record.where, "prev_logprobs", values).any())
+
+
+def _rows(records: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
+    """Yield the records, without log-probs of the training policy that were not computed.
+
+    With `force_on_policy_ratio` NeMo-RL skips the forward pass for them and writes zeros. Usually
+    the first record has another number, which proves that they were computed.
+    """
+    records = map(_unwrapped, records)
+    head = [*islice(records, _PEEKED)]
+    measured = any(map(_is_measured, head))
+    for record in chain(head, records):
+        if not measured and _is_measured(record):
+            raise DataError(
+                f"{record.where}: `prev_logprobs` has values here, but only zeros in the first "
+                f"{_PEEKED} records, which look like log-probs that were not computed"
+            )
+        yield (
+            record if measured else replace(record, fields={**record.fields, "prev_logprobs": None})
+        )
 
 
 FORMAT = Format(
@@ -97,7 +97,6 @@ FORMAT = Format(
     "engine, which a loss without old log-probs clips, run: rlpost loss OUT "
     "--map log_probs=old_log_probs --map old_log_probs=infer_log_probs.",
     layout="padded",
-    split=_unwrapped,
-    prepare=_measured,
+    rows=_rows,
     keeps=False,
 )  # fmt: skip

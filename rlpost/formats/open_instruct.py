@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 def _place(name: str) -> Field:
     """Return a number that counts anew at every step."""
-    return Field(f"step/{name}", lambda record: f"{record.integer('step')}/{record.integer(name)}")
+    return Field(
+        f"step/{name}", lambda record: f"{record.typed('step', int)}/{record.typed(name, int)}"
+    )
 
 
 def _mask(record: Record) -> list[int] | None:
     """Return a mask of all tokens, unless the engine's log-probs have the length."""
-    tokens = record.array("response_tokens")
-    return None if record.has("logprobs") else [1] * len(tokens)
+    tokens = record.typed("response_tokens", list)
+    return None if record.find("logprobs") is not None else [1] * len(tokens)
 
 
 def _domain(record: Record) -> str | None:

@@ -7,6 +7,7 @@ with mask true.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +17,21 @@ import pyarrow as pa
 from rlpost.errors import DataError
 from rlpost.formats.attempts import ATTEMPT
 from rlpost.formats.base import Format, has
-from rlpost.formats.calls import CALLS, TYPES, ModelCall
+from rlpost.formats.calls import CALLS, TYPES, ModelCall, call_rows
 from rlpost.formats.containers import JSON, STREAM
-from rlpost.formats.fields import same_tokens
-from rlpost.formats.layout import SEQUENCE_LENGTH, as_vector, check_length
-from rlpost.formats.records import Field, Record, as_record, rounded_sum
+from rlpost.formats.fields import joined_text, same_tokens
+from rlpost.formats.layout import SEQUENCE_LENGTH, as_vector
+from rlpost.formats.records import Field, rounded_sum
 from rlpost.io.finish_reasons import TRUNCATED
 from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 
 _NODE_LISTS = {
@@ -53,8 +57,8 @@ def _is_traces(fields: Mapping[str, Any]) -> bool:
     return episode or {"nodes", "rewards", "task"} <= fields.keys()
 
 
-def _traces(records: Iterator[Record], options: ReadOptions) -> Iterator[Record]:
-    """Yield the traces of episodes whose agents are trained, and episodes that failed before any.
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Record]:
+    """Yield the branches of traces whose agents are trained, and episodes that failed before any.
 
     A stream has training and evaluation, and a relaunch continues it, with an id of its own. What
     annotations beside it say is not read.
@@ -69,49 +73,32 @@ def _traces(records: Iterator[Record], options: ReadOptions) -> Iterator[Record]
                 counts["episode", "of evaluation left out; the stream has both"] += 1
                 continue
             attempt = runs.setdefault(episode.find("run.id"), len(runs) + 1)
-            episode = Record(record.where, {**record.fields, ATTEMPT: attempt}, record.file)
+            episode = replace(record, fields={**record.fields, ATTEMPT: attempt})
         traces = [*episode.rows("traces")] if "traces" in episode else [episode]
+        if not traces and _failure(episode)[0]:
+            yield from call_rows(episode, str(episode.find("id")), [])
+        elif not traces:
+            counts["episode", "without traces left out"] += 1
         for trace in traces:
             if trace.find("agent.trainable") is False:
                 counts["trace", "of agents that are not trained left out"] += 1
+                continue
+            branches = [*_branches(trace)]
+            if branches or _failure(trace)[0]:
+                yield from call_rows(trace, str(trace.find("id")), branches)
             else:
-                yield trace
-        if not traces and _failure(episode):
-            yield episode
-        elif not traces:
-            counts["episode", "without traces left out"] += 1
+                counts["trace", "without an answer of its model left out"] += 1
 
 
-def _calls(trace: Record, options: ReadOptions) -> list[ModelCall] | None:
-    """Return the branches of a trace; none of one that failed before its first answer."""
-    branches = [*_branches(trace)] if _is_trace(trace) else []
-    if branches or _failure(trace):
-        return branches
-    options.stats.counts["trace", "without an answer of its model left out"] += 1
-    return None
-
-
-def _is_trace(record: Record) -> bool:
-    """Return whether a record is a trace, and no episode without any."""
-    if "traces" in record:
-        return False
-    if record.fields.get("version", _VERSION) != _VERSION:
-        raise record.error("version", record.get("version"), f"{_VERSION}, of verifiers 0.4,")
-    if not isinstance(record.get("nodes"), list):
-        raise record.error("nodes", record.get("nodes"), "a list of message nodes")
-    return True
-
-
-def _failure(trace: Record) -> tuple[str, str | None] | None:
+def _failure(trace: Record) -> tuple[str | None, str | None]:
     """Return the type and the message of what failed: the trace, else its whole episode."""
     for record in filter(None, (trace, trace.outer)):
         get = record.fields.get
         if not get("ok", True):
             errors = [x for x in get("errors") or () if isinstance(x, dict)]
             last = errors[-1] if errors else {}
-            reason = last.get("type") or get("stop_condition") or "not ok"
-            return reason, last.get("message")
-    return None
+            return last.get("type") or get("stop_condition") or "not ok", last.get("message")
+    return None, None
 
 
 def _group(trace: Record) -> Any:
@@ -126,9 +113,9 @@ def _group(trace: Record) -> Any:
 
 def _truncated(trace: Record) -> bool:
     """Return whether the last call that succeeded, or the trace, ended at a limit."""
-    calls = [*trace.rows("calls")] if trace.has("calls") else []
-    ends = [call.find("finish_reason") for call in calls if not call.fields.get("error")]
-    return not TRUNCATED.isdisjoint({*ends[-1:], trace.fields.get("stop_condition")})
+    calls = [call for call in trace.find("calls") or () if not call.get("error")]
+    ends = [call.get("finish_reason") for call in calls[-1:]]
+    return not TRUNCATED.isdisjoint({*ends, trace.fields.get("stop_condition")})
 
 
 def _seconds(trace: Record) -> float | None:
@@ -138,16 +125,16 @@ def _seconds(trace: Record) -> float | None:
 
 def _reward(trace: Record) -> float | None:
     """Return the sum of score · weight, rounded once; None if scoring did not run."""
-    if not _is_trace(trace):
-        return None
-    rewards, parts = trace.nested("rewards"), []
-    for name, part in rewards.fields.items():
-        if isinstance(part, dict):
+    rewards = trace.nested("rewards") if "nodes" in trace else trace
+    parts = []
+    for name in rewards.fields if "nodes" in trace else ():
+        value = rewards.get(name)
+        if isinstance(value, dict):
             score = rewards.nested(name)
-            weight = score.number("weight") if "weight" in score else 1.0
-            parts.append(score.number("score") * weight)
-        elif part is not None:
-            parts.append(rewards.number(name))
+            weight = score.typed("weight", float) if "weight" in score else 1.0
+            value = score.typed("score", float) * weight
+        if value is not None:
+            parts.append(value)
     return rounded_sum(parts) if parts else None
 
 
@@ -157,19 +144,20 @@ def _branches(trace: Record) -> Iterator[ModelCall]:
     The turn is that of a branch's last answer among those of the trace. A leaf that is an attempt
     to compact the conversation counts only if the conversation continued from it.
     """
-    nodes = _nodes(trace)
+    if trace.fields.get("version", _VERSION) != _VERSION:
+        raise trace.error("version", trace.get("version"), f"{_VERSION}, of verifiers 0.4,")
+    nodes = [trace.part(f"node {i}", x) for i, x in enumerate(trace.typed("nodes", list))]
     accepted = {link.get("node") for node in nodes for link in _links(node, "compaction")}
-    answers = [i for i, node in enumerate(nodes) if node.get("sampled")]
-    for number, path in enumerate(_paths(trace)):
-        if _links(nodes[path[-1]], "compaction_attempt") and path[-1] not in accepted:
-            continue
+    answers = [i for i, node in enumerate(nodes) if node.find("sampled")]
+    for number, path in enumerate(_paths(nodes)):
         branch, sampled = [nodes[i] for i in path], [i for i in path if i in answers]
-        tokens = _branch_tokens(branch)
-        if tokens is None:
+        tokens = _tokens(branch)
+        attempt = _links(branch[-1], "compaction_attempt") and path[-1] not in accepted
+        if attempt or tokens is None:
             continue
         first = path.index(sampled[0]) if sampled else len(path)
-        texts = [_content(node.fields.get("message")) for node in branch]
-        ends = [node.fields["finish_reason"] for node in branch if node.has("finish_reason")]
+        texts = [joined_text((node.find("message") or {}).get("content")) for node in branch]
+        ends = [x for node in branch if (x := node.find("finish_reason")) is not None]
         values = {
             "sample_id": f"{trace.find('id')}:{number}",
             "branch": str(number),
@@ -182,44 +170,32 @@ def _branches(trace: Record) -> Iterator[ModelCall]:
         yield ModelCall(f"{trace.where}, branch {number}", values=values)
 
 
-def _content(message: Any) -> str:
-    content = message.get("content") if isinstance(message, dict) else None
-    parts = content if isinstance(content, list) else [{"text": content}]
-    texts = (part.get("text") for part in parts if isinstance(part, dict))
-    return "".join(text for text in texts if isinstance(text, str))
-
-
-def _nodes(trace: Record) -> list[Record]:
-    return [as_record(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
-
-
 def _links(node: Record, kind: str) -> list[dict[str, Any]]:
-    links = node.fields.get("semantic_parents") or []
+    links = node.find("semantic_parents") or []
     return [link for link in links if isinstance(link, dict) and link.get("type") == kind]
 
 
-def _paths(trace: Record) -> list[list[int]]:
+def _paths(nodes: Sequence[Record]) -> list[list[int]]:
     """Return each path from a root to a leaf, by the indexes of its nodes; the leaves in order.
 
     Raises:
-        DataError: a node is not an object, or its parent is not one of the nodes before it.
+        DataError: a node's parent is not one of the nodes before it.
     """
-    parents: list[int | None] = []
-    for i, node in enumerate(_nodes(trace)):
-        parent = node.integer("parent") if node.has("parent") else None
-        if parent is not None and not 0 <= parent < i:
-            raise DataError(
-                f"{node.where}: its parent is {parent}; the parent must be an earlier node"
-            )
-        parents.append(parent)
-    paths = [[leaf] for leaf in sorted({*range(len(parents))} - {*parents})]
-    for path in paths:
-        while (parent := parents[path[0]]) is not None:
-            path.insert(0, parent)
-    return paths
+    paths: dict[int, list[int]] = {}
+    parents: set[int] = set()
+    for i, node in enumerate(nodes):
+        above: list[int] = []
+        if node.find("parent") is not None:
+            parent = node.typed("parent", int)
+            if parent not in paths:
+                raise node.error("parent", parent, "the number of an earlier node")
+            parents.add(parent)
+            above = paths[parent]
+        paths[i] = [*above, i]
+    return [path for leaf, path in paths.items() if leaf not in parents]
 
 
-def _branch_tokens(nodes: Sequence[Record]) -> dict[str, Any] | None:
+def _tokens(nodes: Sequence[Record]) -> dict[str, Any] | None:
     """Return a branch's lists, one entry per token; None without an answer.
 
     They are empty if no node has tokens, as a client without a tokenizer writes it.
@@ -227,33 +203,34 @@ def _branch_tokens(nodes: Sequence[Record]) -> dict[str, Any] | None:
     Raises:
         DataError: a node's mask does not fit its tokens, or a list its mask.
     """
-    if not any(node.fields.get("token_ids") for node in nodes):
-        return {} if any(node.fields.get("sampled") for node in nodes) else None
+    if not any(node.find("token_ids") for node in nodes):
+        return {} if any(node.find("sampled") for node in nodes) else None
     ids = [as_vector(node.where, "token_ids", node.get("token_ids")) for node in nodes]
-    masks = [as_vector(node.where, "mask", node.get("mask")) for node in nodes]
-    for node, tokens, mask in zip(nodes, ids, masks, strict=True):
-        check_length(node.where, "mask", mask, len(tokens), "token_ids")
+    masks = [_vector(node, "mask", len(tokens)) for node, tokens in zip(nodes, ids, strict=True)]
     mask = np.concatenate(masks)
     if not mask.any():
         return None
-    return {
-        "response_mask": mask,
-        "response_token_ids": np.concatenate(ids),
-        SEQUENCE_LENGTH: len(mask),
-        **{column: np.concatenate([_list(*pair, name) for pair in zip(nodes, masks, strict=True)])
-           for name, column in _NODE_LISTS.items() if any(x.fields.get(name) for x in nodes)},
-    }  # fmt: skip
+    lists = {
+        column: np.concatenate([_spread(*pair, name) for pair in zip(nodes, masks, strict=True)])
+        for name, column in _NODE_LISTS.items()
+        if any(node.find(name) for node in nodes)
+    }
+    return {"response_mask": mask, "response_token_ids": np.concatenate(ids),
+            SEQUENCE_LENGTH: len(mask), **lists}  # fmt: skip
 
 
-def _list(node: Record, mask: Any, name: str) -> Any:
+def _vector(node: Record, name: str, length: int) -> NDArray[Any]:
+    vector = as_vector(node.where, name, node.get(name))
+    if len(vector) != length:
+        raise node.error(name, node.get(name), f"a list of {length}, as its tokens need,")
+    return vector
+
+
+def _spread(node: Record, mask: NDArray[Any], name: str) -> NDArray[Any]:
     """Return a node's list over all of its tokens: 0 outside of the mask, NaN without a list."""
-    values = node.find(name)
-    if not values:
-        return np.where(mask, np.nan, 0.0)
-    array = as_vector(node.where, name, values)
-    check_length(node.where, name, array, int(mask.sum()), "the mask's count of ones")
-    spread = np.zeros(len(mask), array.dtype)
-    spread[mask != 0] = array
+    spread = np.where(mask != 0, np.nan, 0.0)
+    if node.find(name):
+        spread[mask != 0] = _vector(node, name, int(mask.sum()))
     return spread
 
 
@@ -273,8 +250,7 @@ TRACES = Format(
         "run_attempt": "only the stream of a run has its relaunches",
     },
     sniff=_is_traces,
-    prepare=_traces,
-    calls=_calls,
+    rows=_rows,
     layout="padded",
     reads=frozenset({"version", "nodes", "calls", "info", "traces", "run", ATTEMPT}),
     keeps=False,
@@ -292,8 +268,8 @@ TRACES = Format(
             "agent.name") or "unknown"),
         "truncated": Field("stop_condition | calls.finish_reason", _truncated),
         "policy_version": "run.work.policy.start", "dumped_advantage": "info.advantage",
-        "failure": Field("ok | errors", lambda trace: (_failure(trace) or (None,))[0]),
-        "error": Field("errors", lambda trace: (_failure(trace) or (None, None))[1]),
+        "failure": Field("ok | errors", lambda trace: _failure(trace)[0]),
+        "error": Field("errors", lambda trace: _failure(trace)[1]),
         "run_attempt": ATTEMPT, "seconds": Field("timing", _seconds),
     },
     note="Each branch of a trace is one response. Newer traces store log-probs with 4 decimals.",
@@ -301,7 +277,7 @@ TRACES = Format(
 
 
 def _sequence(record: Record) -> str:
-    return ":".join(str(record.integer(x)) for x in ("step", "rank", "export_sequence_idx"))
+    return ":".join(str(record.typed(x, int)) for x in ("step", "rank", "export_sequence_idx"))
 
 
 TOKENS = Format(
@@ -316,7 +292,7 @@ TOKENS = Format(
         "response_mask": "loss_mask", "response_token_ids": "token_ids", "entropy": "entropy",
         "infer_log_probs": "inference_logprobs", "old_log_probs": "trainer_logprobs",
         "dumped_advantages": "advantages",
-        "sequence_length": Field("token_ids", lambda record: len(record.array("token_ids"))),
+        "sequence_length": Field("token_ids", lambda record: len(record.typed("token_ids", list))),
     },
     lacks={
         "reward": "token exports have no rewards; traces.jsonl has them",

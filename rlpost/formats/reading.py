@@ -1,30 +1,36 @@
-"""A dump as record batches: container -> records -> layout -> rows -> batches."""
+"""A dump as record batches: container -> records -> layout -> tables -> canonical columns."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.types import is_struct
+
 from rlpost.errors import DataError, UsageError, closest
 from rlpost.formats.base import LENGTH
-from rlpost.formats.calls import call_rows
-from rlpost.formats.columns import FLAGS, KEPT, MAPPED, Canonical, kept_values
+from rlpost.formats.columns import Binding
 from rlpost.formats.containers import PARQUET, container_of
 from rlpost.formats.fields import column_of
-from rlpost.formats.generic import Binding, parquet_tables, without
-from rlpost.formats.layout import SEQUENCE_IDS
-from rlpost.formats.records import Field, Row, describe, first_names
-from rlpost.formats.rows import tables
-from rlpost.recipe.roles import ROLES
+from rlpost.formats.layout import MASK, SEQUENCE_IDS
+from rlpost.formats.records import Field, describe, first_names
+from rlpost.formats.rows import DumpTable, tables
+from rlpost.io.arrow import CellLocation, is_list
+from rlpost.io.parquet.inputs import InputFile
+from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    import pyarrow as pa
-
     from rlpost.formats.base import Format, ReadOptions
-    from rlpost.formats.keys import GroupBlocks
     from rlpost.formats.records import Record
+
+_ALWAYS = ("group", "reward", "batch")
+"""Roles whose field all rows need."""
+_OTHER_SHAPES = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What the code of a layout raises for a record of another shape."""
 
 
 def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -44,87 +50,27 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
         ReadWriteError: a file cannot be read.
     """
     check_container(path, layout)
-    canonical = Canonical(str(path), layout, options)
-    binding = None if layout.fields else Binding(options, str(path))
-    mapped = {role: field for role, field in options.map.items() if field != "none"}
-    missing = {*mapped.values()}
-    columnar = binding is not None and container_of(path) is PARQUET and options.rows is None
-    if columnar:
-        parts = parquet_tables(path, missing)
-    else:
-        rows = layout_rows(path, layout, options, canonical.blocks)
-        parts = tables(_values(rows, layout, options, mapped, missing), str(path))
-    names: dict[str, None] = {}
-    for part in parts:
-        names |= dict.fromkeys(name.removeprefix(KEPT) for name in part.columns)
-        for role in _ALWAYS if missing else ():
-            if mapped.get(role) in missing:
-                raise no_field(str(path), role, mapped[role], names)
-        if binding is None:
-            sources = {x: x for x in part.columns if not x.startswith((MAPPED, KEPT))}
-            sources |= {role: MAPPED + field for role, field in mapped.items()}
-        else:
-            sources = binding.sources_of(part)
-        taken = {*sources.values()}
-        kept = {name.removeprefix(KEPT): array if columnar
-                else kept_values(array, integers=layout.integers)
-                for name, array in part.columns.items()
-                if name.startswith(KEPT) and name not in taken}  # fmt: skip
-        yield canonical.batch(part, sources, kept)
-    for role in [role for role, field in mapped.items() if field in missing and names]:
-        raise no_field(str(path), role, mapped[role], names)
-    canonical.blocks.close()
-
-
-_ALWAYS = ("group", "reward", "batch")
-"""Roles whose field all rows need."""
+    binding = Binding(str(path), layout, options)
+    reader = _Reader(path, layout, options, binding)
+    columnar = not layout.fields and container_of(path) is PARQUET and options.rows is None
+    for table in reader.parquet_tables() if columnar else reader.record_tables():
+        for role in _ALWAYS:
+            if binding.mapped.get(role) in reader.missing:
+                raise no_field(str(path), role, binding.mapped[role], reader.names)
+        yield binding.batch(table)
+    for role, field in binding.mapped.items():
+        if reader.names and field in reader.missing:
+            raise no_field(str(path), role, field, reader.names)
+    reader.end_blocks()
 
 
 def no_field(where: str, role: str, path: str, names: Iterable[str]) -> DataError:
     """Return the error for a field of the map that no record has."""
-    fields = sorted(name for name in names if not name.startswith(MAPPED))
+    fields = sorted(names)
     return DataError(
         f"{where}: --map {role}={path}: no field {path!r}; fields: {first_names(fields)}",
         candidates=closest(path, fields),
     )
-
-
-def _has(value: object) -> bool:
-    return bool(value) if isinstance(value, (str, list, dict)) else value is not None
-
-
-def _values(
-    rows: Iterable[Row],
-    layout: Format,
-    options: ReadOptions,
-    mapped: Mapping[str, str],
-    missing: set[str],
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the values of each row, with mapped and other fields of its record.
-
-    Fields that no column has are added to what is left out, and those that a record has are taken
-    out of `missing`.
-    """
-    replaced = {*map(column_of, mapped), *(FLAGS if "truncated" in mapped else ())}
-    paths = {*mapped.values()}
-    used = {path.partition(".")[0] for path in paths}
-    read, walked = layout.read_fields, {*(options.rows or "").split(".")}
-    left_out, last = options.stats.left_out, None
-    for row in rows:
-        record = row.record
-        values = {name: x for name, x in row.values.items() if name not in replaced}
-        values |= {MAPPED + path: record.find(path) for path in paths}
-        if missing:
-            missing -= {x for x in missing if x in record.fields or record.find(x) is not None}
-        others = {name: x for name, x in record.columns.items() if name not in read}
-        if layout.keeps:
-            values |= {KEPT + name: x for name, x in without(others, paths).items()}
-        else:
-            left_out |= {name: None for name, x in others.items() if name not in used and _has(x)}
-        if last is None or record.outer is not last.outer:
-            left_out |= record.unread(read | used | walked)
-        last = record
-        yield row.where, values
 
 
 def check_container(path: Path, layout: Format) -> None:
@@ -138,75 +84,167 @@ def check_container(path: Path, layout: Format) -> None:
 
 def check_version(record: Record, layout: Format) -> None:
     """Raise DataError if a record is of a version that the layout lacks."""
-    version = layout.version
-    stored = None if version is None else record.fields.get(version.field, version.known[0])
-    if version is not None and stored not in version.known:
+    if layout.version is None:
+        return
+    field, known = layout.version
+    stored = record.fields.get(field, known[0])
+    if stored not in known:
         raise DataError(
-            f"{record.where}: `{version.field}` is {describe(stored)}; rlpost reads "
-            f"{', '.join(map(str, version.known))} of {layout.name}"
+            f"{record.where}: `{field}` is {describe(stored)}; rlpost reads "
+            f"{', '.join(map(str, known))} of {layout.name}"
         )
 
 
-def layout_rows(
-    path: Path, layout: Format, options: ReadOptions, blocks: GroupBlocks
-) -> Iterator[Row]:
-    """Yield the rows of a dump, with the groups of blocks of rollouts.
+def without(fields: Mapping[str, Any], paths: Collection[str]) -> Mapping[str, Any]:
+    """Return the fields without those of dotted paths, which have columns."""
+    for path in paths:
+        outer, dot, inner = path.partition(".")
+        if path in fields:
+            fields = {name: value for name, value in fields.items() if name != path}
+        elif dot and isinstance(fields.get(outer), dict):
+            fields = {**fields, outer: without(fields[outer], [inner])}
+    return fields
 
-    Raises:
-        DataError: a record lacks a field of a role that all dumps have, or is not as the layout's
-            code expects it.
+
+class _Reader:
+    """Reads a dump as tables.
+
+    Args:
+        path: of the dump.
+        layout: its format.
+        options: rows and groups.
+        binding: the fields that the user's map names.
     """
-    container, place = container_of(path), str(path)
 
-    def records() -> Iterator[Record]:
-        nonlocal place
-        for record in container.records(path, layout.members) if container else ():
-            place = record.where
-            check_version(record, layout)
-            at = options.rows or layout.at
-            inside = options.rows or (at is not None and record.has_path(at))
-            for part in record.rows(at or "") if inside else (record,):
-                yield from layout.split(part) if layout.split is not None else (part,)
+    def __init__(self, path: Path, layout: Format, options: ReadOptions, binding: Binding) -> None:
+        self.path, self.layout, self.options = path, layout, options
+        self.replaced, self.paths = binding.replaced, {*binding.mapped.values()}
+        self.replaced |= options.omitted_columns
+        self.missing = {*self.paths}
+        """Fields of the map that no record had so far."""
+        self.names: dict[str, None] = {}
+        self._place = str(path)
+        self._rollouts = 0
 
-    try:
-        prepared = layout.prepare(records(), options) if layout.prepare else records()
-        for rows in _rows_of_records(prepared, layout, options):
-            block = None
-            for row in rows:
-                if layout.fields and options.group_size is not None:
-                    block = block or blocks.next()  # all calls of a rollout are of one
-                    row.values["prompt_id"] = block
-                yield row
-    except _OTHER_SHAPES as error:
-        name = type(error).__name__
-        raise DataError(
-            f"{place}: is not as {layout.name} writes it ({name}: {error})",
-            tip="--from jsonl  # reads it by its fields",
-        ) from error
+    def _next_block(self) -> str:
+        """Return the group of the next record, of blocks that go on over all dumps."""
+        block = self.options.stats.groups + self._rollouts // (self.options.group_size or 1)
+        self._rollouts += 1
+        return str(block)
 
+    def end_blocks(self) -> None:
+        """End the groups of blocks; raise UsageError if the last one is incomplete."""
+        size = self.options.group_size
+        if size is None:
+            return
+        if rest := self._rollouts % size:
+            raise UsageError(
+                f"{self.path}: --group-size {size} does not divide {self._rollouts:,} "
+                f"records: the last group would have {rest}; set the number of responses per "
+                "prompt, or repair the file"
+            )
+        self.options.stats.groups += self._rollouts // size
 
-def _rows_of_records(
-    records: Iterator[Record], layout: Format, options: ReadOptions
-) -> Iterator[Iterable[Row]]:
-    """Yield the rows of each record: itself, or the calls of its rollout."""
-    mapped = {ROLES[role].aliases[0] if role in ROLES else role for role in options.map}
-    fields = {column: x for column, x in layout.fields.items() if column not in mapped}
-    missing = layout.missing_roles
-    needed = {ROLES[role].aliases[0] for role in layout.roles if role not in missing}
-    if layout.layout == "tail":  # without a mask, all tokens are of the policy
-        needed = needed - {"response_mask"} | {LENGTH, SEQUENCE_IDS}
-    for record in records:
-        values: dict[str, Any] = {}
-        for column, source in fields.items():
-            if isinstance(source, Field):
-                values[column] = source.read(record)
+    def parquet_tables(self) -> Iterator[DumpTable]:
+        """Yield the chunks of a Parquet file, with the fields of structs that the map names."""
+        source = Source([InputFile(self.path, self.path.relative_to(self.path.parent))])
+        lists = (column.name for column in source.schemas[0] if is_list(column.type))
+        sized_by = next(lists, source.columns[0])
+        for chunk in source.read(source.columns, CHUNK_TOKENS, sized_by):
+            fields = {
+                name: array.cast(pa.binary()) if array.type == pa.large_binary() else array
+                for name, array in zip(chunk.table.schema.names, chunk.table.columns, strict=True)
+                if not pa.types.is_null(array.type)
+            }
+            for path in self.paths - fields.keys():
+                outer, *inner = path.split(".")
+                array = fields.get(outer)
+                while inner and array is not None:
+                    known = is_struct(array.type) and array.type.get_field_index(inner[0]) >= 0
+                    array = pc.struct_field(array, inner.pop(0)) if known else None
+                if array is not None:
+                    fields[path] = array  # null if the struct is null
+            self.missing -= fields.keys()
+            self.names |= dict.fromkeys(fields)
+            rows, values = chunk.table.num_rows, {}
+            if self.options.group_size is not None:
+                values["prompt_id"] = pa.array([self._next_block() for _ in range(rows)])
+            place = CellLocation(str(self.path), chunk.first_row, "")
+            yield DumpTable(values, fields, rows, place)
+
+    def record_tables(self) -> Iterator[DumpTable]:
+        """Yield the rows of a dump as tables, with mapped and other fields of their records.
+
+        Raises:
+            DataError: a record lacks a field of a role that all dumps have, or is not as the
+                layout's code expects it.
+        """
+        try:
+            yield from tables(self._rows(), str(self.path))
+        except _OTHER_SHAPES as error:
+            raise DataError(
+                f"{self._place}: is not as {self.layout.name} writes it "
+                f"({type(error).__name__}: {error})",
+                tip="--from jsonl  # reads it by its fields",
+            ) from error
+
+    def _rows(self) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+        """Yield the place, the columns and the fields of each row.
+
+        Fields that no column has are added to what is left out.
+        """
+        layout, left_out = self.layout, self.options.stats.left_out
+        sources = {x: y for x, y in layout.fields.items() if x not in self.replaced}
+        needed = self._needed()
+        read, walked = layout.read_fields, {*(self.options.rows or "").split(".")}
+        used = {path.partition(".")[0] for path in self.paths}
+        columns: dict[str, Any] = {}
+        last: Record | None = None
+        records = self._records()
+        for record in layout.rows(records, self.options) if layout.rows else records:
+            if last is None or record.fields is not last.fields:  # all calls of a rollout share it
+                columns = {
+                    column: source.read(record) if isinstance(source, Field)
+                    else (record.lookup if column in needed else record.find)(source)
+                    for column, source in sources.items()
+                }  # fmt: skip
+                if self.options.group_size is not None:
+                    columns["prompt_id"] = self._next_block()
+            computed = {x: y for x, y in record.values.items() if x not in self.replaced}
+            fields = {path: record.find(path) for path in self.paths}
+            if self.missing:
+                self.names |= dict.fromkeys(record.columns)
+                self.missing -= {
+                    x for x, y in fields.items() if x in record.fields or y is not None
+                }
+            others = {name: x for name, x in record.columns.items() if name not in read}
+            if layout.keeps:
+                fields = {**without(others, self.paths), **fields}
             else:
-                values[column] = (record.lookup if column in needed else record.find)(source)
-        if layout.calls is None:
-            yield [Row(record, values)]
-        elif (calls := layout.calls(record, options)) is not None:
-            yield call_rows(record, values, calls)
+                left_out |= {x: None for x, y in others.items() if x not in used and _has(y)}
+            if last is None or record.outer is not last.outer:
+                left_out |= record.unread(read | used | walked)
+            last = record
+            yield record.where, {**columns, **computed}, fields
+
+    def _needed(self) -> set[str]:
+        """Return the columns whose fields all records have."""
+        missing = self.layout.missing_roles
+        needed = {column_of(role) for role in self.layout.roles if role not in missing}
+        if self.layout.layout == "tail":  # without a mask, all tokens are of the policy
+            needed = needed - {MASK} | {LENGTH, SEQUENCE_IDS}
+        return needed
+
+    def _records(self) -> Iterator[Record]:
+        """Yield the records of the container, or the rows inside of them."""
+        container, layout = container_of(self.path), self.layout
+        for record in container.records(self.path, layout.members) if container else ():
+            self._place = record.where
+            check_version(record, layout)
+            at = self.options.rows or layout.at
+            inside = at is not None and (self.options.rows or record.has_path(at))
+            yield from record.rows(at or "") if inside else (record,)
 
 
-_OTHER_SHAPES = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What the code of a layout raises for a record of another shape."""
+def _has(value: object) -> bool:
+    return bool(value) if isinstance(value, (str, list, dict)) else value is not None

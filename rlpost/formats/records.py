@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -19,8 +18,11 @@ if TYPE_CHECKING:
 
 _SHOWN = 60
 _NO_FILE = PurePath()
-_DIGITS = re.compile(r"-?\d{1,400}")
 _MOST_DIGITS = 1000  # of an integer that stays exact; Python itself rejects more than 4300
+_NEEDED: dict[type, str] = {
+    float: "a number", int: "an integer", str: "text", list: "a list", dict: "an object",
+}  # fmt: skip
+T = TypeVar("T")
 
 
 _decode = msgspec.json.Decoder().decode  # integers of any size exactly
@@ -37,19 +39,32 @@ class Record:
     """The file that contains it; of an archive, the archive's path and the member's."""
     outer: Record | None = None
     """The record that contains it, if it is an item of a list of that record."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that a layout's code computed, before those of its declaration."""
 
     def __contains__(self, name: object) -> bool:
         return name in self.fields
-
-    def has(self, name: str) -> bool:
-        """Return whether the field exists and is not null."""
-        return self.fields.get(name) is not None
 
     def get(self, name: str) -> Any:
         """Return the field of any type; raise DataError if it is missing."""
         if name not in self.fields:
             raise DataError(f"{self.where}: no field `{name}`; fields: {first_names(self.fields)}")
         return self.fields[name]
+
+    def typed(self, name: str, kind: type[T]) -> T:
+        """Return a field of a type; 12.0 is an integer.
+
+        Raises:
+            DataError: it is missing, or of another type.
+        """
+        value = self.get(name)
+        if kind is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if kind is float and isinstance(value, int):
+            value = as_float(value)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise self.error(name, value, _NEEDED[kind])
+        return value
 
     def find(self, path: str) -> Any:
         """Return the field of that name or dotted path, of the record or of what contains it.
@@ -74,10 +89,9 @@ class Record:
 
     def has_path(self, path: str) -> bool:
         """Return whether the record, or what contains it, has the beginning of a path."""
-        if " | " in path:
-            return any(map(self.has_path, path.split(" | ")))
-        inner = path in self.fields or path.partition(".")[0] in self.fields
-        return inner or (self.outer is not None and self.outer.has_path(path))
+        names = {name for part in path.split(" | ") for name in (part, part.partition(".")[0])}
+        inside = not names.isdisjoint(self.fields)
+        return inside or (self.outer is not None and self.outer.has_path(path))
 
     def lookup(self, path: str) -> Any:
         """Return the field of that name or dotted path, as `find` does.
@@ -85,9 +99,10 @@ class Record:
         Raises:
             DataError: neither the record nor what contains it has the beginning of the path.
         """
-        return (
-            self.find(path) if self.has_path(path) else self.get(path.rsplit(" | ", maxsplit=1)[-1])
-        )
+        value = self.find(path)
+        if value is None and not self.has_path(path):
+            self.get(path.rpartition(" | ")[2])
+        return value
 
     def rows(self, path: str) -> Iterator[Record]:
         """Yield the items of a list of this record as records with this one as their outer one.
@@ -115,15 +130,17 @@ class Record:
             places, items = range(len(value)), value
         else:
             raise self.error(name, value, "a list of the rows")
-        columns = {key: x for key, x in self.fields.items()
-                   if isinstance(x, list) and len(x) == len(items)}  # fmt: skip
         objects = sum(isinstance(item, dict) for item in items)
         if 0 < objects < len(items) or (rest and objects < len(items)):
             raise self.error(name, value, "a list of objects")
-        for i, (place, item) in enumerate(zip(places, items, strict=True)):
-            fields = item if objects else {key: column[i] for key, column in columns.items()}
-            outer = self.outer if name == "*" else self
-            row = Record(f"{self.where}, {name} {place}", fields, self.file, outer)
+        if not objects:
+            columns = {key: x for key, x in self.fields.items()
+                       if isinstance(x, list) and len(x) == len(items)}  # fmt: skip
+            items = [dict(zip(columns, row, strict=True))
+                     for row in zip(*columns.values(), strict=True)]  # fmt: skip
+        outer = self.outer if name == "*" else self
+        for place, item in zip(places, items, strict=True):
+            row = Record(f"{self.where}, {name} {place}", item, self.file, outer)
             yield from row.rows(rest) if rest else (row,)
 
     @property
@@ -143,70 +160,17 @@ class Record:
             outer = outer.outer
         return {name: None for name in names if name not in read}
 
-    def number(self, name: str) -> float:
-        """Return a field that is a number (a bool counts as 0 or 1, null as NaN)."""
-        value = self.get(name)
-        if value is None:
-            return float("nan")
-        if not isinstance(value, (int, float)):
-            raise self.error(name, value, "a number")
-        return as_float(value)
-
-    def integer(self, name: str) -> int:
-        """Return a field that is an integer, also if written as text (`"12"`) or as 12.0."""
-        value = self.get(name)
-        if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
-            return int(value)
-        if isinstance(value, float) and value.is_integer():
-            return int(value)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.error(name, value, "an integer")
-        return value
-
-    def text(self, name: str) -> str:
-        """Return a field that is text, or a number as text."""
-        value = self.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return str(value)
-        if not isinstance(value, str):
-            raise self.error(name, value, "text")
-        return value
-
-    def array(self, name: str) -> list[Any]:
-        """Return a field that is a list."""
-        value = self.get(name)
-        if not isinstance(value, list):
-            raise self.error(name, value, "a list")
-        return value
-
     def nested(self, name: str) -> Record:
         """Return a field that is an object, as a record."""
-        value = self.get(name)
-        if not isinstance(value, dict):
-            raise self.error(name, value, "an object")
-        return self.part(f"`{name}`", value)
+        return self.part(f"`{name}`", self.typed(name, dict))
 
-    def part(self, place: str, fields: Mapping[str, Any]) -> Record:
+    def part(self, place: str, value: object) -> Record:
         """Return an object inside this record, as a record of the same file."""
-        return Record(f"{self.where}, {place}", fields, self.file)
+        return as_record(f"{self.where}, {place}", value, self.file)
 
     def error(self, name: str, value: object, needed: str) -> DataError:
         """Return the error for a field of the wrong type."""
         return DataError(f"{self.where}: `{name}` is {describe(value)}; {needed} is needed")
-
-
-@dataclass(slots=True)
-class Row:
-    """One response: canonical columns, and others under their own names; None is null."""
-
-    record: Record
-    """What it was read from, for errors and for the user's map."""
-    values: dict[str, Any]
-
-    @property
-    def where(self) -> str:
-        """The position in error messages."""
-        return self.record.where
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,22 @@ of columns per line.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rlpost.errors import DataError
 from rlpost.formats.base import Format, has
 from rlpost.formats.containers import JSON
-from rlpost.formats.fields import transposed
-from rlpost.formats.keys import GROUP_OF_TEXT, text_key
+from rlpost.formats.fields import GROUP_OF_TEXT, content_key, transposed
 from rlpost.formats.records import Field, parse_json
 from rlpost.io.input_paths import step_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
 
 
@@ -31,7 +32,7 @@ _SPECIAL = re.compile(r"^(?:<[^<>\s]+>|\[PAD\])+")
 
 
 def _same_prompt(record: Record) -> str:
-    return text_key(_SPECIAL.sub("", record.text("prompt")))
+    return content_key(_SPECIAL.sub("", record.typed("prompt", str)))
 
 
 def _token_rewards(record: Record) -> list[Any]:
@@ -40,12 +41,10 @@ def _token_rewards(record: Record) -> list[Any]:
     Raises:
         DataError: there are fewer.
     """
-    rewards, length = record.array("token_rewards"), len(record.array("new_response_mask"))
+    rewards = record.typed("token_rewards", list)
+    length = len(record.typed("new_response_mask", list))
     if len(rewards) < length:
-        raise DataError(
-            f"{record.where}: `token_rewards` has {len(rewards)} entries and `new_response_mask` "
-            f"has {length}; token_rewards also covers the prompt and cannot be shorter"
-        )
+        raise record.error("token_rewards", rewards, f"prompt and response, at least {length},")
     return rewards[len(rewards) - length :]
 
 
@@ -55,15 +54,18 @@ def _is_rollout(fields: Mapping[str, Any]) -> bool:
     return known and isinstance(fields.get("global_step"), list)
 
 
-def _responses(line: Record) -> Iterator[Record]:
-    """Yield the responses of a line; a trajectory of the agentic pipeline is JSON in a string."""
-    for record in transposed(line, next(iter(line.fields), "")):
-        value = record.fields.get("trajectory_data")
+def _responses(lines: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
+    """Yield the responses of lines; a trajectory of the agentic pipeline is JSON in a string."""
+    for record in chain.from_iterable(transposed(x, next(iter(x.fields), "")) for x in lines):
+        value = record.find("trajectory_data")
         if isinstance(value, str):
             value = parse_json(f"{record.where}, `trajectory_data`", value.encode())
-        if "trajectory_data" in record and not isinstance(value, dict):
+        if value is None:
+            yield record
+        elif isinstance(value, dict):
+            yield replace(record, fields={**record.fields, "trajectory_data": value})
+        else:
             raise record.error("trajectory_data", value, "an object, or JSON of one")
-        yield record.part("", {**record.fields, "trajectory_data": value}) if value else record
 
 
 def _difficulty(record: Record) -> float | None:
@@ -112,8 +114,8 @@ ROLLOUT = Format(
     containers=(JSON,),
     sniff=_is_rollout,
     fields={
-        "step": Field("global_step", lambda record: record.integer("global_step")
-                      if record.has("global_step") else step_key_of(record.file)),
+        "step": Field("global_step", lambda record: step_key_of(record.file)
+                      if record.get("global_step") is None else record.typed("global_step", int)),
         "prompt_id": "id | trajectory_data.env_info.task_name",
         "sample_id": "trajectory_data.trajectory_id",
         "reward": "trajectory_data.reward_info.episode_reward | scores",
@@ -125,5 +127,5 @@ ROLLOUT = Format(
         "domain": "", "difficulty": "",
     },
     note="Each line contains a whole step, which is read into memory at once.",
-    split=_responses,
+    rows=_responses,
 )  # fmt: skip

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from rlpost.errors import DataError
 from rlpost.formats.records import describe
-from rlpost.io.arrow import CellLocation, to_arrow
+from rlpost.io.arrow import CellLocation, is_list, to_arrow
+from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,42 +24,49 @@ MOST_BYTES = 4 << 20
 """A table ends with the row that reaches either limit."""
 JSON = pa.large_binary()
 """The type of a column whose values are of several types, objects or lists of lists: JSON texts."""
-_EMPTY = np.zeros(0)
-_SCALARS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+_LARGE, _COPIES = 1 << 20, 4  # bytes of a row, and how often it is in memory
+_PLAIN = (pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.string())
 
 
-class Fields(NamedTuple):
-    """Some rows of a dump by field."""
+class DumpTable(NamedTuple):
+    """Some rows of a dump."""
 
-    columns: dict[str, pa.Array]
+    values: Mapping[str, pa.Array]
+    """The columns that its layout declares."""
+    fields: Mapping[str, pa.Array]
+    """The fields of the records by name, or by the dotted path that the user's map has."""
     rows: int
     location: CellLocation
     """Where they are, for errors."""
 
 
-def tables(rows: Iterable[tuple[str, Mapping[str, Any]]], path: str) -> Iterator[Fields]:
+def tables(
+    rows: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]], path: str
+) -> Iterator[DumpTable]:
     """Yield rows as columns of the types that their values have; a missing value is null.
 
     Args:
-        rows: the place of each for errors, and its values by field.
+        rows: the place of each for errors, its values by column, and its fields.
         path: of the dump.
 
     Raises:
         DataError: a text or the name of a field is not valid text.
     """
-    batch: list[dict[str, Any]] = []
-    places: list[str] = []
+    batch: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     size = 0
-    for where, fields in rows:
-        values = {name: packed(value) for name, value in fields.items()}
-        batch.append(values)
-        places.append(where)
-        size += 64 + sum(map(_size, values.values()))
+    for where, values, fields in rows:
+        packed_values = {name: packed(value) for name, value in values.items()}
+        packed_fields = {name: packed(value) for name, value in fields.items()}
+        batch.append((where, packed_values, packed_fields))
+        row = sum(map(_size, (*packed_values.values(), *packed_fields.values())))
+        if row > _LARGE:  # of a tensor, it may be more than its file has
+            memory_limit().check(_COPIES * row, f"{where}: its lists")
+        size += 64 + row
         if len(batch) == MOST_ROWS or size >= MOST_BYTES:
-            yield _table(batch, CellLocation(path, 0, "", places=places))
-            batch, places, size = [], [], 0
+            yield _table(batch, path)
+            batch, size = [], 0
     if batch:
-        yield _table(batch, CellLocation(path, 0, "", places=places))
+        yield _table(batch, path)
 
 
 def packed(value: Any) -> Any:
@@ -70,7 +78,7 @@ def packed(value: Any) -> Any:
     if type(value) is not list:
         return value.item() if isinstance(value, np.generic) else value
     try:
-        return _vector(value) if value else _EMPTY
+        return _vector(value) if value else np.zeros(0)
     except (TypeError, struct.error, OverflowError):  # null, other types, more than 64 bits
         return value
 
@@ -93,133 +101,75 @@ def _size(value: Any) -> int:
     return len(value) if isinstance(value, (str, list)) else 0
 
 
-def _table(rows: list[dict[str, Any]], location: CellLocation) -> Fields:
+def _table(batch: list[tuple[str, dict[str, Any], dict[str, Any]]], path: str) -> DumpTable:
+    places, values, fields = zip(*batch, strict=True)
+    location = CellLocation(path, 0, "", places=places)
+    return DumpTable(_columns(values, location), _columns(fields, location), len(batch), location)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], location: CellLocation) -> dict[str, pa.Array]:
     columns: dict[str, pa.Array] = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row.get(name) for row in rows]
         try:
             name.encode()
             columns[name] = gathered(values)
-        except UnicodeEncodeError:
-            raise _not_text(name, values, location) from None
-    return Fields(columns, len(rows), location)
+        except UnicodeEncodeError as error:  # a surrogate, which UTF-8 has not
+            row = next((i for i, value in enumerate(values) if not _is_text(value)), 0)
+            place = replace(location, column=name.encode(errors="backslashreplace").decode())
+            raise place.error(row, f"is {error.object!r:.60}", "text in UTF-8 is needed") from None
+    return columns
 
 
-def _not_text(name: str, values: Sequence[Any], location: CellLocation) -> DataError:
-    """Return the error for a surrogate, which UTF-8 has not."""
+def _is_text(value: object) -> bool:
     try:
-        name.encode()
+        _text(value).encode()
     except UnicodeEncodeError:
-        text = f"{location.where(0)} or later: the field name {name!r} is not valid text"
-        return DataError(text)
-    for row, value in enumerate(values):
-        try:
-            gathered([value])
-        except UnicodeEncodeError:
-            return DataError(
-                f"{location.where(row)}: `{name}` is {value!r:.60}; text in UTF-8 is needed"
-            )
-    raise AssertionError
+        return False
+    return True
 
 
 def gathered(values: Sequence[Any]) -> pa.Array:
     """Return values as a column: numbers, bools, texts or lists of one of these; others are JSON.
 
-    Integers among floats are floats, and integers of more than 64 bits are JSON.
+    Integers among floats are floats, if these have them, and integers of more than 64 bits are
+    JSON.
 
     Raises:
         UnicodeEncodeError: a text is not valid.
     """
     kinds = {type(value) for value in values} - {type(None)}
-    if not kinds:
-        return pa.nulls(len(values))
-    if kinds <= {np.ndarray, list}:
-        column = _lists(values, plain=kinds == {np.ndarray})
-    else:
-        column = _scalars(values, kinds)
-    return _json(values) if column is None else column
-
-
-def _scalars(values: Sequence[Any], kinds: set[type]) -> pa.Array | None:
-    """Return values of one type as a column; None if they have several."""
-    kind = _SCALARS.get(_one_of(kinds))
-    if kind is None:
-        return None
-    if kind == pa.string():
-        return _texts([None if value is None else value.encode() for value in values], kind)
-    valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    if kinds == {np.ndarray} and all(x is None or x.ndim == 1 for x in values):
+        return _joined(values)
+    plain = [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
     try:
-        kinds_of = {pa.bool_(): np.bool_, pa.int64(): np.int64, pa.float64(): np.float64}
-        dense = (0 if value is None else value for value in values)
-        return nullable(np.fromiter(dense, kinds_of[kind], len(values)), valid, kind)
-    except OverflowError:
-        return None
-
-
-def _one_of(kinds: set[type]) -> type:
-    """Return the type of values of these types; `object` if there is none."""
-    if kinds == {int, float}:
-        return float
-    return next(iter(kinds)) if len(kinds) == 1 else object
-
-
-def _texts(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
-    """Return texts, or binary, as a column."""
-    valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
-    texts = [value or b"" for value in values]
-    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64 if kind == JSON else np.int32)
-    buffers = [_bits(valid), pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
-    return pa.Array.from_buffers(kind, len(texts), buffers)
-
-
-def nullable(values: NDArray[Any], valid: NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
-    """Return numbers or bools as a column, null where they are not valid."""
-    array = to_arrow(values, kind)
-    buffers = [_bits(valid), array.buffers()[1]]
-    return pa.Array.from_buffers(kind, len(values), buffers)
-
-
-def _bits(valid: NDArray[np.bool_]) -> pa.Buffer | None:
-    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _lists(values: Sequence[Any], *, plain: bool) -> pa.Array | None:
-    """Return lists and vectors as a column of lists; None if their values have several types."""
-    if plain and all(x is None or (x.ndim == 1 and x.dtype.kind in "biuf") for x in values):
-        valid = np.fromiter((x is not None for x in values), np.bool_, len(values))
-        lengths = np.fromiter((0 if x is None else len(x) for x in values), np.int64, len(values))
-        parts = [x for x in values if x is not None and len(x)]
-        flat = np.concatenate(parts) if parts else _EMPTY
-        kind = pa.from_numpy_dtype(flat.dtype)
-        elements = to_arrow(flat, kind) if parts else pa.nulls(0)
-        ends = np.append(0, np.cumsum(lengths)).astype(np.int32)
-        buffers = [_bits(valid), pa.py_buffer(ends)]
-        listed = pa.list_(elements.type)
-        return pa.Array.from_buffers(listed, len(values), buffers, children=[elements])
-    lists = [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
-    kinds = {type(y) for x in lists if x for y in x} - {type(None)}
-    if bool in kinds and len(kinds) > 1 and kinds <= {bool, int, float}:  # masks of several rows
-        lists = [x if x is None else [int(y) if y is True or y is False else y for y in x]
-                 for x in lists]  # fmt: skip
-        kinds = kinds - {bool} | {int}
-    try:
-        return pa.array(lists, pa.list_(_SCALARS[_one_of(kinds)] if kinds else pa.null()))
+        array = pa.array(plain)
     except MemoryError:  # an ArrowException, too, but not about the data
         raise
-    except (KeyError, OverflowError, pa.ArrowInvalid):
-        return None
+    except (pa.ArrowException, OverflowError):
+        return _json(plain)
+    inner = array.type.value_type if is_list(array.type) else array.type
+    return array if inner in _PLAIN else _json(plain)
+
+
+def _joined(values: Sequence[NDArray[Any] | None]) -> pa.Array:
+    """Return vectors as a column of lists."""
+    lengths = [0 if x is None else len(x) for x in values]
+    parts = [x for x in values if x is not None and len(x)]
+    flat = np.concatenate(parts) if parts else np.zeros(0)
+    flat = flat.astype(np.int64) if flat.dtype == np.uint8 else flat
+    elements = to_arrow(flat, pa.from_numpy_dtype(flat.dtype)) if parts else pa.nulls(0)
+    ends = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
+    missing = pa.array([x is None for x in values])
+    return pa.ListArray.from_arrays(ends, elements, mask=missing)
 
 
 def _json(values: Sequence[Any]) -> pa.Array:
-    return _texts([None if x is None else _text(x).encode() for x in values], JSON)
+    return pa.array([None if x is None else _text(x).encode() for x in values], JSON)
 
 
 def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def values_of(array: pa.Array) -> list[Any]:
@@ -233,16 +183,16 @@ def values_of(array: pa.Array) -> list[Any]:
 def text_of(array: pa.Array) -> pa.Array:
     """Return a column of JSON or of nested values as texts; a text among them is itself."""
     texts = (x if x is None or isinstance(x, str) else _text(x) for x in values_of(array))
-    return _texts([x if x is None else x.encode() for x in texts], pa.string())
+    return pa.array([*texts], pa.string())
 
 
 def shown(value: object) -> str:
     """Return a value in a few words, for errors; of a list, what is not flat in it."""
-    if isinstance(value, list) and any(isinstance(item, list) for item in value):
-        return "a list of lists"
-    others = (x for x in value if not is_plain(x)) if isinstance(value, list) else ()
-    other = next(iter(others), None)
-    return describe(value) if other is None else f"a list with {describe(other)}"
+    others = [x for x in value if not is_plain(x)] if isinstance(value, list) else []
+    if others:
+        return "a list of lists" if isinstance(others[0], list) else (
+            f"a list with {describe(others[0])}")  # fmt: skip
+    return describe(value)
 
 
 def is_plain(value: object) -> bool:

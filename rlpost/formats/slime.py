@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Format, Version
+from rlpost.formats.base import Format
 from rlpost.formats.containers import PICKLE
-from rlpost.formats.fields import read_text, same_tokens
-from rlpost.formats.records import Field, Record
+from rlpost.formats.fields import messages, same_tokens
+from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 
 _FINISHED = {"truncated": "length", "completed": "stop"}
@@ -23,9 +27,10 @@ RANK = "data_parallel_rank"
 """The rank of the trainer that had a response. Advantages are whitened over all ranks."""
 
 
-def _plain_sample(sample: Record) -> Iterator[Record]:
-    """Yield a sample with numbers and arrays in place of pickled tensors."""
-    yield Record(sample.where, plain({**sample.fields}), sample.file, sample.outer)
+def _plain_samples(samples: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
+    """Yield the samples with numbers and arrays in place of pickled tensors."""
+    for sample in samples:
+        yield replace(sample, fields=plain({**sample.fields}))
 
 
 def plain(value: Any) -> Any:
@@ -41,10 +46,15 @@ def plain(value: Any) -> Any:
 
 
 def _step(sample: Record) -> int:
-    return (sample.outer or sample).integer("rollout_id")
+    return (sample.outer or sample).typed("rollout_id", int)
 
 
-def _reward(sample: Record) -> float | None:
+def _status(sample: Record) -> str | None:
+    status: str | None = sample.find("status")
+    return _FINISHED.get(status or "", status)
+
+
+def _reward(sample: Record) -> Any:
     """Return the reward; one of several parts if there are no others.
 
     Raises:
@@ -52,13 +62,13 @@ def _reward(sample: Record) -> float | None:
     """
     value = sample.get("reward")
     if not isinstance(value, dict):
-        return None if value is None else sample.number("reward")
+        return value
     if len(value) != 1:
         raise DataError(
             f"{sample.where}: `reward` has the parts {', '.join(map(str, value))}; select one "
             "with --map reward=reward.NAME"
         )
-    return sample.nested("reward").number(str(next(iter(value))))
+    return next(iter(value.values()))
 
 
 def _raw_reward(sample: Record) -> float | None:
@@ -89,14 +99,12 @@ ROLLOUT = Format(
         "step": Field("rollout_id", _step), "reward": Field("reward", _reward),
         "prompt_id": Field("group_index", lambda sample: sample.fields.get("group_index")),
         "rollout_id": Field("rollout_id of the sample", lambda x: x.fields.get("rollout_id")),
-        "sample_id": "index", "finish_reason": Field("status", lambda sample: _FINISHED.get(
-            sample.find("status"), sample.find("status"))),
+        "sample_id": "index", "finish_reason": Field("status", _status),
         "policy_version": Field("weight_versions", lambda sample: next(
             iter(sample.find("weight_versions") or ()), None)),
         "dumped_sample_mask": Field(
             "remove_sample", lambda sample: float(not sample.find("remove_sample"))),
-        "prompt": Field("prompt", lambda sample: read_text(sample, "prompt")
-                        if sample.has("prompt") else None),
+        "prompt": messages("prompt"),
         "response": "response", "response_length": "response_length",
         "sequence_token_ids": "tokens", "response_mask": "loss_mask",
         "infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs",
@@ -108,7 +116,7 @@ ROLLOUT = Format(
                         "it is in train_data/, not in rollout_data/"),
     },
     note="A .pt file is one object: tensors are memory-mapped, lists are read into memory.",
-    layout="tail", at="samples", split=_plain_sample, keeps=False,
+    layout="tail", at="samples", rows=_plain_samples, keeps=False,
 )  # fmt: skip
 
 
@@ -117,9 +125,7 @@ TRAIN = Format(
     title="slime train_data/{rollout_id}.pt",
     source="slime/observability/train_data_utils.py save_debug_train_data, format_version 2",
     containers=(PICKLE,),
-    sniff=lambda fields: (
-        [*fields][:4] == ["format_version", "rollout_id", "rank", "samples"]
-    ),
+    sniff=lambda fields: [*fields][:4] == ["format_version", "rollout_id", "rank", "samples"],
     fields={
         "step": Field("rollout_id", _step), "reward": Field("raw_reward", _raw_reward),
         "prompt_id": same_tokens("tokens"), "rollout_id": "rollout_ids",
@@ -145,7 +151,7 @@ TRAIN = Format(
     },
     note="Tensors are memory-mapped.",
     types={"dumped_kl": pa.list_(pa.float32())},
-    layout="tail", at="samples", split=_plain_sample, keeps=False,
+    layout="tail", at="samples", rows=_plain_samples, keeps=False,
     reads=frozenset({"rollout_position"}),
-    version=Version("format_version", (2,)),
+    version=("format_version", (2,)),
 )  # fmt: skip

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def _reward(record: Record) -> float | None:
     """Return the sum of the float columns except advantage: no mark says which are rewards."""
-    floats = {name: x for name, x in record.fields.items() if isinstance(x, float)}
-    return sum_rewards(record.where, {name: floats[name] for name in floats.keys() - {"advantage"}})
+    floats = {name for name, x in record.fields.items() if isinstance(x, float)}
+    return sum_rewards(record, floats - {"advantage"})
 
 
 FORMAT = Format(

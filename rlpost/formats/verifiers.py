@@ -5,19 +5,20 @@ A record is a rollout. With the tokens of its trajectory, each call of the model
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
-from rlpost.formats.calls import CALLS, TYPES, ModelCall, error_name
+from rlpost.formats.calls import CALLS, TYPES, ModelCall, call_rows, error_name
 from rlpost.formats.containers import JSON
-from rlpost.formats.fields import FILE_STEP, messages, read_text
-from rlpost.formats.keys import content_key
-from rlpost.formats.records import Field, Record, as_record
+from rlpost.formats.fields import FILE_STEP, content_key, messages, read_text
+from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 _SAMPLES = {"example_id", "answer", "info", "task", "generation_ms", "timing"}
 
@@ -27,11 +28,17 @@ def _is_results(fields: Mapping[str, Any]) -> bool:
     return known and len(_SAMPLES & fields.keys()) > 1
 
 
-def _with_metrics(record: Record) -> Iterator[Record]:
-    """Yield a record with its metrics among its fields, as older versions write them."""
-    metrics = record.find("metrics")
-    named = {f"metrics.{name}": x for name, x in metrics.items()} if metrics else {}
-    yield Record(record.where, {**record.fields, **named}, record.file)
+def _rows(records: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
+    """Yield the calls of records, with metrics among the fields, as older versions write them."""
+    for record in records:
+        metrics = record.find("metrics") or {}
+        named = {f"metrics.{name}": value for name, value in metrics.items()}
+        rollout = replace(record, fields={**record.fields, **named})
+        yield from call_rows(rollout, _rollout(rollout), _calls(rollout))
+
+
+def _rollout(record: Record) -> str:
+    return record.find("trajectory_id") or record.where
 
 
 def _group(record: Record) -> str:
@@ -51,13 +58,13 @@ def _error(record: Record) -> str | None:
     return record.find("error.error_chain_str") or (error if isinstance(error, str) else None)
 
 
-def _calls(record: Record, _: ReadOptions) -> list[ModelCall]:
+def _calls(record: Record) -> list[ModelCall]:
     """Return the calls of a trajectory whose tokens are recorded."""
     calls = []
     for i, step in enumerate(record.find("trajectory") or ()):
-        call = as_record(f"{record.where}, trajectory {i}", step, record.file)
+        call = record.part(f"trajectory {i}", step)
         if tokens := call.find("tokens"):
-            text = read_text(call, "completion") if call.has("completion") else None
+            text = read_text(call, "completion") if "completion" in call else None
             values = {"response": text, "truncated": bool(tokens.get("is_truncated")),
                       "response_length": None}  # fmt: skip
             names = ("prompt_ids", "completion_ids", "completion_logprobs", "completion_mask")
@@ -78,8 +85,7 @@ FORMAT = Format(
         **CALLS, "domain": "task", "reward": "reward", "truncated": "is_truncated",
         "prompt": messages("prompt"), "response": messages("completion"), "step": FILE_STEP,
         "prompt_id": Field("task | example_id | prompt | answer", _group),
-        "rollout_id": Field("trajectory_id", lambda record: record.find("trajectory_id")
-                            or record.where),
+        "rollout_id": Field("trajectory_id", _rollout),
         "failure": Field("error", lambda record: error_name(record.find("error.error | error"))),
         "error": Field("error", _error), "dumped_advantage": "advantage",
         "response_length": "token_usage.output_tokens",
@@ -89,8 +95,7 @@ FORMAT = Format(
         "infer_log_probs": "an evaluation records no log-probs", "failure": "", "domain": "",
         "truncated": "older versions do not record why a rollout ended",
     },
-    split=_with_metrics,
-    calls=_calls,
+    rows=_rows,
     reads=frozenset({"metrics", "trajectory"}),
     types=TYPES,
     integers=False,

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 from rlpost.formats.base import Format
 from rlpost.formats.containers import JSON
-from rlpost.formats.keys import GROUP_OF_TEXT
+from rlpost.formats.fields import GROUP_OF_TEXT
 from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rlpost.formats.records import Record
 
 
@@ -21,14 +19,10 @@ _UID = re.compile(r"((.+)_\d+)_\d+", re.DOTALL)
 """Of the newer trainer: an output, of which a rollout can have several, the rollout, the prompt."""
 
 
-def _uid(part: int, otherwise: str = "") -> Callable[[Record], str | None]:
-    """Return what reads a part of the uid, or another field of dumps whose uid has no parts."""
-
-    def read(record: Record) -> str | None:
-        match = _UID.fullmatch(str(record.find("uid") or ""))
-        return match[part] if match else record.find(otherwise)
-
-    return read
+def _uid(record: Record, part: int, otherwise: str = "") -> str | None:
+    """Return a part of the uid, or another field of dumps whose uid has no parts."""
+    match = _UID.fullmatch(str(record.find("uid") or ""))
+    return match[part] if match else record.find(otherwise)
 
 
 FORMAT = Format(
@@ -39,9 +33,9 @@ FORMAT = Format(
     sniff=lambda fields: fields.keys() >= _NEEDED and isinstance(fields["input"], str),
     fields={
         "prompt": "input", "response": "output", "reward": "score", "step": "step",
-        "prompt_id": Field(f"uid | input ({GROUP_OF_TEXT})", _uid(2, "uid")),
-        "rollout_id": Field("uid | request_id", _uid(1, "request_id")),
-        "sample_id": Field("uid", _uid(0)),
+        "prompt_id": Field(f"uid | input ({GROUP_OF_TEXT})", lambda x: _uid(x, 2, "uid")),
+        "rollout_id": Field("uid | request_id", lambda x: _uid(x, 1, "request_id")),
+        "sample_id": Field("uid", lambda x: _uid(x, 0)),
     },
     lacks={"rollout": ""},
     integers=False,  # fields of the reward function: their types differ between runs

@@ -60,7 +60,6 @@ Condition = Annotated[str | None, InHelp("EXPR")]
 Name = Annotated[str | None, InHelp("NAME")]
 NameOrPath = Annotated[str | None, InHelp("NAME|PATH")]
 Records = Annotated[str | None, InHelp("PATH")]
-Layout = Literal["response", "padded"]
 Progress = bool | Reporter | None
 
 
@@ -542,7 +541,6 @@ def convert(
     *,
     source: Name = None,
     columns_map: Annotated[Mapping[str, str] | None, InHelp("ROLE=FIELD")] = None,
-    layout: Layout | None = None,
     rows: Records = None,
     group_size: Count | None = None,
     where: Condition = None,
@@ -559,7 +557,6 @@ def convert(
         source: format of dumps (see `rlpost list dumps`); None: the contents of the files determine
             it, and of an unknown format a proposal says what the fields are.
         columns_map: field to read for a role, a.b if nested, or none.
-        layout: layout of the token lists (default: that of the format).
         rows: list of the responses in a record of dumps, as a.b; None: a record is one.
         group_size: consecutive records per group of dumps without an id.
         where: rows to read, as "reward > 0 and domain = 'math'"; over roles and columns.
@@ -578,7 +575,7 @@ def convert(
 
     paths = path_names(inputs, "convert", "dumps; `advantages` reads tables as they are")
     read = ReadOptions(
-        dict(columns_map or {}), layout, group_size, attempts,
+        dict(columns_map or {}), group_size, attempts,
         where=condition(where, None), rows=rows,
     )  # fmt: skip
     with _reporting(progress=progress) as run:

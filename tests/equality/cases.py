@@ -677,7 +677,7 @@ def of_dumps() -> list[Case]:
             "prime_rl_traces/traces": "", "prime_rl_tokens/token_exports": "",
             "roll_rollout": "", "roll_agentic": "", "open_instruct": "", "roll_board": "",
             "trl": "", "ms_swift": "", "verl": "",
-            "mine.jsonl": "--from jsonl --layout padded --map reward=scores.total "
+            "mine.jsonl": "--from jsonl --map reward=scores.total "
             "--map group=task.id",
         }.items()
     ]  # fmt: skip

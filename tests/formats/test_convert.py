@@ -179,11 +179,10 @@ def test_a_damaged_dump_in_a_directory_is_an_error_if_the_format_is_named(tmp_pa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--layout", "padded"], "--layout: does not apply to nemo-rl"),
+        (["--rows", "a"], "--rows: does not apply to nemo-rl"),
         (["--map", "reword=x"], "no role 'reword'\n  did you mean reward?"),
         (["--map", "reward"], "write it NAME=VALUE"),
         (["--from", "verll"], "did you mean verl?"),
-        (["--from", "jsonl", "--layout", "paded"], "did you mean padded?"),
     ],
 )
 def test_options_that_do_not_apply_are_an_error(words, message, dump, tmp_path):
@@ -191,14 +190,9 @@ def test_options_that_do_not_apply_are_an_error(words, message, dump, tmp_path):
     assert (ran.code, message in ran.err) == (2, True)
 
 
-# Layouts, of a prompt of two tokens, a response of three, padding of two
+# Lists of tokens
 
-WHOLE = {
-    "uid": "a", "reward": 1.0, "response_length": 3, "response_mask": [0, 0, 1, 0, 1, 0, 0],
-    "old_log_probs": [9.0, 9.0, -0.5, 0.0, -0.25, 9.0, 9.0],
-}  # fmt: skip
 BARE = {"uid": "a", "reward": 1.0}
-BEGINS = {**BARE, "response_mask": [0, 0, 1], "values": [9.0, 9.0, 1.0]}
 
 
 def saved(records: list[dict], folder: Path, kind: str) -> Path:
@@ -217,56 +211,22 @@ def rows_of(records: list[dict], folder: Path, kind: str, **options) -> tuple[di
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padded_lists_are_cut_to_the_response(kind, tmp_path):
-    longer = {**WHOLE, "response_length": 4}  # ends with a tool's output, which is no padding
-    masked = {**WHOLE, "response_mask": [0] * 7}
-    rows, summary = rows_of([WHOLE, longer, masked], tmp_path, kind, layout="padded")
-    assert rows["old_log_probs"] == [[-0.5, 0.0, -0.25], [-0.5, 0.0, -0.25, 9.0], []]
-    assert rows["response_mask"] == [[1, 0, 1], [1, 0, 1, 0], []]
-    assert (rows["response_length"], summary["warnings"]) == ([3, 4, 0], [])
-    for unfit in (2, 6):
-        rows, _ = rows_of([{**WHOLE, "response_length": unfit}], tmp_path, kind, layout="padded",
-                          map={"response_length": "none"})  # fmt: skip
-        assert (rows["response_mask"], "response_length" in rows) == ([[1, 0, 1]], False)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("record", "layout", "message"),
+    ("lists", "message"),
     [
-        (WHOLE, None, "row 0|line 1"),
-        (WHOLE, "response", "row 0|line 1"),
-        ({**WHOLE, "response_length": 2}, "padded", "`response_length` is 2, but the mask has 7"),
-        ({**WHOLE, "response_length": 6}, "padded", "`response_length` is 6, but the mask has 7"),
-        ({**WHOLE, "old_log_probs": [9.0] * 4}, "padded", "`old_log_probs` has 4 entries"),
+        ({"response_mask": [1], "old_log_probs": [-0.5] * 4}, "`old_log_probs` has 4 entries"),
         (
-            {**BARE, "response_length": 3, "old_log_probs": [-0.5] * 4},
-            None,
-            "has 4 entries and `response_length` is 3",
+            {"response_length": 3, "old_log_probs": [-0.5] * 4},
+            "`old_log_probs` has 4 entries and `response_length` has 3",
         ),
-        ({**BEGINS, "prompt_length": 2}, None, "0 for the first 2 tokens, and the prompt has 2"),
-        (
-            {**BARE, "response_mask": [0, 1], "prompt_token_ids": [5]},
-            None,
-            "0 for the first 1 token, and the prompt has 1",
-        ),
-        ({**BARE, "response_mask": [1, None]}, None, "`response_mask` has null at token 1"),
-        ({**BARE, "response_mask": [[1]]}, None, "`response_mask` is a list of lists"),
-        ({**BARE, "response_mask": [1, 0.5]}, None, "`response_mask` has 0.5 at token"),
+        ({"response_mask": [1, None]}, "`response_mask` has null at token 1"),
+        ({"response_mask": [[1]]}, "`response_mask` is a list of lists"),
+        ({"response_mask": [1, 0.5]}, "`response_mask` has 0.5 at token"),
     ],
 )
-def test_lists_that_contradict_their_layout_are_an_error(kind, record, layout, message, tmp_path):
-    with pytest.raises(DataError, match=rf"in\.{kind}, (line 1|row 0): .*") as error:
-        rows_of([record], tmp_path, kind, layout=layout)
-    assert any(text in str(error.value) for text in message.split("|"))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_mask_that_begins_with_0_is_a_warning_without_a_layout(kind, tmp_path):
-    _, summary = rows_of([BEGINS] * 2, tmp_path, kind)
-    assert "the mask of 2 responses begins with 0" in summary["warnings"][0]
-    assert rows_of([BEGINS], tmp_path, kind, layout="response")[1]["warnings"] == []
-    assert rows_of([{**BEGINS, "response_length": 3}], tmp_path, kind)[1]["warnings"] == []
+def test_lists_that_contradict_each_other_are_an_error(kind, lists, message, tmp_path):
+    with pytest.raises(DataError, match=rf"in\.{kind}, (line 1|row 0): {message}"):
+        rows_of([{**BARE, **lists}], tmp_path, kind)
 
 
 # Groups

@@ -34,7 +34,7 @@ def test_messages_are_read_as_text(value, expected):
 
 
 def test_rewards_of_functions_are_summed_without_null_and_nan():
-    assert fields.sum_rewards("line 1", {"a": 0.5, "b": None, "c": math.nan, "d": 2}) == 2.5
-    assert fields.sum_rewards("line 1", {"a": None, "b": math.nan}) is None
-    with pytest.raises(DataError, match=r"line 1: the reward `a` is 'x'"):
-        fields.sum_rewards("line 1", {"a": "x"})
+    assert fields.sum_rewards(record(a=0.5, b=None, c=math.nan, d=2), "abcd") == 2.5
+    assert fields.sum_rewards(record(a=None, b=math.nan), "ab") is None
+    with pytest.raises(DataError, match=r'line 3: `a` is "x"; a number'):
+        fields.sum_rewards(record(a="x"), "a")

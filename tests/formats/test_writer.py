@@ -53,7 +53,7 @@ def test_rows_do_not_depend_on_batches_and_row_groups(dump, tmp_path):
 
 
 def test_the_bytes_of_a_batch_are_bounded():
-    rows = ((str(i), {"response_mask": [1] * 1000}) for i in range(64))
+    rows = ((str(i), {"response_mask": [1] * 1000}, {}) for i in range(64))
     with mock.patch("rlpost.formats.rows.MOST_BYTES", 10_000):
         sizes = [part.rows for part in tables(rows, "")]
     assert sum(sizes) == 64

@@ -19,7 +19,7 @@ import torch
 from runs import rollout, run, save
 
 from rlpost.errors import NotEnoughMemoryError, UsageError
-from rlpost.formats.layout import as_vector
+from rlpost.formats.rows import tables
 from rlpost.io import memory_limit as limits
 from rlpost.io.memory_limit import KeptMemory, MemoryLimit, limited_memory
 from rlpost.io.parquet.reader import ParquetReader
@@ -194,8 +194,8 @@ def test_a_pickle_and_a_tensor_that_do_not_fit_are_not_rebuilt(tmp_path):
     )
     assert (ran.code, str(path) in ran.err) == (5, True)
     wide = torch.zeros(1).expand(100_000_000).numpy()
-    with limited_memory(limit), pytest.raises(NotEnoughMemoryError, match="`mask`"):
-        as_vector("here", "mask", wide)
+    with limited_memory(limit), pytest.raises(NotEnoughMemoryError, match="here: its lists"):
+        [*tables([("here", {"mask": wide}, {})], "")]
 
 
 # A machine without memory
