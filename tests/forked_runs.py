@@ -28,7 +28,7 @@ from runs import rollout, run, save
 from rlpost.cli.main import leave
 
 IMPORTED = (
-    "rlpost.cli.commands.advantages", "rlpost.pipeline.output.files", "rlpost.pipeline.run",
+    "rlpost.cli.commands.compute", "rlpost.pipeline.output.files", "rlpost.pipeline.run",
     "rlpost.render.summary",
     "rlpost.formats.inputs", "pandas",  # pyarrow imports it, where it is there
 )  # fmt: skip

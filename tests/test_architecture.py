@@ -115,7 +115,7 @@ SLOW = ("torch", "pyarrow", "polars")
 LIGHT = (
     "cli.app",
     "cli.arguments",
-    "cli.commands.help",
+    "cli.commands.about",
     "cli.completion",
     "cli.environment",
     "cli.help_screen",

@@ -23,7 +23,7 @@ from manual.pages import HOME, PAGES, refreshed
 from manual.program import ROOT, Terminal, commands, run
 
 import rlpost
-from rlpost.cli.commands.help import _show_page, for_terminal, show_help
+from rlpost.cli.commands.about import _show_page, for_terminal, show_help
 from rlpost.manual import OF_COMMANDS, TOPICS, page
 from rlpost.manual.search import answer
 from rlpost.recipe.recipe import without_loss
@@ -38,7 +38,6 @@ CODE = re.compile(r"^```(\w*)\n(.+?)^```$", BLOCK)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OF_PROGRAM = {
     "--help",
-    "--help-all",
     "--debug",
     "--version",
     "--install-completion",

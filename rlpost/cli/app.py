@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 
 from rlpost._version import __version__
 from rlpost.cli.errors import expected, print_error
-from rlpost.cli.help_screen import ALL, OPTIONS, SETTINGS, Group, HelpAll, help_width, styled
+from rlpost.cli.help_screen import APPS, SETTINGS, Group, help_width, styled
 from rlpost.cli.shells import REQUEST, completion
 from rlpost.display.controls import ascii_signs
 from rlpost.errors import UsageError
@@ -53,6 +53,8 @@ GROUPS = {
 }
 """Commands with their descriptions, by what one wants to do, the job first."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+MODULES = {name: heading.lower() for heading, group in GROUPS.items() for name in group}
+MODULES |= {"config": "config", "doctor": "check"}
 EXAMPLES = {
     "rlpost in.parquet": "inspect: is it fit for training?",
     "rlpost advantages in.parquet out.parquet": "compute advantages (grpo)",
@@ -65,8 +67,8 @@ BROKEN_PIPE = 141
 
 def app_of(name: str) -> typer.Typer:
     """Import a command."""
-    app: typer.Typer = import_module(f"rlpost.cli.commands.{name}").app
-    return app
+    import_module(f"rlpost.cli.commands.{MODULES[name]}")
+    return APPS[name]
 
 
 class Commands(Group):
@@ -109,10 +111,8 @@ class Commands(Group):
         self._listing = True
         return super().shell_complete(ctx, incomplete)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write what the commands do, by group; with --help-all each one, and the options."""
-        whole = ALL in ctx.meta
-        parameters: list[Any] = [*self.params]
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write what the commands do, by group."""
         formatter.width = help_width()
         about = self.help or ""
         formatter.write_text(f"{styled('rlpost', bold=True)} · {about[:1].lower()}{about[1:]}")
@@ -123,7 +123,7 @@ class Commands(Group):
         formatter.write_paragraph()
         rows: list[tuple[str, str]] = []
         for heading, group in GROUPS.items():
-            if heading == "About" and not whole:
+            if heading == "About":
                 group = {", ".join(group): ""}  # noqa: PLW2901
             heads = [styled(f"{heading:9}", bold=True), *[" " * 9] * len(group)]
             rows += [
@@ -132,12 +132,7 @@ class Commands(Group):
             ]
         formatter.write_dl(rows, col_max=21, col_spacing=0)
         formatter.write_paragraph()
-        if whole:
-            with formatter.section(OPTIONS):
-                formatter.write_dl([(x.opts[0], x.help) for x in parameters])
-        else:
-            ways = "options: rlpost COMMAND --help · manual: rlpost help · more: rlpost"
-            formatter.write_text(f"{ways} {ALL}")
+        formatter.write_text("options: rlpost COMMAND --help · manual: rlpost help")
 
 
 app = typer.Typer(
@@ -160,10 +155,9 @@ def rlpost(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    help_all: HelpAll = False,
 ) -> None:
     """From rollouts of RL to advantages: Parquet in, Parquet out."""
-    del version, help_all  # eager: they end the program
+    del version  # it ends the program
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

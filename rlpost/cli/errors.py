@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperArgument
 
 from rlpost.cli.environment import assigning
-from rlpost.cli.help_screen import ALL, usage_of, value_of
+from rlpost.cli.help_screen import usage_of, value_of
 from rlpost.errors import (
     ErrorPart,
     ReadWriteError,
@@ -134,8 +134,6 @@ def _name(parameter: Any) -> str:
 def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
     """Return the part for an unknown option: what has it, or close ones."""
     text = f"no option {flag}"
-    if flag == ALL:
-        return ErrorPart(text, tip=f"{context.command_path} --help  # lists all options")
     if SET in known and (assigned := assigning(flag)):
         return ErrorPart(text, (assigned,))
     if option := _of_function(field_of(flag), known):

@@ -1,12 +1,13 @@
-"""Help of commands: common options in panels, and with `--help-all` every option."""
+"""The decorator of commands, and their help: the common options in panels."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from inspect import getdoc
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WIDEST = 100
+MOST_IN_HELP = 40  # options
 NAMES = ["-h", "--help"]
-ALL = "--help-all"
 SETTINGS: dict[str, Any] = {"help_option_names": NAMES}
 """Of the context of every command."""
 
@@ -39,16 +40,14 @@ PANELS = (
     RAY := "Ray",
     OPTIONS := "Options",
 )
-_SHORT = dict.fromkeys((REWARDS, KL, MASKS, ADVANTAGES), "Rewards, KL, masks, advantages")
-"""The panels that the short help of a command with --help-all has as one."""
-_MORE = (
-    "Flags have a `--no-` form. Environment variables set options, too: RLPOST_KL_COEF=0.1 is "
-    "--kl-coef 0.1."
-)
+_JOINED = dict.fromkeys((REWARDS, KL, MASKS, ADVANTAGES), "Rewards, KL, masks, advantages")
+"""The panels that the help has as one."""
+APPS: dict[str, typer.Typer] = {}
+"""By the name of a command, what runs it; those of imported modules."""
 
 
 class Panel(str):
-    """The heading of a group of options; `common` if the short help lists the option."""
+    """The heading of a group of options; `common` if the help lists the option."""
 
     __slots__ = ("common",)
     common: bool
@@ -74,35 +73,30 @@ class Command(TyperCommand):
         write_help(self, ctx, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options by panel."""
-        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in PANELS}
-        whole = ALL in ctx.meta or not self._is_long()
+        """Write arguments and options by panel; of many options the common ones."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        rows = {_JOINED.get(title, title): [] for title in PANELS}
         parameters: list[Any] = self.get_params(ctx)
         for parameter in parameters:
             panel = getattr(parameter, "rich_help_panel", None) or EXECUTION
             if isinstance(parameter, TyperArgument):
                 rows[ARGUMENTS].append((str(parameter.metavar), parameter.help or ""))
-            elif whole or getattr(panel, "common", True):
-                rows[panel].append((_label(parameter), parameter.help or ""))
-        panels: dict[str, list[tuple[str, str]]] = {}
+            elif getattr(panel, "common", True) or not self._is_long():
+                rows[_JOINED.get(panel, panel)].append((_label(parameter), parameter.help or ""))
         for title, lines in rows.items():
-            panels.setdefault(title if whole else _SHORT.get(title, title), []).extend(lines)
-        for title, lines in panels.items():
             if lines:
                 with formatter.section(styled(title, bold=True)):
                     formatter.write_dl(lines, col_max=24)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write examples, and how to list or set other options."""
+        """Write examples, and where the other options are."""
         super().format_epilog(ctx, formatter)
         if self._is_long():
-            count = sum(isinstance(parameter, TyperOption) for parameter in self.params)
-            short = f"These are the common options; {ALL} prints all {count}."
             formatter.write_paragraph()
-            formatter.write_text(_MORE if ALL in ctx.meta else short)
+            formatter.write_text("These are the common options; `rlpost help options` has all.")
 
     def _is_long(self) -> bool:
-        return any(ALL in parameter.opts for parameter in self.params)
+        return len(self.params) > MOST_IN_HELP
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; errors begin with the variable that set a wrong value."""
@@ -157,42 +151,27 @@ class Group(TyperGroup):
         write_help(self, ctx, formatter)
 
 
-def _show_all(context: typer.Context, requested: bool) -> None:  # noqa: FBT001 - typer's way
-    """Print the help with all options, through a pager if it is longer than the terminal."""
-    if requested:
-        from rlpost.display.pager import show_text  # noqa: PLC0415 - only help needs it
-
-        context.meta[ALL] = True
-        show_text(context.get_help() + "\n")
-        raise typer.Exit
-
-
-HelpAll = Annotated[
-    bool,
-    typer.Option(
-        ALL,
-        is_eager=True,
-        expose_value=False,
-        callback=_show_all,
-        rich_help_panel=Panel(EXECUTION, common=True),
-        help="Print all options.",
-    ),
-]
-
-
 def command(
-    app: typer.Typer, *, name: str | None = None, epilog: str | None = None, **settings: Any
+    app: typer.Typer | None = None, *, name: str = "", **settings: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    r"""Return a decorator that makes a function a command of the app.
+    """Return a decorator that makes a function a command, whose help is its docstring.
 
     Args:
-        app: which it is added to.
-        name: None: that of the function.
-        epilog: the end of its help, mostly examples; its lines stay as they are.
+        app: the group of the command; None: it is one of `rlpost`.
+        name: empty: that of the function.
         settings: of its context.
     """
-    return app.command(name, cls=Command, epilog=epilog and f"\b\n{epilog}",
-                       context_settings={**SETTINGS, **settings})  # fmt: skip
+
+    def decorated(function: Callable[..., None]) -> Callable[..., None]:
+        typed = name or function.__name__
+        text, _, examples = (getdoc(function) or "").partition("\n\nExamples:\n")
+        group = app or APPS.setdefault(typed, typer.Typer(add_completion=False))
+        return group.command(
+            typed, cls=Command, help=text, context_settings={**SETTINGS, **settings},
+            epilog=f"\b\nExamples:\n{examples}" if examples else None,
+        )(function)  # fmt: skip
+
+    return decorated
 
 
 def argument(metavar: str, text: str, complete: Callable[..., Any] | None = None) -> Any:

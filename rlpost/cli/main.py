@@ -102,7 +102,7 @@ def process_start() -> float:
 
 def _run() -> int:
     """Run the command line and return its exit code."""
-    if {"-h", "--help", "--help-all"}.isdisjoint(sys.argv) and ON_DATA & {*sys.argv[1:2]}:
+    if {"-h", "--help"}.isdisjoint(sys.argv) and ON_DATA & {*sys.argv[1:2]}:
         from rlpost.display import first  # noqa: PLC0415
 
         first.show()

@@ -30,7 +30,6 @@ from rlpost.cli.help_screen import (
     MASKS,
     RAY,
     REWARDS,
-    HelpAll,
     Panel,
 )
 from rlpost.cli.output import silence_warnings, summary_beside
@@ -342,7 +341,6 @@ def options_of(
             *(_fields(Recipe, names=COMPONENTS) if components else ()),
             *_of_functions(of_runs.values()),
             _keyword("context", typer.Context, inspect.Parameter.empty),
-            *([_keyword("help_all", HelpAll, default=False)] if recipe else ()),
         ]
         run.__signature__ = inspect.Signature(added)  # type: ignore[attr-defined]
         return run

@@ -16,7 +16,7 @@ from runs import loads, run
 from typer.testing import CliRunner
 
 import rlpost
-from rlpost.cli.commands.inspect import app as inspect_command
+from rlpost.cli.app import app_of
 from rlpost.errors import DataError, UsageError
 
 SAMPLE = pl.read_parquet(Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet")
@@ -66,7 +66,7 @@ def test_inspect_shows_everything_that_needs_no_tokens(files):
 @pytest.mark.parametrize("how", ["table", "markdown"])
 def test_no_screen_counts_0_tokens(files, words, how, monkeypatch):
     monkeypatch.chdir(files["neither"].parent)  # a long path wraps the title
-    ran = CliRunner().invoke(inspect_command, [files["neither"].name, *words, "--format", how])
+    ran = CliRunner().invoke(app_of("inspect"), [files["neither"].name, *words, "--format", how])
     assert ran.exit_code == 0, ran.output
     assert not re.search(r"\b0 (policy )?tokens|nan|None", ran.stdout)
     assert " ·\n" not in ran.stdout
@@ -83,7 +83,7 @@ def test_options_that_need_tokens_are_errors(files):
         (["--top", "length"], "no column for the length"),
         (["--row", "0", "--colour", "advantage"], "no column with tokens"),
     ):
-        ran = CliRunner().invoke(inspect_command, [str(files["neither-out"]), *words])
+        ran = CliRunner().invoke(app_of("inspect"), [str(files["neither-out"]), *words])
         assert isinstance(ran.exception, DataError)
         assert text in str(ran.exception)
     with pytest.raises(UsageError, match="--map response_length=reward: has no effect"):

@@ -129,7 +129,6 @@ inspect in.parquet --format jsn | --format jsn: 'jsn' is not one of | did you me
 report in.parquet | in.parquet | OUT | tip: | rlpost report in.parquet report.html
 verify | FILE... | rlpost verify FILE...
 verify in.parquet --gamma 1 | --gamma | rlpost advantages
-verify in.parquet --help-all | --help-all | rlpost verify --help
 verify in.parquet --no-such-thing | tip: | rlpost verify --help
 inspect in.parquet --row 3 --about groups | --about: has no effect on single responses
 help frameworcs | 'frameworcs' | did you mean

@@ -70,8 +70,8 @@ def typed(monkeypatch):
         opened.append(browser)
 
     monkeypatch.setattr(Browser, "run", open_)
-    monkeypatch.setattr("rlpost.cli.commands.browse.is_terminal", lambda: True)
-    monkeypatch.setattr("rlpost.cli.commands.browse._drawn_on_stdout", nullcontext)
+    monkeypatch.setattr("rlpost.cli.commands.look.is_terminal", lambda: True)
+    monkeypatch.setattr("rlpost.cli.commands.look._drawn_on_stdout", nullcontext)
 
     def type_(line: str) -> None:
         program, *words = shlex.split(line, comments=True)

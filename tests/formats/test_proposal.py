@@ -260,8 +260,8 @@ def test_options_of_dumps_are_those_of_three_commands(tmp_path):
     assert rlpost.inspect(tmp_path / "structs.parquet").prompt_groups.sizes == {2: 2}
     ran = run("inspect", table, "--rows", "samples")
     assert (ran.code, "Traceback" in ran.err) == (3, False)
-    for command in ("convert", "inspect", "advantages"):
-        text = run(command, "--help-all" if command == "advantages" else "--help").out
+    for command in ("convert", "inspect"):
+        text = run(command, "--help").out
         assert all(option in text for option in ("--from", "--rows", "--group-size", "--map"))
 
 

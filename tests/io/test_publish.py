@@ -108,8 +108,8 @@ def test_a_signal_waits_until_the_name_of_a_single_file_is_on_the_disk(tmp_path)
 
 STOPPED = """
 import os, signal, sys
-from rlpost.cli.commands import advantages
-advantages.write_json = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+from rlpost.cli.commands import compute
+compute.write_json = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
 from rlpost.cli.main import leave
 leave()
 """

@@ -17,7 +17,7 @@ from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.loss.log import METRICS
 from rlpost.analysis.replay import findings as replay
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, value_of
+from rlpost.cli.help_screen import OPTIONS, PANELS, value_of
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
 from rlpost.losses import LOSSES
@@ -319,7 +319,7 @@ def options() -> str:
         takes_recipe = {"gamma", "kl_coef"} <= {option.name for option in command.params}
         users += [code(name)] * takes_recipe
         for option in command.params:
-            if option.param_type_name != "option" or option.hidden or ALL in option.opts:
+            if option.param_type_name != "option" or option.hidden:
                 continue
             panel = option.rich_help_panel or OPTIONS
             if takes_recipe and option.name in Recipe.model_fields:

@@ -12,7 +12,7 @@ from rlpost._version import __version__
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import UNSET, Settings
-from rlpost.cli.help_screen import NAMES, SETTINGS, Group, argument, command
+from rlpost.cli.help_screen import APPS, NAMES, SETTINGS, Group, argument, command
 from rlpost.cli.options import option, options_of
 from rlpost.display.text import counted, number, percent
 from rlpost.errors import UsageError
@@ -38,24 +38,6 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-EPILOG = """Examples:
-  rlpost config --preset verl --estimator gae
-  rlpost config --config recipe.toml --all
-  RLPOST_KL_COEF=0.1 rlpost config --format toml > recipe.toml
-  rlpost config diff verl trl --estimator grpo
-  rlpost config schema > rlpost.schema.json
-"""
-DIFF_EPILOG = """Examples:
-  rlpost config diff verl trl --estimator grpo
-  rlpost config diff verl trl in.parquet
-  rlpost config diff recipe.toml default --format markdown
-"""
-SCHEMA_EPILOG = """Example:
-  rlpost config schema > rlpost.schema.json
-
-With `#:schema ./rlpost.schema.json` as the first line of recipe.toml, editors with taplo check and
-complete it (VS Code with Even Better TOML, Neovim, Helix, Zed).
-"""
 SIDE = "Preset, default (rlpost's own), or recipe file."
 
 
@@ -71,15 +53,15 @@ class ConfigGroup(Group):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(cls=ConfigGroup, add_completion=False, context_settings=SETTINGS)
+app = APPS["config"] = typer.Typer(cls=ConfigGroup, add_completion=False, context_settings=SETTINGS)
 
 
-@app.callback(epilog=f"\b\n{EPILOG}")
+@app.callback(help="Show the resolved recipe and the source of each value.")
 def config() -> None:
     """Show the resolved recipe and the source of each value."""
 
 
-@command(app, epilog=EPILOG)
+@command(app)
 @options_of(recipe=True)
 def show(
     settings: Settings,
@@ -93,6 +75,13 @@ def show(
 
     Flags override RLPOST_* variables, which override the recipe file, which overrides the preset,
     which overrides defaults. Defaults of the estimator are filled in.
+
+    Examples:
+      rlpost config --preset verl --estimator gae
+      rlpost config --config recipe.toml --all
+      RLPOST_KL_COEF=0.1 rlpost config --format toml > recipe.toml
+      rlpost config diff verl trl --estimator grpo
+      rlpost config schema > rlpost.schema.json
     """
     recipe = settings.recipe
     if how == "toml":
@@ -152,7 +141,7 @@ def _completed(recipe: Recipe, estimator: Estimator) -> Recipe:
     return completed(recipe, estimator).model_copy(update=unset)
 
 
-@command(app, epilog=DIFF_EPILOG)
+@command(app)
 def diff(
     left: Annotated[str, argument("A", SIDE, completion.of_kind("presets"))],
     right: Annotated[str, argument("B", SIDE, completion.of_kind("presets"))],
@@ -174,6 +163,11 @@ def diff(
     Fields are in the order of the stages that read them; with IN in that of their effect: how many
     responses change, and by how much, if A has the value of B in this field alone. Without --loss
     and --estimator, the usual loss of each framework is compared, too.
+
+    Examples:
+      rlpost config diff verl trl --estimator grpo
+      rlpost config diff verl trl in.parquet
+      rlpost config diff recipe.toml default --format markdown
     """
     from rlpost.cli.render.catalogue import show_records  # noqa: PLC0415 - rich
     from rlpost.estimators import estimator_named  # noqa: PLC0415
@@ -277,9 +271,16 @@ def _rank(effect: Json | None) -> tuple[float, float]:
     return (-1.0, 0.0) if effect is None else (effect["share"] or 0.0, effect["largest"] or 0.0)
 
 
-@command(app, epilog=SCHEMA_EPILOG)
+@command(app)
 def schema() -> None:
-    """Print the JSON Schema of recipe files."""
+    """Print the JSON Schema of recipe files.
+
+    Examples:
+      rlpost config schema > rlpost.schema.json
+
+    With `#:schema ./rlpost.schema.json` as the first line of recipe.toml, editors with taplo check
+    and complete it (VS Code with Even Better TOML, Neovim, Helix, Zed).
+    """
     typer.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))
 
 

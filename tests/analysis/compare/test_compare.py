@@ -13,7 +13,7 @@ from summaries import whole
 
 import rlpost
 from rlpost.analysis.compare.render import show
-from rlpost.cli.commands.compare import variants
+from rlpost.cli.commands.look import variants
 from rlpost.errors import UsageError
 
 # The numbers

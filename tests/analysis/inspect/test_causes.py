@@ -16,7 +16,7 @@ from runs import loads
 import rlpost
 from rlpost.analysis.inspect import token_sample
 from rlpost.analysis.inspect.about import tokens as about
-from rlpost.cli.commands.inspect import app
+from rlpost.cli.app import app_of
 
 PLANTED = {
     "temperature": {"heat": 0.7},
@@ -238,7 +238,7 @@ def test_a_gap_without_a_measurable_effect_has_a_cause_and_no_advice(tmp_path):
         pq.write_table(rollouts(noise=noise)[0], tmp_path / "a.parquet")
         (cause,) = rlpost.inspect(tmp_path / "a.parquet").mismatch.causes
         assert (cause.name, bool(cause.advice)) == ("precision", advised)
-        done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--about", "mismatch"])
+        done = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--about", "mismatch"])
         assert ("too small to have a measurable effect" in done.output) != advised
         assert ("to do:" in done.output) == advised
 
@@ -305,12 +305,12 @@ def test_the_largest_tokens_are_where_they_are_said_to_be():
 
 def test_the_page_names_cause_advice_and_tokens(tmp_path):
     pq.write_table(rollouts(drift=0.1, lagging=True)[0], tmp_path / "a.parquet")
-    done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--about", "mismatch"])
+    done = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--about", "mismatch"])
     assert done.exit_code == 0
     titles = ("Causes", "Engine ‖ trainer", "Tokens that differ most", "! likeliest cause")
     assert sorted(titles, key=done.output.index) == list(titles)
     assert "to do: bound the policy's age" in done.output
-    done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", "json"])
+    done = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--format", "json"])
     first = loads(done.output)["mismatch"]["causes"][0]
     assert (first["name"], {"share", "estimate", "evidence"} <= first.keys()) == (
         "stale-weights",

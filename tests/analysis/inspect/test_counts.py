@@ -20,7 +20,7 @@ import rlpost
 from rlpost import Recipe
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.responses.index import build_index
-from rlpost.cli.commands.inspect import app
+from rlpost.cli.app import app_of
 from rlpost.errors import DataError
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ RUN = CliRunner()
 def screen(folder: Path, *args: str) -> str:
     path = folder / "in.parquet"
     pq.write_table(pa.table(ROWS), path)
-    return RUN.invoke(app, [str(path), *args]).output
+    return RUN.invoke(app_of("inspect"), [str(path), *args]).output
 
 
 def test_the_screen_says_what_is_left_out(tmp_path):

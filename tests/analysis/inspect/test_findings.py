@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.inspect.findings.groups import TURNS
-from rlpost.cli.commands.inspect import app
+from rlpost.cli.app import app_of
 
 GROUPS, SIZE, STEPS = 24, 8, 2
 ROWS = GROUPS * SIZE
@@ -678,15 +678,17 @@ def test_a_check_of_an_input_has_all_its_rows_and_its_severity(tmp_path):
     for row in range(20, 32):
         columns = with_row(columns, "old_log_probs", row, lambda values: values[:-1])
     path = write(tmp_path / "a.parquet", columns)
-    shown = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths"]).stdout
+    shown = CliRunner().invoke(app_of("inspect"), [str(path), "--about", "unequal_lengths"]).stdout
     for row in range(20, 32):
         assert re.search(f"{path}:{row}$", shown, re.MULTILINE)
     assert shown.splitlines()[-2].startswith("✗ ")
-    not_run = CliRunner().invoke(app, [str(path), "--about", "shared_prefixes"])
+    not_run = CliRunner().invoke(app_of("inspect"), [str(path), "--about", "shared_prefixes"])
     assert "did not run: no column for rollout ids" in not_run.stdout
-    well = CliRunner().invoke(app, [str(path), "--about", "empty_masks"]).stdout
+    well = CliRunner().invoke(app_of("inspect"), [str(path), "--about", "empty_masks"]).stdout
     assert well.splitlines()[-1].startswith("✓ ")
-    listed = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths", "--format", "json"])
+    listed = CliRunner().invoke(
+        app_of("inspect"), [str(path), "--about", "unequal_lengths", "--format", "json"]
+    )
     entry = loads(listed.stdout)
     assert (entry["not_run"], len(entry["found"]["rows"])) == (None, 12)
 
@@ -752,11 +754,14 @@ def test_fail_on_exits_with_1_on_findings_of_this_severity_or_worse_but_ignored_
     bad = str(write(tmp_path / "bad.parquet", truncated(BASE, 0.3)))
     for words, code in (([], 0), (["error"], 0), (["warning"], 1), (["error", "warning"], 1)):
         flags = [word for severity in words for word in ("--fail-on", severity)]
-        assert run(app, [bad, "-q", *flags]).exit_code == code
+        assert run(app_of("inspect"), [bad, "-q", *flags]).exit_code == code
     worse = str(write(tmp_path / "worse.parquet", reward_of_all(BASE, 0.5)))
-    assert run(app, [worse, "--fail-on", "error"]).exit_code == 1
-    assert run(app, [bad, "--fail-on", "note"]).exit_code == 2
-    ran = run(app, [bad, "--ignore", "many_truncated", "--fail-on", "warning", "--format", "json"])
+    assert run(app_of("inspect"), [worse, "--fail-on", "error"]).exit_code == 1
+    assert run(app_of("inspect"), [bad, "--fail-on", "note"]).exit_code == 2
+    ran = run(
+        app_of("inspect"),
+        [bad, "--ignore", "many_truncated", "--fail-on", "warning", "--format", "json"],
+    )
     assert ran.exit_code == 0
     (check,) = (x for x in loads(ran.stdout)["checks"] if x["name"] == "many_truncated")
     assert check["not_run"] == "ignored with --ignore"
@@ -765,20 +770,20 @@ def test_fail_on_exits_with_1_on_findings_of_this_severity_or_worse_but_ignored_
 def test_quiet_prints_a_line_for_each_finding_and_keeps_json(tmp_path):
     bad = str(write(tmp_path / "bad.parquet", truncated(reward_of_all(BASE, 0.5), 0.3)))
     run = CliRunner().invoke
-    first, second, *rest = run(app, [bad, "-q"]).stdout.splitlines()
+    first, second, *rest = run(app_of("inspect"), [bad, "-q"]).stdout.splitlines()
     assert first.startswith("error: equal_rewards: all 192 rewards are 0.5")
     assert second.startswith("warning: no_signal: ")
     assert [line.split(": ")[:2] for line in rest] == [["warning", "many_truncated"]]
     well = str(write(tmp_path / "well.parquet", BASE))
-    assert run(app, [well, "-q"]).output == ""
-    ran = run(app, [bad, "-q", "--format", "json"])
+    assert run(app_of("inspect"), [well, "-q"]).output == ""
+    ran = run(app_of("inspect"), [bad, "-q", "--format", "json"])
     assert loads(ran.stdout)["findings"]
-    assert run(app, [bad, "-q", "--row", "0"]).exit_code != 0
+    assert run(app_of("inspect"), [bad, "-q", "--row", "0"]).exit_code != 0
 
 
 def test_a_finding_as_json_has_its_columns_rows_and_option(tmp_path):
     path = write(tmp_path / "a.parquet", with_row(BASE, "response_mask", 4, at(3, 2)))
-    shown = CliRunner().invoke(app, [str(path), "--format", "json"]).stdout
+    shown = CliRunner().invoke(app_of("inspect"), [str(path), "--format", "json"]).stdout
     assert loads(shown)["findings"] == [
         {
             "check": "mask_values",

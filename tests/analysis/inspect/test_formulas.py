@@ -16,7 +16,7 @@ from inspected_files import RUN, SAMPLES
 import rlpost
 from rlpost.analysis import rows
 from rlpost.analysis.inspect.measures import PLACED, TOKEN_MEASURES
-from rlpost.cli.commands.inspect import app
+from rlpost.cli.app import app_of
 from rlpost.errors import DataError
 
 ROWS, CLAMP = 160, 40.0
@@ -203,7 +203,7 @@ PRINTED = {
 def test_what_a_page_prints_is_the_measure_of_that_name(topic, tmp_path):
     pq.write_table(table(rollouts()), tmp_path / "a.parquet")
     facts = rlpost.inspect(tmp_path / "a.parquet")
-    shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--about", topic]).output
+    shown = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--about", topic]).output
     for pattern, names in PRINTED[topic].items():
         printed = re.search(pattern, shown)
         assert printed, (pattern, shown)
@@ -266,7 +266,9 @@ def test_rows_of_unequal_lists_are_left_out_of_statistics_of_tokens():
     [("calculator", (), True), ("calculator", ("--unit", "row"), True), ("critic", (), False)],
 )
 def test_the_page_says_if_returns_lack_the_rewards_of_later_turns(name, options, turns):
-    done = RUN.invoke(app, [str(SAMPLES / f"{name}.parquet"), "--about", "critic", *options])
+    done = RUN.invoke(
+        app_of("inspect"), [str(SAMPLES / f"{name}.parquet"), "--about", "critic", *options]
+    )
     line = "rows are turns: a return has the rewards of its row, not of later turns"
     assert (line in done.output.splitlines()) == turns
     assert len(done.output.splitlines()) <= 24
@@ -283,6 +285,6 @@ def test_a_topic_without_its_columns_is_an_error_that_names_the_roles(tmp_path, 
     missing = {without, "old_log_probs", "infer_log_probs"} if topic == "entropy" else {without}
     columns = {name: values for name, values in rollouts().items() if name not in missing}
     pq.write_table(table(columns), tmp_path / "a.parquet")
-    done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--about", topic])
+    done = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--about", topic])
     assert isinstance(done.exception, DataError)
     assert f"--map {without}=COLUMN" in str(done.exception.parts)

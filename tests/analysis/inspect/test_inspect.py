@@ -12,7 +12,7 @@ from inspected_files import RUN
 import rlpost
 from rlpost import Recipe
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.cli.commands.inspect import app
+from rlpost.cli.app import app_of
 
 
 def test_the_layout_of_files_changes_no_number(sample, facts, tmp_path):
@@ -40,7 +40,7 @@ def test_an_empty_file_has_a_finding(tmp_path, sample):
     assert [finding.check for finding in found.findings] == ["no_rows"]
     assert found.whole("reward")["mean"] is None
     for how in ("table", "json", "markdown"):
-        done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", how])
+        done = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--format", how])
         assert done.exit_code == 0, done.output
 
 
@@ -60,5 +60,5 @@ def test_converted_files_show_the_missing_roles_of_their_dump(tmp_path):
     }
     table = pa.table({"prompt_id": ["a"], "reward": [1.0]}).replace_schema_metadata(metadata)
     pq.write_table(table, tmp_path / "a.parquet")
-    shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).stdout
+    shown = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--verbose"]).stdout
     assert "mask: masks are not dumped" in shown

@@ -18,7 +18,7 @@ from rlpost.analysis.inspect import tokens
 from rlpost.analysis.inspect.about import TOPICS
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.cli import completion
-from rlpost.cli.commands.inspect import app
+from rlpost.cli.app import app_of
 
 SAMPLES = Path(__file__).parents[3] / "sample_data"
 ARITHMETIC = SAMPLES / "arithmetic.parquet"
@@ -26,7 +26,7 @@ RUN = CliRunner()
 
 
 def test_json_equals_the_facts(sample, facts):
-    done = RUN.invoke(app, [str(sample), "--unit", "row", "--format", "json"])
+    done = RUN.invoke(app_of("inspect"), [str(sample), "--unit", "row", "--format", "json"])
     shown, own = loads(done.stdout), facts.as_json()
     del shown["seconds"], own["seconds"]
     assert shown == json.loads(json.dumps(own))
@@ -36,12 +36,12 @@ def test_json_equals_the_facts(sample, facts):
 def test_json_has_null_for_nonfinite_numbers(tmp_path):
     columns = {"prompt_id": ["a"], "reward": [math.inf], "old_log_probs": [[math.nan]]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", "json"]).stdout
+    shown = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--format", "json"]).stdout
     json.loads(shown, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
 def test_markdown_has_headings_and_tables(sample):
-    shown = RUN.invoke(app, [str(sample), "--verbose", "--format", "markdown"]).stdout
+    shown = RUN.invoke(app_of("inspect"), [str(sample), "--verbose", "--format", "markdown"]).stdout
     assert shown.startswith("# rlpost inspect")
     tables = re.findall(r"(?:^\|.*\|\n)+", shown, flags=re.MULTILINE)
     assert len(tables) > 8
@@ -84,7 +84,7 @@ def damaged(path):
 @pytest.mark.parametrize("how", ["table", "markdown"])
 def test_the_most_severe_finding_is_the_last_and_has_its_row(how, tmp_path):
     path = damaged(tmp_path / "bad.parquet")
-    shown = RUN.invoke(app, [str(path), "--format", how]).stdout
+    shown = RUN.invoke(app_of("inspect"), [str(path), "--format", how]).stdout
     marks = re.findall(r"^(?:- )?([✓!✗]) (?:\*\*)?(\w+)", shown, flags=re.MULTILINE)
     assert marks == [("!", "empty_masks"), ("✗", "unequal_lengths"), ("✗", "Found")]
     assert "1 error and 1 warning" in shown
@@ -93,12 +93,12 @@ def test_the_most_severe_finding_is_the_last_and_has_its_row(how, tmp_path):
 
 
 def test_every_topic_is_a_page_of_its_own_and_part_of_verbose(sample, facts):
-    whole = RUN.invoke(app, [str(sample), "--unit", "row", "--verbose"]).stdout
+    whole = RUN.invoke(app_of("inspect"), [str(sample), "--unit", "row", "--verbose"]).stdout
     for topic in TOPICS.values():
         page = topic.run(facts)
         assert page.parts or page.lines
         assert [part.title for part in page.parts if part.title not in whole] == []
-    shown = RUN.invoke(app, [str(sample), "--about", "groups"]).stdout
+    shown = RUN.invoke(app_of("inspect"), [str(sample), "--about", "groups"]).stdout
     assert shown.startswith("rlpost inspect · ")
     assert " · groups\n" in shown
 
@@ -132,7 +132,7 @@ def test_options_that_exclude_each_other_or_have_no_effect_are_named(words):
 def test_pass_at_k_ends_where_groups_are_too_small():
     """17 of 32 groups have 32 responses: pass@32 of those alone was below pass@16 of all."""
     line = [str(SAMPLES / "calculator.parquet"), "--unit", "row", "--about", "groups"]
-    shown = RUN.invoke(app, line).stdout
+    shown = RUN.invoke(app_of("inspect"), line).stdout
     (line,) = re.findall(r"^pass@k(.*)$", shown, flags=re.MULTILINE)
     values = [float(value) for value in line.split()]
     assert values == sorted(values)
@@ -142,7 +142,7 @@ def test_pass_at_k_ends_where_groups_are_too_small():
 
 def test_nouns_after_1_are_singular(tmp_path):
     pq.write_table(pq.read_table(ARITHMETIC).slice(0, 1), tmp_path / "a.parquet")
-    shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).stdout
+    shown = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--verbose"]).stdout
     assert "1 response" in shown
     assert not re.search(r"\b1 (rows|responses|groups|prompts|tokens|findings|row groups)\b", shown)
 

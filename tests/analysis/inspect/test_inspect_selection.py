@@ -12,7 +12,7 @@ import pytest
 from inspected_files import RUN, SAMPLES
 
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.cli.commands.inspect import app
+from rlpost.cli.app import app_of
 
 ARITHMETIC = SAMPLES / "arithmetic.parquet"
 
@@ -24,7 +24,7 @@ def test_responses_with_sample_mask_0_and_columns_without_a_role_are_named(tmp_p
     )
     frame.write_parquet(tmp_path / "a.parquet")
     assert inspect([tmp_path / "a.parquet"]).left_out == 128
-    shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
+    shown = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet")]).stdout
     assert "128 responses with `sample_mask` 0 left out here, as of `rlpost advantages`" in shown
     assert "`score` ignored: reward is read from `reward` (--map reward=COLUMN)" in shown
 
@@ -89,7 +89,7 @@ def foreign(roles):
 def test_the_names_of_every_framework_find_their_roles(framework, tmp_path):
     roles = FRAMEWORKS[framework]
     pq.write_table(foreign(roles), tmp_path / "a.parquet")
-    done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", "json"])
+    done = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--format", "json"])
     assert done.exit_code == 0, done.output
     found = {role: one["column"] for role, one in json.loads(done.stdout)["roles"].items()}
     assert found == {role: name for name, role in roles.items() if role}

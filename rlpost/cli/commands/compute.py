@@ -1,15 +1,16 @@
-"""`rlpost advantages`: rewards to advantages, Parquet to enriched Parquet."""
+"""Commands that compute: `rlpost advantages` and `rlpost loss`."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import typer  # noqa: TC002 - typer reads annotations
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
-from rlpost.cli.help_screen import argument, command
+from rlpost.cli.help_screen import LOSS, argument, command
 from rlpost.cli.options import option, options_of
 from rlpost.cli.output import inputs_and_output, reporting, write_json
 from rlpost.errors import SummaryError, UsageError
@@ -20,25 +21,18 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
-
-app = typer.Typer(add_completion=False)
-
-EPILOG = """Examples:
-  rlpost advantages in.parquet out.parquet --estimator grpo
-  rlpost advantages 'dumps/*.parquet' enriched/ --map mask=loss_mask
-  rlpost advantages 'dumps/*.parquet' enriched/ --steps 300:320
-  rlpost advantages logs/train_data_step7.jsonl step7.parquet --preset nemo-rl
-"""
+_NUMBER = re.compile(r"-?[\d.]+(e-?\d+)?")  # a range that is typed in two words
 
 
-OF_RUNS = (
-    *("overwrite", "state", "device", "chunk_tokens", "workers", "skip_existing", "fail_on"),
-    *("engine", "ray_address"),
-)
+# ---- advantages ----
 
 
-@command(app, epilog=EPILOG)
-@options_of(functions.advantages, runs=OF_RUNS, recipe=True)
+@command()
+@options_of(
+    functions.advantages, recipe=True,
+    runs=("overwrite", "state", "device", "chunk_tokens", "workers", "skip_existing", "fail_on",
+          "engine", "ray_address"),
+)  # fmt: skip
 def advantages(
     context: typer.Context,
     settings: Settings,
@@ -58,6 +52,12 @@ def advantages(
     """Post-process rewards, estimate advantages, write enriched Parquet.
 
     OUT has all columns of IN, unchanged, and the new ones.
+
+    Examples:
+      rlpost advantages in.parquet out.parquet --estimator grpo
+      rlpost advantages 'dumps/*.parquet' enriched/ --map mask=loss_mask
+      rlpost advantages 'dumps/*.parquet' enriched/ --steps 300:320
+      rlpost advantages logs/train_data_step7.jsonl step7.parquet --preset nemo-rl
     """
     several = [*(paths or []), *[""] * (show_plan and len(paths or []) == 1)]
     inputs, output = inputs_and_output(several, "rlpost advantages IN... OUT")
@@ -117,3 +117,73 @@ def _show(summary: Json, summary_json: str | None, *, quiet: bool, verbose: bool
     if not quiet:
         show_summary(summary, verbose=verbose)
     write_json(summary, summary_json)
+
+
+# ---- loss ----
+
+
+@command(allow_extra_args=True)
+@options_of(
+    functions.loss, only=("log", "log_map"), recipe=True, loss=True,
+    runs=("overwrite", "device", "chunk_tokens", "workers"),
+)  # fmt: skip
+def loss(
+    context: typer.Context,
+    settings: Settings,
+    chosen: Json,
+    run: Options,
+    source: Annotated[str, argument("IN", "A Parquet file, dump or directory, or a quoted glob.")],
+    output: Annotated[
+        str | None, argument("OUT", "Copy of IN to write, with pg_loss and clip_state.")
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        option(
+            "--sweep", "NAME=VALUE,...", "Compare values of a loss option; repeatable.", panel=LOSS
+        ),
+    ] = None,
+    how: declared.Output = "table",
+    summary_json: declared.SummaryJson = None,
+    verbose: declared.Verbose = False,
+    quiet: declared.Quiet = False,
+) -> None:
+    """Compute policy-loss diagnostics: clipping, ratios, KL, zero gradients.
+
+    IN needs log_probs (of the trained policy) and old_log_probs (of the policy that sampled). If it
+    has no advantages, they are computed first, with the options of `rlpost advantages`.
+
+    Examples:
+      rlpost loss in.parquet
+      rlpost loss in.parquet --sweep pg_clip=0.1,0.2,0.3 --sweep loss=ppo,cispo
+      rlpost loss in.parquet out.parquet --preset verl --format json
+      rlpost loss in.parquet --preset verl --log trainer.jsonl
+    """
+    if more := context.args:
+        raise UsageError(
+            f"{2 + len(more)} paths, {source} to {more[-1]}: one IN and at most one OUT are "
+            "needed; pass several inputs as a directory or a quoted glob: "
+            "rlpost loss 'dumps/*.parquet' OUT"
+        )
+    if verbose and (quiet or how == "json"):
+        raise UsageError(f"--verbose and {'--quiet' if quiet else '--format json'}: one is enough")
+    if output is not None and _NUMBER.fullmatch(output):
+        tip = f"a range is one word, LOW:HIGH; ./{output} is a file"
+        raise UsageError(f"OUT is {output}: a number", tip=tip)
+    settings, emit = settings.with_loss_columns()
+    recipe, configs = settings.recipe, settings.losses(sweep or [])
+    run = replace(run, started=context.obj)
+    with reporting(quiet=quiet) as reporter:
+        result = functions.losses(
+            source, output, recipe, configs, run, swept=bool(sweep), emit=emit, **chosen,
+            progress=reporter,
+        )  # fmt: skip
+    from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415 - slow to import
+    from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
+
+    summary = result | settings.requested
+    if not quiet:
+        settings.check_rollouts(summary)
+    summary["findings"] += unused_options(summary, configs, *settings.fields_set)
+    write_json(summary, summary_json)
+    if summary_json != "-" and not (quiet and how == "table"):
+        render_loss.show(summary, how, verbose=verbose)

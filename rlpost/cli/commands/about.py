@@ -1,4 +1,4 @@
-"""`rlpost help`: the pages of the manual, and what they have about a word."""
+"""Commands about rlpost itself: `rlpost list` and `rlpost help`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlpost.cli import completion
+from rlpost.cli import options as declared
 from rlpost.cli.help_screen import argument, command
 from rlpost.errors import UsageError
 from rlpost.manual import TOPICS, page, topic_of
@@ -22,18 +24,47 @@ _COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
 _IMAGE = re.compile(r"^!\[.*?\]\(.*?\)\n*", re.MULTILINE)
 _PAGE = re.compile(r"\[([^\]]+)\]\(([\w-]+)\.md\)")
 _FILE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(.+?)\)")
-EPILOG = """Examples:
-  rlpost help
-  rlpost help advantages
-  rlpost help no signal
-  rlpost help --reward-clip
-  rlpost help actor/pg_clipfrac
-"""
-
-app = typer.Typer(add_completion=False)
 
 
-@command(app, name="help", epilog=EPILOG, ignore_unknown_options=True)
+# ---- list ----
+
+
+@command(name="list")
+def show(
+    kind: Annotated[
+        str | None, argument("KIND", "What to list (default: the kinds).", completion.kinds)
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        argument("NAME...", "All about these (default: a line for each).", completion.listed),
+    ] = None,
+    how: declared.Output = "table",
+) -> None:
+    """List what there is of a kind, or print all about one by its name.
+
+    KIND is estimators, losses, presets (of --preset), dumps (that convert reads), targets (of
+    export) or checks (of inspect). A preset is printed as a TOML file for --config; `default` has
+    all numerics. Estimators of installed packages are imported only by name.
+
+    Examples:
+      rlpost list estimators
+      rlpost list estimators gae grpo
+      rlpost list presets verl > verl.toml
+      rlpost list losses --format json
+    """
+    from rlpost.cli.render import catalogue  # noqa: PLC0415 - rich takes a while to import
+
+    if kind == "presets" and names:
+        for name in names:
+            catalogue.show_preset(name, how)
+    else:
+        catalogue.show(kind, names or [], how)
+
+
+# ---- help ----
+
+
+@command(name="help", ignore_unknown_options=True)
 def show_help(
     words: Annotated[
         list[str] | None,
@@ -49,6 +80,13 @@ def show_help(
     Options, roles, estimators, losses, presets, checks, what screens print, names in JSON and the
     metrics of frameworks are found: the manual's rows and sections of that name, or the five
     nearest.
+
+    Examples:
+      rlpost help
+      rlpost help advantages
+      rlpost help no signal
+      rlpost help --reward-clip
+      rlpost help actor/pg_clipfrac
     """  # fmt: skip
     if not words:
         _show_topics()
