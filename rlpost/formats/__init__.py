@@ -22,7 +22,7 @@ from rlpost.formats import (
     verifiers,
     verl,
 )
-from rlpost.formats.containers.json_text import first_fields
+from rlpost.formats.containers import JSON
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +76,7 @@ def detect(path: Path) -> Format | None:
     """
     candidates = [candidate for candidate in FORMATS.values() if candidate.fits(path)]
     weak = len(candidates) > 1 and generic.JSONL in candidates
-    if weak and not generic.has_mask(first_fields(path)):
+    if weak and not generic.has_mask(JSON.first(path)):
         candidates.remove(generic.JSONL)  # two names are no proof against a framework's own
     if len(candidates) > 1:
         names = " or ".join(candidate.name for candidate in candidates)

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from rlpost.formats.base import Format
 from rlpost.formats.calls import CALLS, TYPES, ModelCall, call_rows, seconds_of
-from rlpost.formats.containers import FOLDER, JSON
-from rlpost.formats.containers.json_text import json_records
+from rlpost.formats.containers import FOLDER, JSON, json_records
 from rlpost.formats.fields import content_key, joined_text
 from rlpost.formats.reading import check_version
 from rlpost.formats.records import Field

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from rlpost.formats.base import Format
 from rlpost.formats.calls import CALLS, TYPES, ModelCall, call_rows
-from rlpost.formats.containers import JSON
-from rlpost.formats.containers.json_text import json_records
+from rlpost.formats.containers import JSON, json_records
 from rlpost.formats.fields import content_key, joined_text
 from rlpost.formats.records import Field, Record
 

@@ -14,29 +14,24 @@ import struct
 import warnings
 import zipfile
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.memory_limit import is_out_of_memory, memory_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-    from typing import IO
 
 
 _SNIFFED = 1 << 16
-_BLOCK = 1 << 20
-# Memory for a byte of a pickle, and for an operation that makes a list, a dict or a tuple, or that
-# keeps an object for later. The bytes of numbers look like these now and then.
-_PICKLED_BYTES, _OBJECT_BYTES = 6, 100
-_OBJECTS = (b"]", b"}", b")", b"q", b"r", b"\x94")
+_PICKLED_BYTES = 8  # memory for a byte of a pickle of small objects
 # Errors of torch's unpickler and of zipfile for damaged bytes.
 _DAMAGE = (
     RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError,
     AssertionError, struct.error, zipfile.BadZipFile, RecursionError,
 )  # fmt: skip
+_TEXTS = {"BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINUNICODE8"}
 
 
 def load(path: Path) -> Any:
@@ -56,12 +51,15 @@ def load(path: Path) -> Any:
         return storage
 
     try:
-        stored = _stored_sizes(path)
-        _check_fits(path, mapped=stored is not None)
+        members = _members(path)
+        pickled = sum(x.file_size for x in members or () if x.filename.endswith("data.pkl"))
+        size = pickled if members else path.stat().st_size
+        memory_limit().check(_PICKLED_BYTES * size, f"{path}: its objects")
         with torch.serialization.safe_globals(_numpy_values()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # rejected objects are an error below
-            mapped = stored is not None
-            loaded = torch.load(path, map_location=record_size, weights_only=True, mmap=mapped)
+            loaded = torch.load(
+                path, map_location=record_size, weights_only=True, mmap=members is not None
+            )
     except pickle.UnpicklingError as error:
         raise DataError(f"{path}: {_rejection(str(error))}") from None
     except OSError as error:
@@ -71,34 +69,10 @@ def load(path: Path) -> Any:
             raise NotEnoughMemoryError(f"{path}: there is not enough memory to read it") from None
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{path}: not a torch.save file, or damaged: {first[:120]}") from None
-    if stored is not None and Counter(requested) - stored:  # a tensor would read foreign bytes
+    stored = Counter(member.file_size for member in members or ())
+    if members is not None and Counter(requested) - stored:  # a tensor would read foreign bytes
         raise DataError(f"{path}: damaged: the size of a tensor is wrong")
     return loaded
-
-
-def _check_fits(path: Path, *, mapped: bool) -> None:
-    """Raise NotEnoughMemoryError if the objects of a pickle, without tensors, do not fit."""
-    limit, size, objects = memory_limit(), 0, 0
-    with _pickle_of(path, mapped=mapped) as file:
-        while block := file.read(_BLOCK):
-            size += len(block)
-            objects += sum(map(block.count, _OBJECTS))
-            limit.check(_PICKLED_BYTES * size + _OBJECT_BYTES * objects, f"{path}: its objects")
-
-
-@contextmanager
-def _pickle_of(path: Path, *, mapped: bool) -> Iterator[IO[bytes]]:
-    """Open the pickle of a file: the member of an archive, or the file itself."""
-    if not mapped:
-        with path.open("rb") as file:
-            yield file
-        return
-    with zipfile.ZipFile(path) as archive:
-        name = next((name for name in archive.namelist() if name.endswith("data.pkl")), None)
-        if name is None:
-            raise RuntimeError("it has no data.pkl")
-        with archive.open(name) as file:
-            yield file
 
 
 def save(dump: Any, path: Path) -> None:
@@ -115,27 +89,25 @@ def save(dump: Any, path: Path) -> None:
         raise OSError(str(error).splitlines()[0]) from None
 
 
-def _stored_sizes(path: Path) -> Counter[int] | None:
-    """Count the members of an archive by size; None for a bare pickle, which cannot be mapped.
+def _members(path: Path) -> list[zipfile.ZipInfo] | None:
+    """Return the members of an archive; None of a bare pickle, which cannot be mapped.
 
     torch writes archives since 1.6, and never compresses their members.
 
     Raises:
-        DataError: the file is neither archive nor pickle, or its members are compressed.
+        ValueError: the file is neither archive nor pickle, or its members are compressed.
     """
     with path.open("rb") as file:
         head = file.read(4)
-    if head.startswith(b"PK") and not zipfile.is_zipfile(path):
-        raise DataError(f"{path}: not a torch.save file, or damaged: its end is missing")
-    if not head.startswith((b"PK", b"\x80")):
-        raise DataError(f"{path}: not a torch.save file, or damaged: it begins with {head!r}")
-    if not head.startswith(b"PK"):
+    if head.startswith(b"\x80"):
         return None
+    if not head.startswith(b"PK"):
+        raise ValueError(f"it begins with {head!r}")
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-    if any(one.compress_type != zipfile.ZIP_STORED for one in members):
-        raise DataError(f"{path}: not a torch.save file: its members are compressed")
-    return Counter(one.file_size for one in members)
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise ValueError("its members are compressed")
+    return members
 
 
 def _numpy_values() -> list[Any]:
@@ -172,20 +144,14 @@ def is_cut_archive(path: Path) -> bool:
 
 
 def first_texts(path: Path) -> list[str]:
-    """Return the texts at the beginning of a file's pickle: its first keys. Never raises."""
+    """Return the texts at the beginning of a file's pickle: its first keys."""
+    with zipfile.ZipFile(path) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+        with archive.open(name) as file:
+            head = file.read(_SNIFFED)
     texts: list[str] = []
-    with suppress(OSError, zipfile.BadZipFile, StopIteration, KeyError, RuntimeError):
-        with zipfile.ZipFile(path) as archive:
-            name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-            with archive.open(name) as file:
-                head = file.read(_SNIFFED)
-        with suppress(ValueError):  # the head ends in the middle of an operation
-            texts.extend(
-                argument
-                for operation, argument, _ in pickletools.genops(head)
-                if operation.name in _TEXTS and isinstance(argument, str)
-            )
+    with suppress(ValueError):  # the head ends in the middle of an operation
+        for operation, argument, _ in pickletools.genops(head):
+            if operation.name in _TEXTS and isinstance(argument, str):
+                texts.append(argument)
     return texts
-
-
-_TEXTS = {"BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINUNICODE8"}

@@ -45,7 +45,7 @@ def codec_of(path: Path) -> str | None:
 
 
 @contextmanager
-def read_errors(path: Path) -> Iterator[None]:
+def read_errors(path: Path | str) -> Iterator[None]:
     """Raise the errors of reading a file as DataError (its bytes) or ReadWriteError (the system).
 
     Of zstd and gzip, a file that ends early is a DataError.

@@ -14,7 +14,8 @@ import torch
 
 import rlpost
 from rlpost.errors import DataError, NotEnoughMemoryError, UsageError
-from rlpost.formats.containers import PARQUET, PICKLE, archives, container_of, json_text, streams
+from rlpost.formats import json_text
+from rlpost.formats.containers import PARQUET, PICKLE, STREAM, ZIP, container_of, json_records
 from rlpost.io.memory_limit import MemoryLimit
 
 ROWS = [{"step": 1, "group": f"g{i // 4}", "reward": i / 3, "text": "a}\n{é" * (i % 5)}
@@ -103,7 +104,7 @@ def test_compressed_data_that_ends_early_is_an_error(tmp_path, data):
     for size in (3, 700, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:size])
         with pytest.raises(DataError, match=r"a\.jsonl\.\w+: damaged"):
-            [*json_text.json_records(path)]
+            [*json_records(path)]
 
 
 @pytest.mark.parametrize("method", ["ZIP_DEFLATED", "ZIP_BZIP2", "ZIP_LZMA", "ZIP_STORED"])
@@ -116,8 +117,8 @@ def test_a_damaged_member_of_an_archive_is_named(method, tmp_path):
     data[begin : begin + 20] = b"\xff" * 20
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"a\.zip, member b\.jsonl"):
-        [*archives.zip_records(path)]
-    assert archives.zip_fields(path) == {}
+        [*ZIP.records(path)]
+    assert ZIP.first(path) == {}
 
 
 def test_each_member_of_an_archive_is_read_once_whatever_its_name(tmp_path):
@@ -125,22 +126,22 @@ def test_each_member_of_an_archive_is_read_once_whatever_its_name(tmp_path):
         warnings.simplefilter("ignore")  # zipfile's, of the same name twice
         for reward in (0, 1, 2):
             out.writestr("same.jsonl", json.dumps({"reward": reward}))
-    records = archives.zip_records(tmp_path / "a.zip")
+    records = ZIP.records(tmp_path / "a.zip")
     assert [record.fields["reward"] for record in records] == [0, 1, 2]
-    assert archives.zip_fields(tmp_path / "a.zip") == {"reward": 0}
+    assert ZIP.first(tmp_path / "a.zip") == {"reward": 0}
 
 
 def test_a_line_of_200_mb_is_read_or_is_an_error_of_memory(tmp_path):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(pa.compress(b'{"a": "' + b"x" * (200 << 20) + b'"}\n', "zstd", asbytes=True))
-    (record,) = json_text.json_records(path)
+    (record,) = json_records(path)
     assert len(record.fields["a"]) == 200 << 20
     limit = MemoryLimit(300 << 20, "300MB")
     with (
         mock.patch.object(json_text, "memory_limit", return_value=limit),
         pytest.raises(NotEnoughMemoryError, match=r"a\.jsonl\.zst, line 1"),
     ):
-        [*json_text.json_records(path)]
+        [*json_records(path)]
 
 
 def test_the_last_of_two_equal_keys_counts_in_both_passes(tmp_path):
@@ -155,7 +156,7 @@ def test_the_error_of_an_object_has_its_first_line(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{\n "a": 1\n}\n{\n "a": 2,\n "b": x\n}\n')
     with pytest.raises(DataError, match=r"a\.json, line 4: not JSON: .* line 6"):
-        [*json_text.json_records(path)]
+        [*json_records(path)]
 
 
 def test_a_layout_in_a_container_that_it_is_not_found_in_is_an_error(tmp_path):
@@ -170,12 +171,12 @@ def test_a_stream_prefers_plain_files_and_leaves_out_a_line_that_is_not_written_
     (tmp_path / "00000.jsonl.zst").write_bytes(writers.seekable(LINES[:cut]))
     (tmp_path / "00000.jsonl").write_bytes(LINES[:cut])
     (tmp_path / "00001.jsonl").write_bytes(LINES[cut:-7])
-    records = [*streams.stream_records(tmp_path)]
+    records = [*STREAM.records(tmp_path)]
     assert [record.fields for record in records] == ROWS[:-1]
     assert records[-1].file.name == "00001.jsonl"
     (tmp_path / "00000.jsonl").write_bytes(LINES[: cut - 7])  # only the last file is written to
     with pytest.raises(DataError, match=r"00000\.jsonl, line \d+: not JSON"):
-        [*streams.stream_records(tmp_path)]
+        [*STREAM.records(tmp_path)]
 
 
 def test_an_unknown_version_is_an_error_that_names_the_field(tmp_path):

@@ -8,11 +8,7 @@ from dump_folders import names
 
 from rlpost.errors import DataError
 from rlpost.formats import FORMATS, detect
-from rlpost.formats.containers.json_text import (
-    MOST_SNIFFED,
-    first_fields,
-    json_records,
-)
+from rlpost.formats.containers import JSON, MOST_SNIFFED, json_records
 from rlpost.formats.convert import convert
 from rlpost.formats.records import Record
 from rlpost.io.input_paths import step_key_of
@@ -22,7 +18,7 @@ def test_a_json_array_of_objects_is_read_as_its_records(tmp_path):
     path = tmp_path / "in.json"
     path.write_text(' \n[{"a": 1}, {"a": 2}]')
     assert [one.fields["a"] for one in json_records(path)] == [1, 2]
-    assert first_fields(path) == {"a": 1}
+    assert JSON.first(path) == {"a": 1}
     path.write_text('[{"a": 1}, 2]')
     with pytest.raises(DataError, match="element 1 of the array: is 2; a JSON object"):
         list(json_records(path))
@@ -62,7 +58,7 @@ def test_no_sniff_raises_for_any_contents(text, tmp_path):
         path = tmp_path / f"in{suffix}"
         path.write_bytes(text)
         assert [one.name for one in FORMATS.values() if one.fits(path)] == []
-    assert first_fields(tmp_path / "missing.jsonl") == {}
+    assert JSON.first(tmp_path / "missing.jsonl") == {}
 
 
 def test_a_sniff_reads_a_bounded_number_of_bytes(tmp_path):
