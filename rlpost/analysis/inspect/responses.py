@@ -18,6 +18,7 @@ from rlpost.analysis.inspect.model import (
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.analysis.inspect.tokens import policy_role
 from rlpost.findings import Place
+from rlpost.io.finish_reasons import NULL
 from rlpost.io.keys import step_order
 from rlpost.kernels.histogram import histogram
 from rlpost.kernels.moments import equal_to_rounding, reaches
@@ -278,9 +279,10 @@ def length_histogram(lengths: NDArray[np.int64]) -> Histogram | None:
 def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
     """Return by sign the rows with reward exactly 0 that look like failures, [n] each.
 
-    They have no token, or log-probs of 0 alone, which no engine computed. Masked tokens alone are a
-    matter of the mask. Two other signs were tried on generated files, and are worth nothing: a
-    policy gives short wrong answers, too, and a step of many zeros may have hard prompts.
+    They have no token, log-probs of 0 alone, which no engine computed, or a finish reason that is
+    neither that of a whole nor of a truncated response. Masked tokens alone are a matter of the
+    mask. Two other signs were tried on generated files, and are worth nothing: a policy gives short
+    wrong answers, too, and a step of many zeros may have hard prompts.
     """
     if "reward" not in rows or "tokens" not in rows:
         return {}
@@ -294,6 +296,10 @@ def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
         for mean in computed:
             none &= (mean == 0).fill_null(value=False)
         signs["without log-probs"] = none
+    if "unknown_reason" in rows:
+        unknown = rows["unknown_reason"].is_in(["", NULL]).not_()
+        if unknown.sum() * 2 < len(rows):
+            signs["with an unknown finish reason"] = zero & unknown
     return signs
 
 

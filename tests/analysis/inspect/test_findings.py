@@ -323,6 +323,12 @@ FAULTS = {
         {"text": "64 of 192 responses (33.3 %) failed"},
     ),
     "zeros without answers": ("many_failures", crashed(BASE, 0.0), {"text": "8 without tokens"}),
+    "aborted responses": (
+        "many_failures",
+        BASE | {"reward": [float(row % 3 > 0) for row in range(ROWS)],
+                "finish_reason": ["aborted" if row % 12 == 0 else "stop" for row in range(ROWS)]},
+        {"text": "16 of 192 responses (8.3 %) with reward 0 look like failures"},
+    ),
     "unknown finish reasons": (
         "unknown_finish_reasons", BASE | {"finish_reason": ["stop", "eaten"] * (ROWS // 2)}, {}
     ),

@@ -190,7 +190,7 @@ def many_failures(data: CheckInput) -> Result:
     Without rollout ids, each row counts. A crash, a time-out or a failed judge is no wrong answer,
     but with reward 0 it lowers the baseline of its group, so the policy is trained towards whatever
     the survivors did. Without a column that names failures, rewards of 0 of responses without
-    tokens, or without log-probs, look like them.
+    tokens, without log-probs, or with a finish reason such as `aborted`, look like them.
 
     Repair the environment, and write the reason of each failure to a column (--map failure=COLUMN):
     `rlpost advantages` leaves failures out by --failures drop, its default.
@@ -254,7 +254,8 @@ def unknown_finish_reasons(data: CheckInput) -> Result:
     They count as not truncated.
 
     If they are truncated, write `length`, or a column of bools and name it with
-    --map truncated=COLUMN; --map truncated=none ignores the column.
+    --map truncated=COLUMN; if they failed, write the reason to a column of its own and name it with
+    --map failure=COLUMN; --map truncated=none ignores the column.
     """
     reasons = data.reading.rows["unknown_reason"]
     flags = reasons != ""
