@@ -115,26 +115,6 @@ def accepted(row: Response, filters: Sequence[tuple[str, str, float, float]]) ->
     return out
 
 
-def smallest_k2(rows: Rollout, high: float, *, whole: bool) -> list[list[int]]:
-    """The masks of the tokens of each batch with the smallest k2, as many as have a mean below the
-    bound, and at least one; equal ones are together."""
-    out = [[0] * len(row.mask) for row in rows]
-    for members in [[*range(len(rows))]] if whole else batches(rows):
-        values = {
-            (i, t): token_value(*pair, "k2", 40.0)
-            for i in members
-            for t, pair in enumerate(zip(rows[i].old, rows[i].infer, strict=True))
-            if rows[i].mask[t]
-        }
-        for cut in sorted({*values.values()}, reverse=True):
-            kept = [x for x in values.values() if x <= cut]
-            if mean(kept) < high or cut == min(kept):
-                break
-        for (i, t), x in values.items():
-            out[i][t] = int(x <= cut)
-    return out
-
-
 def effective_share(values: Sequence[float]) -> float | None:
     """(Σw)² / (n Σw²)."""
     squares = math.fsum(w * w for w in values)

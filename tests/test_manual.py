@@ -46,13 +46,6 @@ OF_PROGRAM = {
 by_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 
 
-TOKENIZER = {
-    "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-    "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
-    "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "w": 1}, "unk_token": "[UNK]"},
-}  # fmt: skip
-
-
 def blocks(path: Path, language: str) -> list[str]:
     """The code blocks of a page in one language."""
     text = path.read_text(encoding="utf-8")
@@ -91,8 +84,6 @@ def files(tmp_path_factory):
     written = ROOT / "tests" / "written" / "evaluations"
     shutil.copytree(written / "verifiers", home / "evaluations")
     shutil.copy(written / "inspect_ai.eval", home / "evaluations" / "products.eval")
-    (home / "model").mkdir()
-    (home / "model" / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     lines = [
         f'{{"prompt": "p{i % 2}", "task": {{"id": {i % 2}}}, "scores": {{"total": {i}}}}}\n'
         for i in range(4)

@@ -9,7 +9,7 @@ from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import stored_object
 from rlpost.pipeline.output.metadata import PRESET_KEY, FileMetadata
 from rlpost.recipe.estimators import NAMES
-from rlpost.recipe.named import NamedByUser
+from rlpost.recipe.named import with_named
 from rlpost.recipe.presets import DEFAULT, PRESETS, variants
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class StoredRecipe:
     """Why there is none that can be used."""
 
     def without_names(self, where: str) -> StoredRecipe:
-        """Return itself; no recipe if it names code or a tokenizer."""
+        """Return itself; no recipe if it names code."""
         if self.recipe is None:
             return self
         try:
-            NamedByUser().completed(self.recipe, where)
+            with_named(self.recipe, None, where)
         except UsageError:
             return StoredRecipe()
         return self

@@ -41,7 +41,7 @@ from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
 from rlpost.pipeline.summary import FileSummaries
 from rlpost.pipeline.totals import ExactTotals, Totals
-from rlpost.recipe.named import NamedByUser
+from rlpost.recipe.named import check_effect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -144,17 +144,17 @@ def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 def verify(
     paths: Sequence[PathText],
     options: Options | None = None,
-    named: NamedByUser = NamedByUser(),  # noqa: B008 - immutable
+    estimator: str | None = None,
 ) -> Json:
     """Run `rlpost.verify`; return the verdicts as a plain mapping."""
     source = Source(find_inputs(paths))
     footers = zip(source.files, source.footers, strict=True)
     stored = [FileMetadata.read(str(file.path), footer.metadata or {}) for file, footer in footers]
-    named.check_effect(metadata.recipe for metadata in stored)
+    check_effect(estimator, (metadata.recipe for metadata in stored))
     runs: dict[tuple[str, str, int], list[EnrichedFile]] = defaultdict(list)
     copies: Counter[tuple[str, str, int]] = Counter()
     for file, footer, read in zip(source.files, source.footers, stored, strict=True):
-        metadata = read.with_names(named, str(file.path))
+        metadata = read.with_estimator(estimator, str(file.path))
         how = f"{metadata.recipe.model_dump_json()} {metadata.running} {metadata.semantics}"
         number = copies[metadata.run, how, metadata.file]
         copies[metadata.run, how, metadata.file] += 1

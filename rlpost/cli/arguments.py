@@ -39,7 +39,7 @@ UNSET = "default"
 Values = dict[str, Any]
 
 
-NOT_IN_NUMBERS = ("emit", "emit_only", "replace", "tokenizer")
+NOT_IN_NUMBERS = ("emit", "emit_only", "replace")
 """Options that choose columns, or are checked with the input."""
 
 

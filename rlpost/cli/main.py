@@ -25,8 +25,8 @@ ON_DATA = frozenset(
     "advantages inspect loss compare report verify replay convert export".split()  # noqa: SIM905
 )
 """Commands that print something before they import what they need."""
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-"""Signals that end a run, with exit code 128 + number; Windows alone has the last, not SIGHUP."""
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+"""Signals that end a run, with exit code 128 + number."""
 
 
 def leave() -> NoReturn:

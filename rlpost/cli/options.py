@@ -90,7 +90,7 @@ _PANELS = {
         ("skip_existing", "device", "chunk_tokens", "workers", "max_memory"), EXECUTION
     ),
     **dict.fromkeys(("engine", "ray_address"), RAY),
-    **dict.fromkeys(("estimator", "tokenizer"), ESTIMATOR),
+    "estimator": ESTIMATOR,
     "state": REWARDS,
 }
 _METAVARS = {
@@ -359,7 +359,7 @@ def _parameters_of(function: Callable[..., Any], without: Collection[str]) -> di
 
 @cache
 def _of_runs() -> dict[str, Option]:
-    return _parameters_of(Options, {"reporter", "asked", "started", "cpu_started"})
+    return _parameters_of(Options, {"reporter", "asked", "started"})
 
 
 def _takes_components(function: Callable[..., Any], only: Collection[str]) -> bool:

@@ -224,7 +224,7 @@ def reads_tokens(summary: Mapping[str, Any]) -> bool:
 
 
 def run_times(summary: Mapping[str, Any]) -> list[str]:
-    """Return the lines about a run: times by part, CPU times, bytes, and what made it slower."""
+    """Return the lines about a run: times by part, bytes and device."""
     seconds, tokens = summary["seconds"], reads_tokens(summary)
     count, unit = (summary["tokens"]["all"], "token") if tokens else (summary["responses"], "row")
     passes = sum(seconds["passes"].values())
@@ -232,13 +232,10 @@ def run_times(summary: Mapping[str, Any]) -> list[str]:
     parts = {"start-up": seconds["start_up"], **seconds["passes"]}
     parts |= {name: seconds[name] for name in ("summary", "publishing") if name in seconds}
     lines = [f"{_times(seconds['total'], parts)}{speed}"]
-    cpu = dict(seconds["cpu"])
-    lines.append(f"CPU time: {_times(cpu.pop('total'), cpu)}")
     if "bytes" in summary:
         moved = (f"{name} {size(x)}" for name, x in summary["bytes"].items() if x)
         lines.append(f"bytes: {', '.join(moved).replace('_', ' ')}")
-    lines.append(f"device: {summary['device']}")
-    return lines + [f"re-encoded, not copied: {why}" for why in summary.get("rewritten", [])]
+    return [*lines, f"device: {summary['device']}"]
 
 
 def _times(total: float, parts: Mapping[str, float]) -> str:

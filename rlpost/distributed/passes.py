@@ -152,11 +152,8 @@ class Note(NamedTuple):
     """What the driver has to know of a task that wrote files."""
 
     totals: Any
-    reasons: list[str | None]
-    """Why a file was not spliced; of each file."""
     bytes: dict[str, int]
     """Of the task's clock."""
-    seconds: dict[str, Any]
 
 
 def write(
@@ -170,12 +167,10 @@ def write(
             output = opened.enter_context(OutputFile(part.targets[index]))
             return local.sink_of(engine.plan, index, output, names=job.names)
 
-        reasons = []
         for file in local.filled_files(engine, responses, job.names, totals, sink):
             local.complete_file(engine.clock, file)
             publish_files([file.sink.output])
-            reasons.append(file.sink.reason)
-    return Note(totals.total, reasons, engine.clock.bytes, engine.clock.seconds), None
+    return Note(totals.total, engine.clock.bytes), None
 
 
 def enrich(job: Job, part: InputPart, responses: Responses) -> tuple[None, pa.Table]:
@@ -204,7 +199,7 @@ class TaskPasses(Passes):
         run: Callable[..., Iterator[tuple[Any, Any]]],
         parts: Sequence[InputPart],
     ) -> None:
-        clock = clock or Clock(options.started, options.cpu_started)
+        clock = clock or Clock(options.started)
         device = Device(CPU if options.device == AUTO else options.device, clock)
         super().__init__(plan, options.reporter, clock, device)
         plain = Options(device.name, options.chunk_tokens, options.workers or 1)
@@ -290,14 +285,11 @@ class StagedOutputs:
         totals_of: Callable[..., FileTotals],
     ) -> local.WrittenFiles:
         """Run the last pass, as `rlpost.pipeline.run.write_files`."""
-        totals, reasons = passes.plan.no_totals, list[str | None]()
+        totals = passes.plan.no_totals
         for note, _ in passes.results(-1, partial(write, totals_of=totals_of), responses):
             totals += note.totals
-            reasons += note.reasons
-            passes.clock.add(note.seconds, note.bytes)
-        named = zip(self.targets, reasons, strict=True)
-        rewritten = [f"{target.name}: {reason}" for target, reason in named if reason]
-        return local.WrittenFiles(totals, rewritten, self._publish)
+            passes.clock.count_bytes(**note.bytes)
+        return local.WrittenFiles(totals, self._publish)
 
     def _publish(self) -> None:
         """Rename every file to its target."""

@@ -24,7 +24,7 @@ from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import keyed_moments
 from rlpost.kernels.rewards import divisor, z_scores
 from rlpost.kernels.scans import reverse_scan
-from rlpost.kernels.trimming import MeanBelow, TopShare, kept_of
+from rlpost.kernels.trimming import top_share
 from rlpost.recipe.base import Bound, Parsed, Share
 from rlpost.recipe.numerics import EstimateClamp, Numerics
 from rlpost.recipe.recipe import Filter, Level
@@ -273,8 +273,7 @@ def accepted_tokens(
 ) -> Array:
     """Return the policy tokens that all off-policy filters accept.
 
-    Filters are those of `--is-filter`, LEVEL:MEASURE:LOW:HIGH. At level batch these tokens are
-    one batch, so that `batch:k2::0.02` is the mask of M2PO.
+    Filters are those of `--is-filter`, LEVEL:MEASURE:LOW:HIGH.
 
     Args:
         old_log_probs: [T] log-probs of the trainer; of the current policy for OPSM.
@@ -305,11 +304,8 @@ def accepted_tokens(
             raise UsageError(f"{chosen}: the measure age needs age=, [T] versions")
         else:
             values = corrections.values_at(ages[0], mask, offsets, level=chosen.level)
-        if chosen.of_batch:
-            inside = kept_of(values, mask, MeanBelow(chosen.high))
-        else:
-            inside = (values >= chosen.low) & (values <= chosen.high)
-            inside = segments.spread(inside, offsets) if chosen.by_response else inside
+        inside = (values >= chosen.low) & (values <= chosen.high)
+        inside = segments.spread(inside, offsets) if chosen.by_response else inside
         accepted = accepted & inside
     return accepted
 
@@ -338,7 +334,7 @@ def top_entropy(entropy: Array, mask: Array = None, *, quantile: Share) -> Array
     tensor([False,  True,  True, False,  True])
     """
     values = namespace(entropy).where(mask, entropy, 0.0).reshape(-1)
-    return mask & kept_of(values, mask.reshape(-1), TopShare(quantile)).reshape(mask.shape)
+    return mask & top_share(values, mask.reshape(-1), quantile).reshape(mask.shape)
 
 
 def value_loss(

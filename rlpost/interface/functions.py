@@ -37,7 +37,6 @@ from rlpost.io.input_paths import UNDECLARED, Declaration, without_paths
 from rlpost.pipeline.options import Options
 from rlpost.recipe.base import Count, InHelp, Natural
 from rlpost.recipe.loss import LossOptions
-from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.recipe import LOSS_EXTRA, Recipe
 
@@ -635,7 +634,6 @@ def verify(
     options: Options | None = None,
     *,
     estimator: Name = None,
-    tokenizer: NameOrPath = None,
     progress: Progress = None,
 ) -> Verification:
     """Recompute the columns of enriched files by the recipe in their metadata, and compare.
@@ -645,7 +643,6 @@ def verify(
             span files. Tables have no metadata of a run, so they can't be verified.
         options: device and threads.
         estimator: run this estimator, if metadata names code; code that data names is not run.
-        tokenizer: use this tokenizer, if metadata names one; files that data names are not read.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -654,8 +651,8 @@ def verify(
         summary; and `notes` of what was not compared.
 
     Raises:
-        UsageError: files of a run are missing; the metadata names code or a tokenizer, and
-            `estimator` or `tokenizer` is not set.
+        UsageError: files of a run are missing; the metadata names code, and `estimator` is not
+            set.
         DataError: a file is not an enriched one, its metadata is damaged, or it lacks input
             columns of its recipe.
         ReadWriteError: a file cannot be read.
@@ -663,9 +660,8 @@ def verify(
     from rlpost.analysis import verify as work  # noqa: PLC0415 - slow to import
 
     several = path_names(paths, "verify", "enriched files, which have the metadata of their run")
-    named = NamedByUser(estimator, tokenizer)
     with _reporting(options, progress=progress) as run:
-        return Verification(work.verify(several, run, named))
+        return Verification(work.verify(several, run, estimator))
 
 
 def _weights(components: Mapping[str, float] | Sequence[str]) -> dict[str, float]:

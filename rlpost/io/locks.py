@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
-from rlpost.io.system import BINARY, NO_FOLLOW, is_same_file, lock_file, remove_locked
+from rlpost.io.system import is_same_file, lock_file, remove_locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -52,7 +52,7 @@ def open_locked(target: Path, mode: int = 0o666) -> tuple[Path, int]:
     while True:
         path = target.with_name(temporary_name(target.name, secrets.token_hex(4)))
         register_cleanup(path, path.unlink)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW | BINARY, mode)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         if _try_lock(file) is not False and is_same_file(path, file):
             return path, file
         os.close(file)  # another run took it for a leftover before it was locked
@@ -121,7 +121,7 @@ def _settle(path: Path, mine: Path, target: Path) -> None:
 def _is_locked(path: Path, folder: Path | None = None) -> bool:
     """Return whether another process has a file locked; remove it, and a folder, if none has."""
     with suppress(OSError):
-        file = os.open(path, os.O_RDONLY | NO_FOLLOW)
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         locked = _try_lock(file)
         if locked:
             if folder is not None:

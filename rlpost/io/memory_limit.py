@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import re
+import resource
 import sys
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -211,9 +212,7 @@ def _resident() -> int:
 
 def free_addresses() -> float:
     """Return the bytes of address space that this process may still take; infinite if any."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource  # noqa: PLC0415 - Windows has none
-
+    with suppress(OSError, ValueError):
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
             pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])

@@ -23,7 +23,6 @@ from rlpost.io.paths import check_replaceable
 from rlpost.io.ranges import close_file, read_at
 from rlpost.io.shutdown import installed, signals_deferred
 from rlpost.io.system import (
-    RENAMES_OPEN_FILES,
     allow_open_files,
     copy_range,
     is_same_file,
@@ -234,8 +233,6 @@ class OutputFile:
             self._remove()
             return
         with self._errors():
-            if not RENAMES_OPEN_FILES:
-                self._close()
             self.path.replace(self.target)  # type: ignore[arg-type]
         self._exists = False
         self._remove()
@@ -255,11 +252,9 @@ class OutputFile:
 
     def _remove(self) -> None:
         """Close the temporary file, and remove it if it is there: before its lock goes."""
-        if self._exists and RENAMES_OPEN_FILES:
-            self._unlink()
-        self._close()
         if self._exists:
             self._unlink()
+        self._close()
         unregister_cleanup(self.path)
 
     def _unlink(self) -> None:

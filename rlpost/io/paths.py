@@ -2,17 +2,14 @@
 
 An `AnyPath` is a `Path` or a `RemotePath`. The latter has the methods of `Path` that rlpost uses,
 so little code depends on which of the two it gets. A `Store` (`rlpost.io.stores`) makes requests.
-Clients retry for half a minute without any output, so `warn_if_slow` logs a warning meanwhile.
+Clients retry for half a minute.
 """
 
 from __future__ import annotations
 
 import glob
 import logging
-import os
 import re
-import threading
-import time
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,7 +18,6 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
-from rlpost.display.controls import printable
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError, closest
 from rlpost.io.stores import FOLDER, HTTP_SCHEMES, OBJECT_SCHEMES, FsspecStore, object_store
 from rlpost.optional import need
@@ -33,50 +29,9 @@ if TYPE_CHECKING:
     from rlpost.io.stores import ObjectInfo, Store
 
 
-SLOW_LOOKUP = 3.0  # seconds for a request about an object, before a warning
-SLOW_READ = 10.0  # seconds for a range of some megabytes
-SLOW_UPLOAD = 30.0  # seconds for a part of an upload
-_INTERVAL = 30.0  # seconds between two warnings: several requests may be slow at a time
-_LOG = logging.getLogger("rlpost")  # warnings go to stderr unless the user configured handlers
-
-
-class _LastWarning:
-    """The time of the last warning, by the monotonic clock."""
-
-    time = float("-inf")
-    lock = threading.Lock()
-
-
-@contextmanager
-def warn_if_slow(path: RemotePath, seconds: float) -> Iterator[None]:
-    """Log a warning if the block takes longer than this, but not for every slow request."""
-    timer = threading.Timer(seconds, _warn, (path, seconds))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _warn(path: RemotePath, seconds: float) -> None:
-    with _LastWarning.lock:
-        now = time.monotonic()
-        if now - _LastWarning.time < _INTERVAL:
-            return
-        _LastWarning.time = now
-    _LOG.warning(
-        "rlpost: %s: no answer for %g s; still trying, and retrying if the connection fails",
-        printable(str(path)),
-        seconds,
-    )
-
-
 _URL = re.compile(r"[A-Za-z][\w+.-]+(::[A-Za-z][\w+.-]+)*://")  # one letter is a drive
 
 _SHORTEST_SECRET = 4  # characters: shorter ones are parts of words
-
-_DRIVE = re.compile(r"/[A-Za-z]:")  # file:///C:/dumps
 
 
 class _Client(NamedTuple):
@@ -252,7 +207,7 @@ class RemotePath:
 
     def info(self) -> ObjectInfo | None:
         """Return the store's metadata of the object; `FOLDER` for objects below it, else None."""
-        with remote_errors(self, "cannot be accessed"), warn_if_slow(self, SLOW_LOOKUP):
+        with remote_errors(self, "cannot be accessed"):
             return self.store.info(self.path)
 
     def forget(self) -> None:
@@ -290,7 +245,7 @@ def parse_path(text: PathText) -> AnyPath:
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in ("file", "local"):
         return RemotePath(text)
-    return Path(rest[1:] if _DRIVE.match(rest) and os.name == "nt" else rest)
+    return Path(rest)
 
 
 def is_output_folder(output: AnyPath) -> bool:
@@ -320,7 +275,7 @@ def list_files(top: AnyPath) -> list[tuple[AnyPath, Path]]:
     """List the files below a directory, sorted, each with its path relative to the directory."""
     if isinstance(top, Path):
         return [(file, file.relative_to(top)) for file in sorted(top.rglob("*")) if file.is_file()]
-    with remote_errors(top, "cannot be listed"), warn_if_slow(top, SLOW_READ):
+    with remote_errors(top, "cannot be listed"):
         paths = sorted(top.store.find(top.path))
     own = PurePosixPath(top.path)
     relatives = [Path(PurePosixPath(path).relative_to(own)) for path in paths]
@@ -332,7 +287,7 @@ def glob_files(pattern: AnyPath) -> list[AnyPath]:
     if isinstance(pattern, Path):
         matches = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
         return [Path(match) for match in matches if Path(match).is_file()]
-    with remote_errors(pattern, "cannot be listed"), warn_if_slow(pattern, SLOW_READ):
+    with remote_errors(pattern, "cannot be listed"):
         return [pattern.sibling(path) for path in sorted(pattern.store.glob(pattern.path))]
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rlpost.errors import ReadWriteError
-from rlpost.io import system
-from rlpost.io.paths import SLOW_READ, RemotePath, remote_errors, warn_if_slow
+from rlpost.io.paths import RemotePath, remote_errors
 from rlpost.io.stores import FOLDER
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def _tail(path: RemotePath, info: ObjectInfo) -> bytes:
 
 
 def _read(path: RemotePath, size: int, at: int) -> bytes:
-    with remote_errors(path, "cannot be read"), warn_if_slow(path, SLOW_READ):
+    with remote_errors(path, "cannot be read"):
         data = path.store.read(path.path, at, at + size)
     if len(data) != size:
         raise ReadWriteError(
@@ -87,7 +86,7 @@ def open_file(path: AnyPath) -> tuple[OpenFile, int]:
         ReadWriteError: a remote file cannot be opened.
     """
     if isinstance(path, Path):
-        file = os.open(path, os.O_RDONLY | system.BINARY)
+        file = os.open(path, os.O_RDONLY)
         return file, os.fstat(file).st_size
     remote = RemoteFile(path)
     return remote, remote.size
@@ -102,7 +101,7 @@ def arrow_file(path: Path, mode: Literal["rb", "wb"] = "rb") -> pa.OSFile:
 
 def read_at(file: OpenFile, size: int, at: int) -> bytes:
     """Return bytes at an offset of an open file; raises as `open_file`."""
-    return system.read_at(file, size, at) if isinstance(file, int) else file.read_at(size, at)
+    return os.pread(file, size, at) if isinstance(file, int) else file.read_at(size, at)
 
 
 @contextmanager

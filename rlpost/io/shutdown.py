@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 GRACE = 1.3  # seconds from a signal until the watchdog ends the process
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # Windows has the last, and no SIGHUP
-EXIT_CODES = {number: 128 + number for number in signal.Signals if number.name in SIGNALS}
+EXIT_CODES = {x: 128 + x for x in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 INTERRUPTED, TERMINATED = EXIT_CODES[signal.SIGINT], EXIT_CODES[signal.SIGTERM]
 
 
@@ -50,8 +49,7 @@ def install_handlers() -> None:
     A signal that is ignored already stays ignored: in a shell's background job, or under nohup.
     """
     reader, writer = os.pipe()
-    if hasattr(os, "set_blocking"):
-        os.set_blocking(writer, False)
+    os.set_blocking(writer, False)
     threading.Thread(target=_watchdog, args=(reader,), name="rlpost-signals", daemon=True).start()
     _State.handled = tuple(n for n in EXIT_CODES if signal.getsignal(n) is not signal.SIG_IGN)
     reinstall_handlers()

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
-import sys
-import threading
+import resource
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-    import resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = Path("/")
-BINARY = getattr(os, "O_BINARY", 0)  # without it, Windows changes line ends
-NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _COPY_BYTES = 1 << 20  # fit a core's cache
-_position = threading.Lock()
 
 
 def cores() -> int:
@@ -34,30 +25,12 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def read_at(file: int, size: int, at: int) -> bytes:
-    """Return bytes at an offset of an open file; raises OSError."""
-    if hasattr(os, "pread"):
-        return bytes(os.pread(file, size, at))
-    with _position:
-        os.lseek(file, at, os.SEEK_SET)
-        return os.read(file, size)
-
-
-def write_at(file: int, data: memoryview, at: int) -> int:
-    """Write bytes at an offset of an open file; return how many. Raises OSError."""
-    if hasattr(os, "pwrite"):
-        return int(os.pwrite(file, data, at))
-    with _position:
-        os.lseek(file, at, os.SEEK_SET)
-        return os.write(file, data)
-
-
 def write_all(file: int, data: bytes | memoryview, at: int) -> int:
     """Write all bytes at an offset of an open file; return how many they are. Raises OSError."""
     with memoryview(data) as view:
         done = 0
         while done < len(view):
-            done += write_at(file, view[done:], at + done)
+            done += os.pwrite(file, view[done:], at + done)
     return done
 
 
@@ -83,7 +56,7 @@ def copy_range(source: int, target: int, size: int, begin: int, at: int) -> int:
         except OSError as error:
             if error.errno not in _NOT_IN_KERNEL:
                 raise
-    return write_all(target, read_at(source, min(size, _COPY_BYTES), begin), at)
+    return write_all(target, os.pread(source, min(size, _COPY_BYTES), begin), at)
 
 
 def sync_data(file: int) -> None:
@@ -96,8 +69,6 @@ def sync_data(file: int) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Sync a folder's entries to the disk if its system supports it; raises OSError."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return  # Windows opens no folders
     try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:
@@ -111,56 +82,30 @@ def sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-if sys.platform == "win32":
-    RENAMES_OPEN_FILES = False
+def lock_file(file: int) -> bool:
+    """Lock an open file until it is closed; False if it is locked elsewhere. Raises OSError."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
-    def lock_file(file: int) -> bool:
-        """Lock an open file until it is closed; False if it is locked elsewhere.
 
-        Raises:
-            OSError: the system or the file system has no such locks.
-        """
-        os.lseek(file, (1 << 31) - 1, os.SEEK_SET)  # behind what anybody reads
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EDEADLK, 0):  # 0 under Wine
-                raise
-            return False
-        return True
-
-    def allow_open_files(count: int) -> None:
-        """Do nothing: the system has one limit for all programs."""
-
-else:
-    RENAMES_OPEN_FILES = True
-
-    def lock_file(file: int) -> bool:
-        """Lock an open file until it is closed; False if it is locked elsewhere. Raises OSError."""
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def allow_open_files(count: int) -> None:
-        """Raise the limit of open files to so many, as far as the system lets this process."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
-        if resource.RLIM_INFINITY != soft < most:
-            with suppress(ValueError, OSError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+def allow_open_files(count: int) -> None:
+    """Raise the limit of open files to so many, as far as the system lets this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if resource.RLIM_INFINITY != soft < most:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def remove_locked(path: Path, file: int) -> None:
     """Remove and close a file that this process has locked; raises OSError."""
     try:
-        if RENAMES_OPEN_FILES:
-            path.unlink()
+        path.unlink()
     finally:
         os.close(file)
-    if not RENAMES_OPEN_FILES:
-        path.unlink()
 
 
 def is_same_file(path: Path, file: int) -> bool:
@@ -180,7 +125,7 @@ def keep_freed_memory() -> None:
     By default it returns large blocks to the system, which clears each page before it is used
     again. That costs a fifth of the time of a run.
     """
-    with suppress(AttributeError, OSError, TypeError):  # Windows has no CDLL(None)
+    with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, 1 << 30)
         library.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
@@ -188,7 +133,7 @@ def keep_freed_memory() -> None:
 
 def release_freed_memory() -> None:
     """Return freed memory to the system, now and from now on, if glibc is the C library."""
-    with suppress(AttributeError, OSError, TypeError):
+    with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, 1 << 17)
         library.mallopt(_TRIM_THRESHOLD, 1 << 17)
@@ -221,7 +166,7 @@ def memory() -> Memory:
     """Return the main memory, and how much of it this process may use."""
     facts = {name: int(value.split()[0]) << 10 for name, value in _facts("proc/meminfo").items()}
     total, available = facts.get("MemTotal"), facts.get("MemAvailable")
-    if total is None and hasattr(os, "sysconf"):
+    if total is None:
         with suppress(OSError, ValueError):
             total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = None

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from rlpost.io.locks import temporary_name
-from rlpost.io.paths import SLOW_UPLOAD, remote_errors, warn_if_slow
+from rlpost.io.paths import remote_errors
 from rlpost.io.stores import HTTP_SCHEMES, MAX_PARTS, PART_BYTES, ObjectStore
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ SMALL_BYTES = 1 << 20  # an object that is sent in one request costs as much as 
 IN_FLIGHT = 3  # parts that are sent at a time
 _ABORT_SECONDS = 1.0  # to wait for obstore to abort an upload: a process that is stopped has 1.3
 _CANNOT = "cannot be written"
-_RENAME = ("sftp", "ssh", "smb", "hdfs", "webhdfs", "ftp")  # stores that show incomplete files
 Read = Callable[[int, int], bytes]
 """Returns bytes from an offset on when they are written; fewer at the end of the file."""
 
@@ -52,9 +48,6 @@ class Transfer:
     def __init__(self, target: RemotePath, path: Path, read: Read) -> None:
         self.target = target
         self._path, self._read = path, read
-        name = temporary_name(target.name, secrets.token_hex(4))
-        self._staged = str(PurePosixPath(target.path).with_name(name))
-        self._renames = target.scheme in _RENAME
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._sent, self._decided = threading.Event(), threading.Event()
@@ -93,9 +86,7 @@ class Transfer:
         if self._thread is not None:
             self._sent.wait()
             self.check()
-        elif self._renames:
-            self._put(self._staged)
-        return not (self._in_parts or self._renames)
+        return not self._in_parts
 
     def finish(self) -> None:
         """Make the object appear."""
@@ -103,31 +94,21 @@ class Transfer:
             self._publish = True
             self._decided.set()
             assert self._thread is not None
-            with warn_if_slow(self.target, SLOW_UPLOAD):
-                self._thread.join()
+            self._thread.join()
             if not self._is_complete():
                 self.check()
-        elif self._renames:
-            with remote_errors(self.target, _CANNOT):
-                self.target.store.move(self._staged, self.target.path)
         else:
-            self._put(self.target.path)
+            with remote_errors(self.target, _CANNOT):
+                self.target.store.put(self.target.path, self._path)
         self.target.forget()
 
     def abort(self) -> None:
         """Remove what was sent; never raises."""
         self._decided.set()
-        if self._renames:
-            with suppress(Exception):
-                self.target.store.remove(self._staged)
         if self._in_parts and self._thread is not None:
             self._thread.join(_ABORT_SECONDS)
             if self._thread.is_alive():  # it waits for a part
                 self.target.store.abort_uploads(self.target.path, {self.target.name})
-
-    def _put(self, path: str) -> None:
-        with remote_errors(self.target, _CANNOT), warn_if_slow(self.target, SLOW_UPLOAD):
-            self.target.store.put(path, self._path)
 
     def _run(self, store: ObjectStore, size: int) -> None:
         """Send parts of equal size, which some stores require; leave a small file to `finish`."""
@@ -157,8 +138,7 @@ class Transfer:
             last = b""
             for part in parts:
                 if last:
-                    with warn_if_slow(self.target, SLOW_UPLOAD):  # until obstore can send more
-                        yield last
+                    yield last
                 last = part
             file.write(last)
             last = b""

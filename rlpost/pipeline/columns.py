@@ -45,7 +45,7 @@ LENGTH = "response_length"
 FINAL_MASK = "final_response_mask"
 """The role with the tokens that a run left to training."""
 TEXT, IDS = "response", "response_token_ids"
-"""The roles of the text of a response, whose tokens `--tokenizer` counts, and of its token ids."""
+"""The roles of the text of a response, and of its token ids."""
 
 
 def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = False) -> ColumnMap:
@@ -177,12 +177,10 @@ def lacks_of(source: Source | TableSource) -> dict[str, str]:
 def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnMap) -> ColumnMap:
     """Return the columns of an input that is read with or without tokens.
 
-    Tokens set the length of a response, and the role `response_length` has no column then. With a
-    tokenizer, the texts of responses set it.
+    Tokens set the length of a response, and the role `response_length` has no column then.
 
     Raises:
-        UsageError: an option sets the lengths of an input that has tokens, or two options set them;
-            or the column of texts is mapped, and no tokenizer reads it.
+        UsageError: the role is mapped, and the input has tokens.
     """
     tokens = {role for role in columns.columns if kind_of(role) == "tokens"}
     rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
@@ -194,16 +192,11 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
     rows_only = without and not chosen and lists.isdisjoint(map(columns.column, tokens))
     if rows_only and not rows_alone:
         _check_lists(source, columns)
-    if recipe.tokenizer is None and columns.how.get(TEXT) == "metadata":
-        columns = columns.without([TEXT])  # only a tokenizer reads it
-    _check_lengths(recipe, columns, rows_only=rows_only)
-    by_texts = rows_only and recipe.tokenizer is not None
-    if by_texts:
-        columns = _with_role(source, columns, TEXT)
-    elif not rows_only and not tokens:
-        columns = _with_role(source, columns, IDS)
-    unused = (tokens if rows_only else {LENGTH}) | ({LENGTH} if by_texts else set())
-    return replace(columns.without(unused), rows_only=rows_only)
+    if columns.how.get(LENGTH) == "map" and not rows_only:
+        raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")
+    if not rows_only and not tokens:
+        columns = _with_ids(source, columns)
+    return replace(columns.without(tokens if rows_only else {LENGTH}), rows_only=rows_only)
 
 
 def _check_lists(source: Source | TableSource, columns: ColumnMap) -> None:
@@ -241,13 +234,13 @@ def other_sizes(
     return {name: (x, whole) for name in lists if (x := source.values_of(name)) != whole}
 
 
-def _with_role(source: Source | TableSource, columns: ColumnMap, role: str) -> ColumnMap:
-    """Return the columns with one of a role that has a column only on demand, if there is one."""
-    name = next((name for name in ROLES[role].aliases if name in source.columns), None)
-    if role in columns or name is None:
+def _with_ids(source: Source | TableSource, columns: ColumnMap) -> ColumnMap:
+    """Return the columns with that of token ids, if there is one."""
+    name = next((name for name in ROLES[IDS].aliases if name in source.columns), None)
+    if IDS in columns or name is None:
         return columns
-    how = {role: "name" if name == role else "alias"}
-    return replace(columns, columns={**columns.columns, role: name}, how=columns.how | how)
+    how = {IDS: "name" if name == IDS else "alias"}
+    return replace(columns, columns={**columns.columns, IDS: name}, how=columns.how | how)
 
 
 def without_effect(option: str) -> UsageError:
@@ -256,23 +249,6 @@ def without_effect(option: str) -> UsageError:
         f"{option}: has no effect, because the input has lists of tokens, which set the length of "
         "a response; leave it out"
     )
-
-
-def _check_lengths(recipe: Recipe, columns: ColumnMap, *, rows_only: bool) -> None:
-    """Raise UsageError for options that set lengths without effect."""
-    tokenizer = f"--tokenizer {recipe.tokenizer}"
-    options = {f"--map {LENGTH}={columns.columns.get(LENGTH)}": columns.how.get(LENGTH) == "map"}
-    options[tokenizer] = recipe.tokenizer is not None
-    given = [option for option, is_given in options.items() if is_given]
-    if given and not rows_only:
-        raise without_effect(given[0])
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)}: both set the length of a response; leave one out")
-    if TEXT in columns and recipe.tokenizer is None:
-        raise UsageError(
-            f"--map {TEXT}={columns.column(TEXT)}: has no effect without --tokenizer, which counts "
-            "the tokens of the text; leave it out"
-        )
 
 
 def _resolved(source: Source | TableSource, recipe: Recipe, *, results: bool) -> ColumnMap:

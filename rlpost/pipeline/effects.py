@@ -122,7 +122,6 @@ def fields_by_part(
         ("input", "numerics.batch", coupling_of(resolved).scope != "response"),
         ("input", "numerics.missing_components", recipe.reward_components),
         ("input", "reward_components", True),
-        ("input", "tokenizer", resolved.rows_only),
         ("input", "is_policy", finite and recipe.compares_engine),
         ("input", "kl_coef", finite and resolved.has_kl and measures),
         ("input", "kl_estimator", finite and (resolved.has_kl or recipe.teachers)),

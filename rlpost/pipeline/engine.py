@@ -151,16 +151,15 @@ class Engine(Passes):
         roles = roles_of(step.mapped)
 
         def read(chunks: Chunks) -> tuple[dict[str, Any], dict[str, Column]]:
-            with self.clock.busy("compute"):
-                rows = self.decoder.rows(chunks, self.plan.row_roles)
-                if self.plan.length_role is None:
-                    length = self.decoder.lengths(chunks)
-                    return rows, {"tokens": length, "length": length}
-                if not step.mapped:
-                    return rows, _sizes(*self.decoder.structure(chunks))
-                batch = self.decoder.batch(chunks, roles)
-                mapped = self.device.fetch(_mapped(step.mapped, batch))
-                return rows, mapped | _sizes(on_host(batch.offsets), on_host(batch.mask))
+            rows = self.decoder.rows(chunks, self.plan.row_roles)
+            if self.plan.length_role is None:
+                length = self.decoder.lengths(chunks)
+                return rows, {"tokens": length, "length": length}
+            if not step.mapped:
+                return rows, _sizes(*self.decoder.structure(chunks))
+            batch = self.decoder.batch(chunks, roles)
+            mapped = self.device.fetch(_mapped(step.mapped, batch))
+            return rows, mapped | _sizes(on_host(batch.offsets), on_host(batch.mask))
 
         return self._over_all(step, read)
 
@@ -170,10 +169,9 @@ class Engine(Passes):
         step = replace(step, columns=self._columns(step, responses))
 
         def map_chunks(chunks: Chunks) -> dict[str, Column]:
-            with self.clock.busy("compute"):
-                batch = self._applied(step, chunks, responses)
-                observed = self.plan.observe(batch) if step.observed else {}
-                return self.device.fetch(_mapped(step.mapped, batch) | observed)
+            batch = self._applied(step, chunks, responses)
+            observed = self.plan.observe(batch) if step.observed else {}
+            return self.device.fetch(_mapped(step.mapped, batch) | observed)
 
         return self._over_all(step, map_chunks)
 
@@ -196,21 +194,19 @@ class Engine(Passes):
         tokens = self.plan.needs_tokens(step, names)
 
         def make(chunks: Chunks) -> ComputedChunk:
-            with self.clock.busy("compute"):
-                batch = self._applied(step, chunks, responses, tokens=tokens)
-                counted = self.plan.count(batch)
-                written = written_columns(batch, self.plan.resolved, names)
-                fetched = self.device.fetch({**counted.numbers, **written})
-                totals = counted.totals(fetched)
-                row_name = partial(self._row_name, chunks)
-                written = {name: fetched[name] for name in names}
-                columns = record_batch(written, on_host(batch.offsets), row_name)
-            with self.clock.busy("encode"):
-                split = [*split_by_row_group(chunks, columns)]
-                encoded = encode([part for *_, part in split])
-                places = [(file, group) for file, group, _ in split]
-                parts = [(*place, rows) for place, rows in zip(places, encoded, strict=True)]
-                return ComputedChunk(parts, totals)
+            batch = self._applied(step, chunks, responses, tokens=tokens)
+            counted = self.plan.count(batch)
+            written = written_columns(batch, self.plan.resolved, names)
+            fetched = self.device.fetch({**counted.numbers, **written})
+            totals = counted.totals(fetched)
+            row_name = partial(self._row_name, chunks)
+            written = {name: fetched[name] for name in names}
+            columns = record_batch(written, on_host(batch.offsets), row_name)
+            split = [*split_by_row_group(chunks, columns)]
+            encoded = encode([part for *_, part in split])
+            places = [(file, group) for file, group, _ in split]
+            parts = [(*place, rows) for place, rows in zip(places, encoded, strict=True)]
+            return ComputedChunk(parts, totals)
 
         columns = self._columns(step, responses) if tokens else ()
         source, size, sized_by = self.plan.source, self.chunk_tokens, self.plan.sized_by
@@ -259,12 +255,12 @@ class Engine(Passes):
         self, work: Callable[[Chunks], R], joined: Iterator[Chunks]
     ) -> Iterator[tuple[R, int]]:
         """Yield the results for joined chunks, in order, each with the number of its rows."""
-        timed = self.clock.timed("read", self._counted(joined))
-        first = list(islice(timed, 2))
+        read = self._counted(joined)
+        first = list(islice(read, 2))
         if len(first) < 2:  # noqa: PLR2004 - threads would gain nothing
             yield from (self._computed(work, only) for only in first)
             return
-        items = prefetch(chain(first, timed), _PREFETCH)
+        items = prefetch(chain(first, read), _PREFETCH)
         yield from map_ordered(partial(self._computed, work), items, self.workers)
 
     def _counted(self, chunks: Iterator[Chunks]) -> Iterator[Chunks]:

@@ -27,7 +27,6 @@ from rlpost.io.parquet.schemas import SOURCE_KEY
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_replaceable, parse_path
 from rlpost.io.ranges import close_file, open_file, read_at
-from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
 from rlpost.pipeline import run
 from rlpost.pipeline.coupled_files import check_separate
 from rlpost.pipeline.output.files import targets_of
@@ -85,17 +84,12 @@ class SortedFiles:
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """Return a digest of what a recipe computes, with the files of code and tokenizer it names."""
+    """Return a digest of what a recipe computes, with the file of code that it names."""
     table = recipe.model_dump(mode="json", exclude_defaults=True, exclude={"estimator_name"})
-    tokenizer = Path(recipe.tokenizer or "")
-    files = {
-        "estimator_file": Path(recipe.estimator.rpartition(":")[0]),
-        "tokenizer_file": tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer,
-    }
-    for name, path in files.items():
-        if path.is_file():
-            with path.open("rb") as file, file_errors(path, "cannot be read"):
-                table[name] = file_digest(file, "sha256").hexdigest()
+    code = Path(recipe.estimator.rpartition(":")[0])
+    if code.is_file():
+        with code.open("rb") as file, file_errors(code, "cannot be read"):
+            table["estimator_file"] = file_digest(file, "sha256").hexdigest()
     return sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -126,7 +120,7 @@ def advantages(
     sources: list[Source | TableSource] = []
     joint = JointSummary()
     results: list[Json] = []
-    clock = Clock(options.started, options.cpu_started)
+    clock = Clock(options.started)
     for file, entry in [*files.chosen.items()]:
         try:
             if not _is_same(entry, _identity(file.path, targets[file])):
@@ -310,7 +304,7 @@ def _summary(
     return {**results[-1], **joint.of(plan), **lists, **skipped}
 
 
-_LISTS = ("inputs", "outputs", "rewritten")
+_LISTS = ("inputs", "outputs")
 
 
 def _failure(files: SortedFiles, summary: Json) -> InputsError:

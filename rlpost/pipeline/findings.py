@@ -15,21 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.display.text import counted, percent, value_list
-from rlpost.estimators.groups import raw
+from rlpost.display.text import counted, value_list
 from rlpost.findings import Check, Level, Place, Registry
 from rlpost.pipeline import recorded
-from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, other_sizes, token_id_columns
+from rlpost.pipeline.columns import ROW_ROLES, other_sizes, token_id_columns
 from rlpost.pipeline.data import FAILURE, TRUNCATED
 from rlpost.pipeline.failures import attempt_columns
 from rlpost.pipeline.groups import LARGE, joins_files, mixed_domains, mixed_files
 from rlpost.pipeline.measures import whole
 from rlpost.pipeline.plan import counts_rows, warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
-from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.turns import BY_ID, ROLLOUT, TURN, one_id, turns_of
-from rlpost.recipe.roles import LOG_PROBS, ROLES, kind_of
+from rlpost.recipe.roles import LOG_PROBS, kind_of
 
 if TYPE_CHECKING:
     from rlpost.kernels.moments import Mask
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 REWARDS = "response_level_rewards"
-_FEW_GROUPS = 4  # of a step, too few for a warning
-_MOSTLY = 0.75  # share of groups without signal that is warned of
 _OPTIONAL = (*ROW_ROLES, "mask", "token_rewards")
 """Roles without which an input is processed, to other numbers."""
 
@@ -59,9 +55,7 @@ class ResponseFacts:
     """Why responses failed -> rollouts that nothing before left out; rows alone."""
     counts: Counter[str] = field(default_factory=Counter)
     """Rows with each of `failure_flags`, and with each sign of turns in `EVIDENCE`; what speaks
-    against the key of groups, from `key_counts`; `forked` rollouts, with rows of several branches
-    that have one turn, if turns are joined; rows of `same_turn`, branch and agent as another of
-    their rollout."""
+    against the key of groups, from `key_counts`."""
     least: int = 0
     """Responses of the smallest group."""
     prompts: int = 0
@@ -187,8 +181,6 @@ COMMON = ("no_mask", "nonfinite", "own_rewards", "ignored_columns", "in_some_fil
 """Checks of every run that has advantages, computed or read."""
 OF_ROWS = (
     "turns_as_responses",
-    "forked_rollouts",
-    "same_turn",
     "failures",
     "group_key",
     "group_domains",
@@ -282,12 +274,6 @@ def ignored_columns(run: RunFacts) -> Texts:
                 f"{' and '.join(f'`{name}`' for name in names)} ignored: {role} is read from "
                 f"`{columns.column(role)}` (--map {role}={names[0]})"
             )
-    lengths = next((x for x in ROLES[LENGTH].aliases if x in run.plan.source.columns), None)
-    if run.resolved.lengths == "texts" and lengths is not None:
-        yield (
-            f"`{lengths}` ignored: --tokenizer counts the tokens of `{columns.column(TEXT)}` "
-            "(leave --tokenizer out to read the column)"
-        )
     if "sample_mask" in columns.ignored.get("sample_mask", ()):
         yield (
             "`sample_mask` ignored: an earlier run of rlpost computed it "
@@ -339,32 +325,6 @@ def same_column(run: RunFacts) -> Texts:
     old = run.column("old_log_probs")
     if old is not None and old == run.column("infer_log_probs"):
         yield f"old and infer log-probs are the same column, `{old}`"
-
-
-@check()
-def kl_of_response(run: RunFacts) -> Texts:
-    """The advantage of a response is its reward minus the sum of its KL penalty."""
-    recipe, estimator = run.resolved.recipe, run.resolved.estimator
-    charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
-    if charged and estimator.function is raw:
-        yield (
-            f"--kl-coef: estimator {estimator.name} has the sum of token rewards as "
-            "advantage, so each token gets the KL penalty of its whole response"
-        )
-
-
-@check()
-def kl_noise(run: RunFacts) -> Texts:
-    """Rewards of groups with equal raw rewards minus their KL are divided by their deviation."""
-    equal, resolved = run.whole("equal_rewards")["total"], run.resolved
-    early = resolved.recipe.kl_coef > 0 and resolved.recipe.numerics.kl_credit == "response"
-    divides = not resolved.estimator.rewards and resolved.norm[1] in ("group", "others")
-    if equal and early and divides:
-        yield (
-            f"{equal:,} of {counted(run.summary['groups'], 'group')} with equal raw rewards: the "
-            "KL penalty is subtracted before normalisation, so their advantages are differences in "
-            "KL alone, scaled to deviation 1; --drop-equal-rewards drops them"
-        )
 
 
 @check()
@@ -484,36 +444,6 @@ def scanned_rows(run: RunFacts) -> Texts:
             f"{resolved.estimator.name} ends with each row, as if it were an episode of its "
             f"own{lost}: {' '.join(filter(None, options))} joins the rows"
         )
-
-
-@check()
-def forked_rollouts(run: RunFacts) -> Texts:
-    """Branches are joined as if one followed the other."""
-    if not (forked := run.responses.counts["forked"]):
-        return
-    how, advice = "--scan rollout", "--scan row keeps rows apart"
-    if not run.resolved.joins:
-        how = f"estimator {run.resolved.estimator.name}"
-        advice = "choose an estimator of responses"
-    yield (
-        f"{counted(forked, 'rollout')} with rows of one turn in several branches (by "
-        f"`{run.plan.columns.column('branch')}`): {how} joins them by turn, then by branch, so "
-        f"that the advantages of a branch contain rewards of its alternatives; {advice}"
-    )
-
-
-@check()
-def same_turn(run: RunFacts) -> Texts:
-    """Rows are copies, or branches without a name."""
-    if not (same := run.responses.counts["same_turn"]):
-        return
-    columns = run.plan.columns
-    place = [f"`{columns.column(role)}`" for role in PLACE if role in columns]
-    branch = "" if "branch" in columns else "; --map branch=COLUMN is for branches"
-    yield (
-        f"{counted(same, 'row')} with the {', '.join(place)} of another row of "
-        f"their rollout: drop copies, which train twice{branch}"
-    )
 
 
 @check()
@@ -642,24 +572,6 @@ def same_log_probs(run: RunFacts) -> Texts:
             "old and infer log-probs are identical in every policy token: one is a copy of the "
             "other, so there is nothing to correct"
         )
-
-
-@check()
-def steps_without_signal(run: RunFacts) -> Texts:
-    """Most groups of a step have no signal, if not all steps are so."""
-    facts = run.summary["facts"]
-    if run.summary["verdict"]["level"] == "error" or "with_signal" not in facts:
-        return
-    steps = facts["with_signal"].get("step", {"label": [], "count": [], "mean": []})
-    rows = zip(*(steps[x] for x in ("label", "count", "mean")), strict=True)
-    shares = {step: 1 - share for step, count, share in rows if count >= _FEW_GROUPS}
-    dead = [step for step, share in shares.items() if share >= _MOSTLY]
-    if not dead:
-        return
-    worst = max(dead, key=shares.__getitem__)
-    text = f"step {worst}: {percent(shares[worst])} of the groups are without signal"
-    more = f"; {percent(_MOSTLY)} or more in {counted(len(dead), 'step')} of {len(shares):,}"
-    yield text + (more if len(dead) > 1 else "")
 
 
 @check()

@@ -136,7 +136,6 @@ def _parts(resolved: ResolvedRecipe) -> list[tuple[str, list[str]]]:
         ("--length-weight", "lengths per_batch", recipe.length_weight),
         (f"--is-weight {recipe.is_weight}", "per_batch",
          recipe.is_weight is not None and recipe.is_weight.normalised),
-        ("--is-filter batch", "per_batch", recipe.batch_filters),
         ("--attempts newest", "per_batch", resolved.attempts and recipe.attempts == "newest"),
         ("--truncation-penalty", "truncated", recipe.truncation_penalty is not None),
         ("--drop-truncated", "truncated", recipe.drop_truncated),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path  # noqa: TC003 - the command line reads annotations
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from rlpost.display.reporter import Reporter, SilentReporter
@@ -38,7 +38,6 @@ class Options:
         started: when the run began, by `time.perf_counter`; None: when the function is called.
         fail_on: exit with code 1 if there are such findings; publish nothing and raise
             FindingsError if the run has errors; with `warning`, also if it has warnings.
-        cpu_started: CPU seconds that the process had used by `started`; 0 if it began then.
         max_memory: memory to use: 4GB, 500MB, 50% (default: 75% of the machine's); bytes, or a
             text; in a container, of its limit. What cannot fit raises NotEnoughMemoryError.
     """
@@ -55,13 +54,8 @@ class Options:
     asked: Mapping[str, str] = field(default_factory=dict)
     started: float | None = None
     fail_on: FailOn | None = None
-    cpu_started: float = 0.0
     max_memory: Annotated[str | int | None, InHelp("SIZE")] = None
 
     def at_start(self) -> Options:
         """Return these options with a start time: their own, or now."""
-        return (
-            self
-            if self.started is not None
-            else replace(self, started=perf_counter(), cpu_started=process_time())
-        )
+        return self if self.started is not None else replace(self, started=perf_counter())

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.finish_reasons import is_readable
-from rlpost.io.tokenizer import load_tokenizer
-from rlpost.pipeline.columns import IDS, LENGTH, ROW_ROLES, TEXT, absent, check_log_probs, lacks_of
+from rlpost.pipeline.columns import IDS, LENGTH, ROW_ROLES, absent, check_log_probs, lacks_of
 from rlpost.pipeline.data import TRUNCATED
 from rlpost.pipeline.measures import COUNTED, count_advantages, observed
 from rlpost.pipeline.needs import needed_roles, reasons
@@ -90,8 +89,6 @@ class Plan:
     @property
     def sized_by(self) -> str:
         """The column whose elements set the size of chunks; empty if rows do."""
-        if self.resolved.lengths == "texts":
-            return self.columns.column(TEXT)
         return "" if self.length_role is None else self.columns.column(self.length_role)
 
     @property
@@ -190,10 +187,6 @@ def plan_of(
         length_role, needs = None, needs | _needs_without_tokens(resolved, needs)
     elif length_role is None and needs.keys().isdisjoint(_TOKEN_ROLES):
         needs["mask"] = "no list column sets the number of tokens"
-    if resolved.lengths == "texts":
-        load_tokenizer(str(resolved.recipe.tokenizer))
-        if TEXT not in columns:
-            needs[TEXT] = "the texts whose tokens --tokenizer counts"
     if needs:
         raise absent(source, columns, needs, lacks_of(source))
     check_log_probs(source, columns, of_tokens)
@@ -235,7 +228,7 @@ def _needs_without_tokens(resolved: ResolvedRecipe, needs: Mapping[str, str]) ->
     if (why := reasons(resolved, "tokens")) and needs.keys().isdisjoint(_TOKEN_ROLES):
         return {"mask": f"{' and '.join(why)}, and the input has no tokens"}
     if resolved.lengths == "unknown" and (why := reasons(resolved, "lengths")):
-        tip = "the input has no tokens; --tokenizer counts those of its texts"
+        tip = "the input has no tokens"
         return {LENGTH: f"{' and '.join(why)}, and {tip}"}
     return {}
 
@@ -247,7 +240,6 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
     recipe, estimator = resolved.recipe, resolved.estimator
     return [
         *([LENGTH] if resolved.lengths == "column" else []),
-        *([TEXT] if resolved.lengths == "texts" else []),
         *([TRUNCATED] if warns_of_ends(resolved) else []),
         *(["turn"] if recipe.group_length_penalty is not None else []),
         *(["rollout", *PLACE] if resolved.orders_rows else []),

@@ -11,9 +11,8 @@ import pyarrow as pa
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import truncations
-from rlpost.io.tokenizer import token_counts
 from rlpost.kernels.segments import offsets_of
-from rlpost.pipeline.columns import LENGTH, TEXT
+from rlpost.pipeline.columns import LENGTH
 from rlpost.pipeline.data import (
     ATTEMPTS,
     FAILURE,
@@ -113,10 +112,8 @@ class Decoder:
         They are 1 if no column has them.
 
         Raises:
-            DataError: a length is negative, no integer, or null; or a text is null.
+            DataError: a length is negative, no integer, or null.
         """
-        if TEXT in self.columns:
-            return np.concatenate([self._text_lengths(chunk) for chunk in chunks])
         if LENGTH not in self.columns:
             return np.ones(sum(chunk.table.num_rows for chunk in chunks), np.int64)
         return np.concatenate([self._lengths(chunk) for chunk in chunks])
@@ -131,11 +128,6 @@ class Decoder:
             value = "is null" if array[row].as_py() is None else f"is {numbers[row]:g}"
             raise location.error(row, value, "a number of tokens is needed: 0, 1, 2, ...")
         return numbers.astype(np.int64)
-
-    def _text_lengths(self, chunk: RowChunk) -> NDArray[np.int64]:
-        column = self.columns.column(TEXT)
-        location = self.location_of(chunk, column)
-        return token_counts(str(self.recipe.tokenizer), chunk.table.column(column), location)
 
     def structure(self, chunks: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the offsets [n+1] of the responses, and the mask of their policy tokens [T]."""
@@ -255,7 +247,7 @@ class Decoder:
         columns = {
             role: _concatenated([self._row_values(chunk, role, rewards) for chunk in chunks])
             for role in sorted(roles)
-            if role not in (LENGTH, TEXT, TRUNCATED)
+            if role not in (LENGTH, TRUNCATED)
         }
         if rewards and self.plan.resolved.unit == "rollout":
             flags = [self._no_reward(chunk, rewards) for chunk in chunks]

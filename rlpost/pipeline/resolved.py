@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlpost.recipe.roles import ColumnMap, Unit
 
 ProcessRewards = Literal["response", "token"]
-Lengths = Literal["tokens", "column", "texts", "unknown"]
+Lengths = Literal["tokens", "column", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,6 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     charged = own or (bool(recipe.teachers) and "distillation" not in estimator.columns)
     kl_reads = _kl_reads(recipe, columns)
     lengths: Lengths = "column" if "response_length" in columns else "unknown"
-    lengths = lengths if recipe.tokenizer is None else "texts"
     return ResolvedRecipe(
         recipe=recipe,
         estimator=estimator,

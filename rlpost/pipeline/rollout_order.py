@@ -18,8 +18,6 @@ ROLLOUT_ORDER = "rollout_order"
 """The column of Responses with the rank of each row among the rows of rollouts."""
 PLACE = ("turn", "branch", AGENT_ROLE)
 """The roles of where a row is in its rollout."""
-SAME_TURN = "same_turn"
-"""The column of Responses that is true for rows with the turn of an earlier row."""
 
 
 def add_order(responses: Responses, *, grouped: bool) -> Responses:

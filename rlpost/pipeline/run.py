@@ -140,7 +140,7 @@ def write(
     if options.state is not None:
         save_state(options.state, plan.state.after(responses.notes))
     clock, written = engine.clock, [str(target) for target in outputs.targets]
-    summary |= {"outputs": written, "rewritten": done.rewritten, "new_columns": [*names]}
+    summary |= {"outputs": written, "new_columns": [*names]}
     return {**summary, "bytes": clock.bytes, "seconds": clock.seconds}, part
 
 
@@ -241,7 +241,7 @@ def engine_for(plan: Plan, options: Options, clock: Clock | None = None) -> Engi
         UsageError: the options name no device.
         UnavailableError: this machine does not have the device.
     """
-    clock = clock or Clock(options.started, options.cpu_started)
+    clock = clock or Clock(options.started)
     keep_freed_memory()
     return Engine(
         plan,
@@ -309,13 +309,9 @@ def write_files(
     """
     plan, clock, totals = engine.plan, engine.clock, totals_of(engine.plan, responses)
     engine.reporter.start(purpose, plan.source.rows)
-    rewritten: list[str] = []
 
     def opened(index: int) -> Sink:
-        target = outputs.targets[index]
-        sink = sink_of(plan, index, outputs.stage(target), names=names)
-        rewritten.extend([f"{target.name}: {sink.reason}"] if sink.reason else [])
-        return sink
+        return sink_of(plan, index, outputs.stage(outputs.targets[index]), names=names)
 
     with clock.wall(purpose):
         if outputs.targets:
@@ -325,15 +321,13 @@ def write_files(
             indices = range(len(plan.source.files))
             for chunk in engine.last_pass(indices, responses, (), lambda columns: columns):
                 totals.add(chunk.totals)
-    return WrittenFiles(totals.total, rewritten, outputs.publish)
+    return WrittenFiles(totals.total, outputs.publish)
 
 
 class WrittenFiles(NamedTuple):
     """What the last pass of a run wrote."""
 
     totals: Any
-    rewritten: list[str]
-    """Why files were not spliced."""
     publish: Callable[[], None]
     """Publishes the complete files."""
 
@@ -402,8 +396,7 @@ def filled_files(
             for following in range(place + 1, file + 1):
                 yield FilledFile(sink, totals.entries(place))
                 place, sink = following, sink_at(following)
-            with engine.clock.busy("copy"):
-                sink.append(row_group, columns)
+            sink.append(row_group, columns)
     yield FilledFile(sink, totals.entries(place))
     for without_rows in range(place + 1, count):
         yield FilledFile(sink_at(without_rows), totals.entries(without_rows))
@@ -419,8 +412,7 @@ def complete_file(clock: Clock, file: FilledFile) -> None:
     Raises:
         ReadWriteError: the file cannot be written.
     """
-    with clock.busy("copy"):
-        file.sink.complete(file.metadata)
+    file.sink.complete(file.metadata)
     copied = sum(span.size for span in file.sink.output.ranges)
     clock.count_bytes(written=file.sink.size, copied=copied)
 

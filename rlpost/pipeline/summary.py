@@ -17,16 +17,15 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.display.text import counted, most_frequent, percent
 from rlpost.io.keys import step_order
-from rlpost.kernels.codes import joint_codes, last_rows
+from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.histogram import histogram
 from rlpost.pipeline import recorded
-from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
+from rlpost.pipeline.data import TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import failure_entries, failure_flags, reasons_of_failures
 from rlpost.pipeline.findings import ALL_REJECTED, ResponseFacts, RunFacts, all_are, findings_of
 from rlpost.pipeline.groups import group_counts, key_counts
 from rlpost.pipeline.measures import advantage_facts, whole
 from rlpost.pipeline.profiles import profiles
-from rlpost.pipeline.rollout_order import SAME_TURN
 from rlpost.pipeline.stages.units import unit_table
 from rlpost.pipeline.totals import ExactTotals, Sets, SummaryCells
 from rlpost.pipeline.turns import EVIDENCE
@@ -63,9 +62,7 @@ def response_facts(plan: Plan, responses: Responses, bounds: Sequence[int]) -> l
     """
     number, files = len(bounds) - 1, plan.source.first_rows
     sets, file = (np.repeat(np.arange(len(x) - 1), np.diff(x)) for x in (bounds, files))
-    rows = {**failure_flags(responses), "forked": _forked(plan.resolved, responses, sets)}
-    if SAME_TURN in responses:
-        rows["same_turn"] = responses[SAME_TURN] & responses["kept"]
+    rows = failure_flags(responses)
     if "turn_evidence" in responses:
         rows |= {name: responses["turn_evidence"] & bit > 0 for name, bit in EVIDENCE.items()}
     counts = {name: np.bincount(sets[x], minlength=number) for name, x in rows.items()}
@@ -85,28 +82,6 @@ def response_facts(plan: Plan, responses: Responses, bounds: Sequence[int]) -> l
         )
         for place, part in enumerate(parts)
     ]
-
-
-def _forked(resolved: ResolvedRecipe, responses: Responses, sets: Integers) -> Integers:
-    """Return a row of each rollout with kept rows of one turn in several branches, if turns join.
-
-    Args:
-        resolved: the recipe.
-        responses: the table.
-        sets: [N] the set of each row; a rollout of several sets counts in each.
-    """
-    joins = resolved.joins or resolved.estimator.joins_rollouts
-    if not joins or not {"unit", "turn", "branch"} <= responses.columns.keys():
-        return np.zeros(0, np.int64)
-    rows = np.flatnonzero(responses["kept"])
-    unit, branch = joint_codes(sets[rows], responses["unit"][rows]), responses["branch"][rows]
-    agent = [responses[AGENT_ROLE][rows]] if AGENT_ROLE in responses else []
-    turn = np.unique(responses["turn"][rows], return_inverse=True)[1]
-    place = joint_codes(unit, turn, *agent)
-    order = np.lexsort((branch, place))
-    siblings = (np.diff(place[order]) == 0) & (np.diff(branch[order]) != 0)
-    forked: Integers = rows[last_rows(unit)][np.unique(unit[order[1:]][siblings])]
-    return forked
 
 
 class TableFacts(NamedTuple):
@@ -287,7 +262,6 @@ def run_summary(plan: Plan, inputs: Sequence[object], device: str) -> Json:
         "recipe": plan.resolved.recipe.model_dump(mode="json"),
         "inputs": [str(path) for path in inputs],
         "outputs": [],
-        "rewritten": [],
         "device": device,
     }
 

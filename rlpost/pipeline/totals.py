@@ -39,7 +39,6 @@ SPREADS = ("count", "total", "squares", "rest")
 """Sums of several numbers; `rest` is what rounding of each part of `squares` took from it."""
 _NONE, _NO_TALLY = np.zeros(0, np.int64), np.zeros((), np.int64)
 _SQUARED = 2.0**511  # numbers from here on have squares beyond float64
-_BLOCKS, _KEYS = 32, 4096  # of totals that are not summed yet; the keys of all but the first
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ class Counted(NamedTuple):
     """Returns the totals from the same numbers as arrays of numpy; totals add with `+`."""
 
 
-_OF_SET = 500
+_OF_SET = 300
 """Bytes of a sum in a set, with the statistics that follow from it, as measured."""
 
 
@@ -169,37 +168,28 @@ class KeyBlock:
 
     @classmethod
     def summed(cls, blocks: Sequence[KeyBlock]) -> KeyBlock:
-        """Return the sums of blocks of the same names, at least one."""
-        keys = [block.keys for block in blocks]
-        present, places = np.unique(np.concatenate(keys), return_inverse=True)
-        first, (model, *_) = min(block.first for block in blocks), blocks
-        width = max(block.first - first + block.digits.shape[-1] for block in blocks)
-        digits = np.zeros((len(model.digits), len(present), width), np.int64)
-        lows = np.full((len(model.lows), len(present)), np.inf)
-        highs = np.full_like(lows, -np.inf)
-        counts = tuple(np.zeros((len(present), *x.shape[1:]), x.dtype) for x in model.counts)
-        for block, place in zip(
-            blocks, np.split(places, np.cumsum([*map(len, keys)])), strict=False
-        ):
-            begin = block.first - first
-            digits[:, place, begin : begin + block.digits.shape[-1]] += block.digits
-            lows[:, place] = np.minimum(lows[:, place], block.lows)
-            highs[:, place] = np.maximum(highs[:, place], block.highs)
-            for total, part in zip(counts, block.counts, strict=True):
-                total[place] += part
-        return cls(present, carried(digits), first, lows, highs, counts)
-
-    def rekeyed(self, keys: Integers) -> KeyBlock:
-        """Return the totals by other keys, [k], which need not differ."""
+        """Return the sums of blocks of the same names, at least one, in which keys may repeat."""
+        keys = np.concatenate([block.keys for block in blocks])
         order = np.argsort(keys, kind="stable")
         present, begins = np.unique(keys[order], return_index=True)
-        return KeyBlock(
+        first, (model, *_) = min(block.first for block in blocks), blocks
+        width = max(block.first - first + block.digits.shape[-1] for block in blocks)
+        digits, end = np.zeros((len(model.digits), len(keys), width), np.int64), 0
+        for block in blocks:
+            begin, start, end = block.first - first, end, end + len(block.keys)
+            digits[:, start:end, begin : begin + block.digits.shape[-1]] = block.digits
+
+        def joined(add: np.ufunc, parts: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
+            rows = np.concatenate(parts, axis).take(order, axis)
+            return np.asarray(add.reduceat(rows, begins, axis))
+
+        return cls(
             present,
-            carried(np.add.reduceat(self.digits[:, order], begins, axis=1)),
-            self.first,
-            np.minimum.reduceat(self.lows[:, order], begins, axis=1),
-            np.maximum.reduceat(self.highs[:, order], begins, axis=1),
-            tuple(np.add.reduceat(x[order], begins) for x in self.counts),
+            carried(joined(np.add, [digits], 1)),
+            first,
+            joined(np.minimum, [block.lows for block in blocks], 1),
+            joined(np.maximum, [block.highs for block in blocks], 1),
+            tuple(joined(np.add, x, 0) for x in zip(*(b.counts for b in blocks), strict=True)),
         )
 
 
@@ -218,7 +208,7 @@ class ExactTotals:
     counts: tuple[str, ...] = ()
     """Names of other counts."""
     blocks: tuple[KeyBlock, ...] = ()
-    """Not summed yet. When there are many, the last ones are, so that each is in few sums."""
+    """Not summed yet, each of more than twice as many keys as the next: so each is in few sums."""
     tallies: tuple[Integers, ...] = ()
     """Counts of all keys together, from `kernels.histogram.tally`."""
 
@@ -261,14 +251,8 @@ class ExactTotals:
     def __add__(self, other: ExactTotals) -> ExactTotals:
         assert not (self and other) or self.names == other.names, "totals of other names"
         blocks = [*self.blocks, *other.blocks]
-        if len(blocks) > _BLOCKS or sum(len(block.keys) for block in blocks[1:]) > _KEYS:
-            last, keys = len(blocks), 0
-            while last and (
-                len(blocks) - last < _BLOCKS // 2 or len(blocks[last - 1].keys) <= keys
-            ):
-                last -= 1
-                keys += 2 * len(blocks[last].keys)
-            blocks[last:] = [KeyBlock.summed(blocks[last:])]
+        while len(blocks) > 1 and len(blocks[-2].keys) <= 2 * len(blocks[-1].keys):
+            blocks[-2:] = [KeyBlock.summed(blocks[-2:])]
         first = self if self.blocks else other
         added = tuple(
             a + b for a, b in zip_longest(self.tallies, other.tallies, fillvalue=_NO_TALLY)
@@ -282,7 +266,7 @@ class ExactTotals:
         """Return the totals by other keys, one for each of `self.keys`; they need not differ."""
         if not self or np.array_equal(keys, self.joined.keys):
             return self
-        return replace(self, blocks=(self.joined.rekeyed(keys),))
+        return replace(self, blocks=(KeyBlock.summed([replace(self.joined, keys=keys)]),))
 
     def beside(
         self, counts: Mapping[str, Integers], spans: Mapping[str, tuple[Floats, Floats]]
@@ -310,10 +294,6 @@ class ExactTotals:
     def joined(self) -> KeyBlock:
         """All blocks as one; only if there are responses."""
         return self.blocks[0] if len(self.blocks) == 1 else KeyBlock.summed(self.blocks)
-
-    def compact(self) -> ExactTotals:
-        """Return the same totals in one block, which `over` reads faster."""
-        return replace(self, blocks=(self.joined,)) if self else self
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -380,10 +360,6 @@ class TotalsBy:
 
     def __getitem__(self, name: str) -> ExactTotals:
         return self.parts.get(name, ExactTotals())
-
-    def compact(self) -> TotalsBy:
-        """Return the same totals, faster to read."""
-        return TotalsBy({name: part.compact() for name, part in self.parts.items()})
 
 
 def _by_key(columns: list[NDArray[Any]], keys: Integers, count: int, *, least: bool) -> Floats:

@@ -120,8 +120,6 @@ class Written:
     """The value as help shows it."""
     needed: ClassVar[str]
     """What is accepted, for errors."""
-    pattern: ClassVar[str]
-    """Of the texts of values, for editors of recipe files."""
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -151,7 +149,7 @@ class Written:
                     "written", "must be {needed}", {"needed": cls.needed}
                 ) from None
 
-        number, text = core_schema.float_schema(), core_schema.str_schema(pattern=cls.pattern)
+        number, text = core_schema.float_schema(), core_schema.str_schema()
         parts = core_schema.list_schema()
         return core_schema.no_info_plain_validator_function(
             parsed,
@@ -179,10 +177,6 @@ def _number(value: Any, empty: float = math.nan) -> float:
     return number
 
 
-_NUMBER = r"[-+]?[0-9.][0-9.eE+-]*"
-_SIDES = f"({_NUMBER})?:({_NUMBER})?"
-
-
 class Bounds(NamedTuple):
     """A lower and an upper bound."""
 
@@ -199,16 +193,28 @@ class Range(Written, Bounds):
 
     metavar = "LOW:HIGH"
     needed = "LOW:HIGH, with LOW under HIGH; one of both may be left out"
-    pattern = f"^{_SIDES}$"
+    empty: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    """The bounds that may be left out, but not both."""
+
+    @classmethod
+    def alone(cls, value: Any) -> tuple[Any, Any]:
+        """Return LOW and HIGH of a value without a colon; raises ValueError."""
+        raise ValueError(value)
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        """Return the bounds of LOW:HIGH; one that is left out is infinite."""
-        low, high = split_value(value, 2)
-        bounds = cls(_number(low, -math.inf), _number(high, math.inf))
-        if not bounds.low < bounds.high or bounds == (-math.inf, math.inf):
+        """Return the bounds of LOW:HIGH, or of a value without a colon."""
+        parts = split_value(value, 2)
+        low, high = parts if len(parts) > 1 else cls.alone(parts[0])
+        bounds = cls(_number(low, cls.empty[0]), _number(high, cls.empty[1]))
+        if not bounds.valid:
             raise ValueError
         return bounds
+
+    @property
+    def valid(self) -> bool:
+        """Whether LOW is under HIGH, and one of both is given."""
+        return self.empty[0] <= self.low < self.high and self != self.empty
 
     @property
     def plain(self) -> float | str:
@@ -221,16 +227,11 @@ class Symmetric(Range):
 
     metavar = "C|LOW:HIGH"
     needed = "C above 0, for -C:C, or LOW:HIGH, with LOW under HIGH; one of both may be left out"
-    pattern = f"^({_NUMBER}|{_SIDES})$"
 
     @classmethod
-    def of(cls, value: Any) -> Self:
-        """Return the bounds of C, or of LOW:HIGH."""
-        parts = split_value(value, 2)
-        if len(parts) == 1:
-            high = _number(parts[0])
-            parts = [-high, high]
-        return super().of(parts)
+    def alone(cls, value: Any) -> tuple[Any, Any]:
+        """Return -C and C."""
+        return -_number(value), value
 
     @property
     def plain(self) -> float | str:
@@ -243,17 +244,18 @@ class Offsets(Range):
 
     metavar = "C|LOW:HIGH|never"
     needed = "C, or LOW:HIGH, each above 0, one of which may be left out; or never"
-    pattern = f"^(never|{_NUMBER}|{_SIDES})$"
+    empty = (math.inf, math.inf)
 
     @classmethod
-    def of(cls, value: Any) -> Self:
-        """Return the offsets of C, for both sides, or of LOW:HIGH; one left out is infinite."""
-        parts = [math.inf] if value == "never" else split_value(value, 2)
-        low, high = parts if len(parts) == 2 else (_number(parts[0]),) * 2  # noqa: PLR2004
-        offsets = cls(_number(low, math.inf), _number(high, math.inf))
-        if not min(offsets) > 0:
-            raise ValueError
-        return offsets
+    def alone(cls, value: Any) -> tuple[Any, Any]:
+        """Return C on both sides."""
+        both = math.inf if value == "never" else _number(value)
+        return both, both
+
+    @property
+    def valid(self) -> bool:
+        """Whether both are above 0."""
+        return min(self) > 0
 
     @property
     def plain(self) -> float | str:
@@ -273,7 +275,6 @@ class KlTarget(Written, _Target):
 
     metavar = "VALUE[:HORIZON]"
     needed = "VALUE or VALUE:HORIZON, each above 0"
-    pattern = f"^{_NUMBER}(:{_NUMBER})?$"
     usual = 10_000.0
     """The horizon of a value alone."""
 
@@ -312,7 +313,6 @@ class Clamp(Written, _Limit):
         cls.metavar = f"BOUND|never|{'|'.join(f'{name}:BOUND' for name in cls.choices[1:])}"
         others = series([f"{name}:BOUND" for name in cls.choices[1:]])
         cls.needed = f"a BOUND above 0, {others}, or never"
-        cls.pattern = f"^(never|(({'|'.join(cls.choices)}):)?{_NUMBER})$"
 
     @classmethod
     def of(cls, value: Any) -> Self:

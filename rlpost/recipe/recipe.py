@@ -175,13 +175,12 @@ class RewardOptions(OptionModel):
 
 Level = Literal["token", "segment", "geometric", "sequence"]
 
-FILTER_LEVELS = (*get_args(Level), "max", "batch")
+FILTER_LEVELS = (*get_args(Level), "max")
 UNCLAMPED = ("diff", "prob_gap", "bkl", "age")
 """Measures of both probabilities and of versions, which numerics.is_filter_clamp leaves alone."""
 MEASURES = ("ratio", "k1", "k2", "k3", "tv", "error", *UNCLAMPED)
 PROXIMAL = ("loglinear", "linear")
 """Ways to interpolate the policy before the current one between the engine's and the current."""
-_SIGNED = ("k1", "diff")
 LEVEL_SYNONYMS = {"sum": "sequence", "mean": "geometric"}
 FILTER_SYNTAX = "LEVEL:MEASURE:LOW:HIGH[:WHERE]"
 WHERE = ("any", "negative", "diverging")
@@ -200,15 +199,13 @@ class Filter(Written, _FilterParts):
     """An off-policy filter: keeps tokens, segments or responses with low <= measure <= high.
 
     Written LEVEL:MEASURE:LOW:HIGH; an empty bound is infinite, so `geometric:k3::0.01` rejects
-    responses whose mean k3 is above 0.01. `batch:k2::0.02` rejects the tokens of a batch with the
-    largest k2 until the mean of the others is below 0.02. With `:negative` only tokens with a
+    responses whose mean k3 is above 0.01. With `:negative` only tokens with a
     negative advantage are rejected, with `:diverging` only those whose update increases the
     divergence. The formulas are those of `rlpost.kernels.corrections.divergence`.
     """
 
     metavar = FILTER_SYNTAX
     needed = f"{FILTER_SYNTAX}; a bound may be left out"
-    pattern = rf"^\w+:\w+:[^:]*:[^:]*(:({'|'.join(WHERE)}))?$"
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -229,11 +226,6 @@ class Filter(Written, _FilterParts):
             raise ValueError(f"{named}: LOW must be under HIGH")
         if math.isinf(parsed.low) and math.isinf(parsed.high):
             raise ValueError(f"{named}: LOW or HIGH is needed")
-        if parsed.of_batch and (measure in _SIGNED or low or not parsed.high > 0):
-            raise ValueError(
-                f"{named}: level batch needs HIGH alone, above 0, and another measure than "
-                f"{' and '.join(_SIGNED)}, which may be negative"
-            )
         return parsed
 
     @property
@@ -246,17 +238,12 @@ class Filter(Written, _FilterParts):
     @property
     def by_response(self) -> bool:
         """Whether the filter keeps or rejects whole responses."""
-        return self.level not in ("token", "segment", "batch")
+        return self.level not in ("token", "segment")
 
     @property
     def drops_responses(self) -> bool:
         """Whether the filter keeps or rejects whole responses, whatever their advantages."""
         return self.by_response and self.where == "any"
-
-    @property
-    def of_batch(self) -> bool:
-        """Whether the filter rejects the largest tokens of a batch."""
-        return self.level == "batch"
 
 
 def _bound(named: str, word: str, default: float) -> float:
@@ -279,7 +266,6 @@ class WeightLevel(Written, _WeightParts):
 
     metavar = f"{'|'.join(get_args(Level))}[:normalised]"
     needed = f"{series([repr(name) for name in get_args(Level)])}, alone or with :normalised"
-    pattern = f"^({'|'.join(get_args(Level))})(:normalised)?$"
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -302,17 +288,12 @@ class WeightBounds(Range):
 
     metavar = "CAP|FLOOR:CAP"
     needed = "CAP above 0, or FLOOR:CAP, with FLOOR under CAP; one of both may be left out"
-    pattern = Symmetric.pattern
+    empty = (0.0, math.inf)
 
     @classmethod
-    def of(cls, value: Any) -> Self:
-        """Return the bounds of CAP, or of FLOOR:CAP; no floor is 0."""
-        parts = split_value(value, 2)
-        floor, cap = parts if len(parts) > 1 else (0.0, *parts)
-        bounds = super().of((0.0 if floor in (None, "") else floor, cap))
-        if bounds.low < 0 or bounds == (0.0, math.inf):
-            raise ValueError
-        return bounds
+    def alone(cls, value: Any) -> tuple[Any, Any]:
+        """Return no floor, and CAP."""
+        return None, value
 
     @property
     def plain(self) -> float | str:
@@ -332,7 +313,7 @@ class CorrectionOptions(OptionModel):
     """Set the importance weight to 0 if the ratio is outside [LOW, HIGH]."""
     is_filter: Annotated[tuple[Parsed[Filter], ...], InHelp(FILTER_SYNTAX, repeated=True)] = ()
     """Reject tokens or responses outside the bounds, e.g. sequence:ratio:0.5:2 or max:k3::0.3.
-    Levels: token, segment, geometric, sequence, max, batch. Measures: ratio, k1, k2, k3, tv, error,
+    Levels: token, segment, geometric, sequence, max. Measures: ratio, k1, k2, k3, tv, error,
     diff, prob_gap, bkl, age. WHERE: tokens that may be rejected: any, those with a negative
     advantage, or those whose update increases the divergence (diverging)."""
     is_policy: Literal["old", "current", "loglinear", "linear"] = "old"
@@ -355,11 +336,6 @@ class CorrectionOptions(OptionModel):
         """Whether weights or filters read the age of tokens, in versions."""
         by_age = any(rule.measure == "age" for rule in self.is_filter)
         return by_age or (self.compares_engine and self.is_policy in PROXIMAL)
-
-    @property
-    def batch_filters(self) -> dict[int, Filter]:
-        """The filters of the largest tokens of a batch, by their number among all."""
-        return {number: rule for number, rule in enumerate(self.is_filter) if rule.of_batch}
 
     @property
     def corrects(self) -> bool:
@@ -459,8 +435,6 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         default_factory=dict
     )
     """Column to read for a role (default: found by its name)."""
-    tokenizer: Annotated[str | None, InHelp("NAME|PATH")] = None
-    """Tokenizer that counts the tokens of response texts: a file or Hub name."""
     unit: Literal["row", "rollout"] | None = None
     """Count rows or rollouts in statistics of responses (default: rollouts if they have ids)."""
     rollout_reward: RolloutReward = "equal"

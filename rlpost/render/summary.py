@@ -236,12 +236,8 @@ def _tokens(summary: Json) -> str:
     if tokens is None:
         return "without tokens"
     if not reads_tokens(summary):
-        if "response" in summary["roles"]:
-            text = summary["roles"]["response"]["column"]
-            by = f"in `{text}` by {summary['recipe']['tokenizer']}"
-        else:
-            by = f"by `{summary['roles']['response_length']['column']}`"
-        return f"without token columns ({counted(tokens['all'], 'token')} {by})"
+        column = summary["roles"]["response_length"]["column"]
+        return f"without token columns ({counted(tokens['all'], 'token')} by `{column}`)"
     if tokens["policy"] == tokens["all"]:
         return counted(tokens["policy"], "policy token")
     share = percent(tokens["policy"] / tokens["all"])

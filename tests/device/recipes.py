@@ -70,7 +70,6 @@ def corrections() -> dict[str, Recipe]:
         }.items()
     }
     order = {
-        "order filter": {"is_filter": ("batch:k2::0.001",)},
         "order entropy": {"top_entropy_quantile": 0.2},
     }
     ages = {

@@ -71,7 +71,6 @@ def test_what_rlpost_requires_is_there_or_comes_as_a_wheel():
     assert required - unused <= THERE | WHEELS
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
 def test_a_part_that_fails_is_reported(tmp_path):
     environment = {"PATH": os.environ["PATH"], "PYTHON": "false"}
     argv = ["bash", str(ROOT / ".ci" / "card"), str(tmp_path)]
@@ -83,7 +82,6 @@ def test_a_part_that_fails_is_reported(tmp_path):
     assert found["complete"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
 @pytest.mark.parametrize(
     ("option", "code", "text"),
     [("--help", 0, "--wheels"), ("--wheel", 2, "unknown option --wheel")],
@@ -96,7 +94,6 @@ def test_options_are_no_folders(tmp_path, option, code, text):
     assert not (ROOT / option).exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
 def test_card_json_is_written_after_each_part(tmp_path):
     """A Python that keeps the file when the next part begins."""
     python = tmp_path / "python"

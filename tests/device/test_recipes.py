@@ -22,7 +22,7 @@ CASES += [(name, False) for name in (*PLAIN, *(f"weight {level}" for level in WE
 SHORT = (
     "gae kl", "gae whiten", "turn_gae kl", "vtrace kl", "agentic_reinforce kl",
     "optimal_token_baseline kl", "gigpo plain", "weight segment, masked, normalised",
-    "filter token ratio", "filter token, diverging", "order filter",
+    "filter token ratio", "filter token, diverging",
     "order entropy", "filter token age", "filter token, correction first",
     "observations states", "kl_credit token", "clip_stages response", "cut policy segments",
     "adaptive kl", "whiten rewards",
@@ -53,7 +53,7 @@ MORE = {
     "optimal_token_baseline": More(waits=1, sent=2.0, fetched=16.0),
     # The code of each token is fetched, and the host finds the order statistic of each batch, whose
     # bins and cuts are sent once.
-    **dict.fromkeys(("order filter", "order entropy"), More(waits=1, fetched=8.0)),
+    "order entropy": More(waits=1, fetched=8.0),
     # A version of a response is sent for each of its tokens, in float64.
     **dict.fromkeys(("filter token age", "filter max age", "weight linear"), More(sent=4.0)),
 }

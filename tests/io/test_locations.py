@@ -172,9 +172,8 @@ TAKE = [
     ("inspect", "{}"), ("advantages", "in.parquet", "{}"), ("verify", "{}"),
     ("replay", "in.parquet", "--recipe", "{}"), ("report", "in.parquet", "-o", "{}"),
     ("loss", "in.parquet", "--loss", "{}"), ("convert", "{}", "out.parquet"),
-    ("config", "show", "--tokenizer", "{}"),
     *(("advantages", "in.parquet", "out.parquet", option, "{}") for option in (
-        "--state", "--config", "--estimator", "--tokenizer", "--summary-json")),
+        "--state", "--config", "--estimator", "--summary-json")),
 ]  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 
@@ -12,10 +11,8 @@ from runs import long_rollout, rollout, run, save
 from store_runs import error_of, local_run
 
 from rlpost.errors import UsageError
-from rlpost.io import paths, transfers
-from rlpost.io.outputs import OutputFile
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.paths import RemotePath, parse_path
+from rlpost.io.paths import parse_path
 
 # A connection that was cut leaves its socket to the garbage collector, in the clients, too.
 pytestmark = pytest.mark.filterwarnings(
@@ -33,25 +30,6 @@ def test_memory_is_read_and_written(tmp_path, monkeypatch):
     assert memory.cat_file("/e/out.parquet") == local_run(source, tmp_path)
     assert run("advantages", "memory://d", "memory://f", "-q").code == 0
     assert sorted(memory.store) == ["/d/in.parquet", "/e/out.parquet", "/f/in.parquet"]
-
-
-def test_stores_that_show_incomplete_files_get_a_temporary_name(monkeypatch):
-    memory = fsspec.filesystem("memory")
-    monkeypatch.setattr(memory, "store", {})
-    monkeypatch.setattr(transfers, "_RENAME", ("memory",))
-    begun = OutputFile(RemotePath("memory://d/out"))
-    begun.path.write_bytes(b"all of it")
-    begun.complete()
-    (name,) = memory.store
-    assert name.startswith("/d/.out.rlpost-")
-    begun.publish()
-    assert {name: file.getvalue() for name, file in memory.store.items()} == {
-        "/d/out": b"all of it"
-    }
-    again = OutputFile(RemotePath("memory://d/two"))
-    again.complete()
-    again.discard()
-    assert [*memory.store] == ["/d/out"]
 
 
 def expand(*inputs):
@@ -134,25 +112,6 @@ def test_an_unreachable_server_is_an_error(aws, tmp_path):
     aws.setenv("AWS_MAX_ATTEMPTS", "1")
     message = error_of(4, "s3://lab/in.parquet", tmp_path / "out.parquet")
     assert message.startswith("s3://lab/in.parquet: cannot be accessed: the connection failed")
-
-
-@pytest.mark.nightly
-def test_a_store_that_does_not_answer_causes_one_warning(aws, caplog):
-    caplog.set_level("WARNING", "rlpost")
-    aws.setattr("rlpost.io.paths.SLOW_LOOKUP", 0.05)
-    aws.setattr(paths._LastWarning, "time", float("-inf"))
-    silent = socket.create_server(("127.0.0.1", 0))  # accepts connections, never responds
-    aws.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-    aws.setenv("AWS_ACCESS_KEY_ID", "key")
-    aws.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    aws.setenv("AWS_MAX_ATTEMPTS", "2")
-    aws.setattr("rlpost.io.cloud.READ_SECONDS", 0.5)
-    with silent:
-        ran = run("inspect", "s3://lab/in.parquet")
-    assert ran.code == 4
-    assert ran.err.startswith("error: s3://lab/in.parquet: cannot be accessed: the connection")
-    (line,) = [one.getMessage() for one in caplog.records if one.name == "rlpost"]
-    assert line.startswith("rlpost: s3://lab/in.parquet: no answer for 0.05 s; still trying")
 
 
 @pytest.mark.nightly

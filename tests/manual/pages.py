@@ -27,7 +27,7 @@ _CELL = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _TIME = re.compile(
-    r"\d+\.\d+ s: start-up [\s\S]+?in\s+the\s+passes|CPU time: [\s\S]+?\)$"
+    r"\d+\.\d+ s: start-up [\s\S]+?in\s+the\s+passes"
     r"|\d+(\.\d+)?(?= s\b)",
     re.MULTILINE,
 )

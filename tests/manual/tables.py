@@ -47,7 +47,6 @@ USES = {
     "difficulty": "`--difficulty-weight`",
     "truncated": "`--drop-truncated`, `--truncation-penalty`, `--bootstrap`",
     "response_length": "lengths of inputs without tokens",
-    "response": "`--tokenizer`, for lengths of inputs without tokens",
     "sample_mask": "optional: 0 leaves the response out; policy loss",
     "sample_weight": "policy loss",
     "rollout": "rollouts of several rows: what statistics of responses count",

@@ -1,11 +1,10 @@
 """What the manual says of AReaL 1.0, which has no preset.
 
-AReaL's side runs `PPOActor._compute_advantages`, `_apply_m2po_masking` and the functions of its
-proximal policy, on right-padded prompts and responses; it computes in float32.
+AReaL's side runs `PPOActor._compute_advantages` and the functions of its proximal policy, on
+right-padded prompts and responses; it computes in float32.
 
 - GAE skips observations, and a truncated response has a value behind its end. A response as long
   as its batch counts as truncated; the value is the last next value
-- M2PO's mask keeps some of several equal tokens, rlpost all or none (`--is-filter batch:k2`)
 - the proximal policy is interpolated by versions (`--behaviour loglinear`)
 - the reward is on the last token; if that is an observation, it is lost (`terminal_reward`)
 """
@@ -93,17 +92,6 @@ def test_longest_responses_have_a_next_value(gamma):
     data = data.with_(next_value=np.full(len(data), 0.75))
     options = {"gamma": gamma, "lam": 0.5, "bootstrap": "column"}
     assert_advantages(data, 0, options, discount=gamma, gae_lambda=0.5)
-
-
-@pytest.mark.parametrize("threshold", cases("areal", (1e-9, 0.001, 0.02)))
-def test_m2po(threshold):
-    """Its mean of d² below a threshold is a mean of k2 below the half; a batch is all tokens."""
-    data, filters = rollouts(15, turns=True, empty=True), (f"batch:k2::{threshold / 2}",)
-    written = data.enriched("final_response_mask", is_filter=filters, numerics={"batch": "all"})
-    old, infer = (data.padded(name) for name in ("old_log_probs", "infer_log_probs"))
-    mask = areal("trainer.ppo.actor")._apply_m2po_masking(infer, old, data.mask > 0, threshold)
-    assert torch.equal(data.ragged(written["final_response_mask"]) > 0, mask)
-    assert 0 < mask.sum() < data.mask.sum()
 
 
 @pytest.mark.parametrize("how", cases("areal", ("loglinear", "linear")))

@@ -89,7 +89,6 @@ VALUES = {
         ("max:diff:-0.2:0.3",),
         ("token:k2::30",),
         ("geometric:ratio:0.5:2",),
-        ("batch:k2::0.1",),
         ("geometric:age::1.5",),
         ("token:ratio:0.6:1.8:negative", "sequence:k3::0.5:diverging"),
     ),
@@ -113,7 +112,6 @@ VALUES = {
     "length_weight": (True,),
     "pass_threshold": (0.5, 0.0),
     "columns": ({"values": "old_log_probs"}, {"batch": "none"}, {"reward": "other_reward"}),
-    "tokenizer": (),
     "unit": ("row",),
     "rollout_reward": ("last", "sum", "mean"),
     "failures": ("mask", "keep", "zero"),
@@ -460,7 +458,6 @@ UNREAD = ("estimator_name", "emit", "emit_only", "replace")
 OF_ESTIMATORS_DEFAULTS = ("response_level_rewards", "token_level_rewards")
 """Columns before the estimator's stage, which change with its defaults for fields of rewards."""
 ELSEWHERE = {
-    "tokenizer": "counts the tokens of texts with a file: test_tokenizer.py",
     "options.turn_baseline": "turns that several rollouts of a group reach: test_turn_credit.py",
 }
 """Fields that change numbers of data that this test does not have."""

@@ -38,7 +38,7 @@ SCANS = (
     "gae", "reinforce", "grpo", "reinforce_pp", "remax", "optimal_token_baseline", "opd",
     "agentic_reinforce",
 )  # fmt: skip
-MANNER = {"inputs", "outputs", "seconds", "rewritten"}
+MANNER = {"inputs", "outputs", "seconds"}
 CORRECTED = {"is_weight": "token:normalised", "is_cap": 1.2}
 RECIPES = {
     **{name: {"estimator": name, **ESSENTIALS.get(name, {})} for name in ESTIMATORS},

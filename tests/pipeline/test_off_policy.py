@@ -101,15 +101,6 @@ def test_filters_of_the_pipeline_are_those_of_the_loops(rows, filters):
 
 
 @settings(max_examples=20)
-@given(rollouts(), st.sampled_from(["last", "first"]), st.sampled_from([{}, {"batch": "all"}]))
-def test_a_filter_of_a_batch_rejects_its_largest_tokens(rows, order, of):
-    numerics = {"correction": order, **of}
-    table, _ = enriched(rows, is_filter=["batch:k2::0.0217"], numerics=numerics)
-    want = slow.smallest_k2(rows, 0.0217, whole=bool(of))
-    assert lists(table, "final_response_mask") == want
-
-
-@settings(max_examples=20)
 @given(rollouts())
 def test_the_summary_says_how_far_the_policies_are_apart(rows):
     _, summary = enriched(rows, is_weight="token")
@@ -181,7 +172,6 @@ def test_a_filter_that_drops_everything_is_an_error():
         ({"is_filter": ["token:ratio:2:1"]}, "LOW must be under HIGH"),
         ({"is_filter": ["token:ratio::"]}, "LOW or HIGH is needed"),
         ({"is_filter": ["token:ratio:a:"]}, "'a' is no number"),
-        ({"is_filter": ["batch:k1::1"]}, "level batch needs HIGH"),
         ({"is_policy": "current"}, "--is-policy current needs"),
     ],
 )

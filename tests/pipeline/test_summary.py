@@ -476,7 +476,7 @@ def test_the_seconds_of_a_run_are_start_up_passes_and_publishing(tmp_path):
     )
     elapsed = time.perf_counter() - began
     seconds = summary["seconds"]
-    assert [*seconds] == ["total", "start_up", "passes", "publishing", "busy", "cpu"]
+    assert [*seconds] == ["total", "start_up", "passes", "publishing"]
     assert [*seconds["passes"]] == [
         "read responses", "reduce", "statistics for advantage whitening", "write",
     ]  # fmt: skip
@@ -487,5 +487,3 @@ def test_the_seconds_of_a_run_are_start_up_passes_and_publishing(tmp_path):
     assert summary["bytes"]["written"] == (tmp_path / "out.parquet").stat().st_size
     assert 0 < summary["bytes"]["copied"] < min(copied, summary["bytes"]["written"])
     assert summary["bytes"]["decoded"] > 0
-    own = {name: value for name, value in seconds["cpu"].items() if name != "total"}
-    assert 0 < own["compute"] < sum(own.values()) <= seconds["cpu"]["total"]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import tomllib
 from contextlib import suppress
 
@@ -104,23 +103,6 @@ def test_help_and_schema_show_how_values_are_written():
     kinds = [kind["type"] for kind in schema["range"]["anyOf"]]
     assert kinds == ["number", "string", "array", "null"]
     assert schema["clamp"]["default"] == "k3:10"
-
-
-@pytest.mark.parametrize("field", ["range", "symmetric", "offsets", "clamp"])
-@pytest.mark.parametrize(
-    "text", ["1", "-1.5:2e-3", ":4", "3:", "never", "k3:1", "k1:1", "x", "1:x"]
-)
-def test_the_pattern_of_the_schema_fits_the_texts_that_are_read(field, text):
-    kinds = Options.model_json_schema()["properties"][field]["anyOf"]
-    pattern = next(kind["pattern"] for kind in kinds if "pattern" in kind)
-    try:
-        Options(**{field: text})
-    except UsageError:
-        fits = False
-    else:
-        fits = True
-    bound = field == "offsets" and text.startswith("-")  # the pattern knows no least number
-    assert bool(re.search(pattern, text)) == (fits or bound)
 
 
 JUNK = (3, {"a": 1}, [1], [{}], (), "", ":", "x:y:z:w", "token:ratio:1:2:any:7", None, b"x", True)

@@ -68,7 +68,7 @@ CALLS = [
     call("value_loss", "values", "old", "rewards", "mask", clip=0.3),
     call("kl", "log_probs", "ref", "mask", kl_estimator="k3"),
     call("importance_weights", "old", "infer", "offsets", "mask", level="segment", cap=1.1),
-    call("accepted_tokens", "old", "infer", "offsets", "mask", filters=["batch:k2::0.1"]),
+    call("accepted_tokens", "old", "infer", "offsets", "mask", filters=["token:k2::0.1"]),
     call("top_entropy", "values", "mask", quantile=0.5),
     call("proximal_log_probs", "old", "infer", "values", "mask"),
     call("aggregate", "values", "offsets", "mask", how="seq-mean-token-sum"),

@@ -72,7 +72,7 @@ def summary_of(*words, **kept):
     ran = run("loss", *words, "--format", "json")
     assert ran.code == 0, ran.err
     summary = strict_json(ran.out)
-    left_out = {"bytes", "seconds", "inputs", "outputs", "rewritten"} - kept.keys()
+    left_out = {"bytes", "seconds", "inputs", "outputs"} - kept.keys()
     return {name: value for name, value in summary.items() if name not in left_out}
 
 

@@ -49,7 +49,6 @@ CASES = {
     "difficulty_weight": ("--difficulty-weight", True, ""),
     "length_weight": ("--length-weight", True, ""),
     "columns": ("--map reward=r --map group=g", {"reward": "r", "group": "g"}, ""),
-    "tokenizer": ("--tokenizer Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ""),
     "attempts": ("--attempts all", "all", ""),
     "failures": ("--failures keep", "keep", ""),
     "unit": ("--unit rollout", "rollout", ""),

@@ -1,17 +1,12 @@
-"""Traces of what a program opens, imports and requests: a package, a tokenizer, a server."""
+"""A trace of what a program imports: a package."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any
-
-from s3_server import QuietServer
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +33,6 @@ def estimate(rewards, offsets):
     """r - mean"""
     return rewards - rewards.mean()
 '''
-_OPENED, _NONBLOCK = 0x20, 0o4000  # IN_OPEN, IN_NONBLOCK
 
 
 class Package:
@@ -76,49 +70,3 @@ class Package:
         )  # fmt: skip
         assert ran.returncode == 0, ran.stderr
         return [tuple(one) for one in json.loads(ran.stdout)]
-
-
-class Opens:
-    """Records whether any process opens a file; Linux only."""
-
-    def __init__(self, file: Path) -> None:
-        libc = ctypes.CDLL(None)
-        self._queue = libc.inotify_init1(_NONBLOCK)
-        libc.inotify_add_watch(self._queue, os.fsencode(file), _OPENED)
-
-    def opened(self) -> bool:
-        """Return whether the file was opened since the last call."""
-        try:
-            return bool(os.read(self._queue, 1 << 16))
-        except BlockingIOError:
-            return False
-
-
-class Hub:
-    """A server in place of the Hugging Face Hub, which records requests, and has nothing."""
-
-    def __init__(self) -> None:
-        self.requests: list[str] = []
-        requests = self.requests
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                requests.append(f"{self.path} {self.headers['Authorization']}")
-                self.send_error(404)
-
-            do_HEAD = do_GET  # noqa: N815 - the name of the server's method
-
-        self._server = QuietServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self.environment = {
-            "HF_ENDPOINT": f"http://127.0.0.1:{self._server.server_port}",
-            "HF_TOKEN": "hf_secret", "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1",
-        }  # fmt: skip
-
-    def close(self) -> None:
-        """End the server."""
-        self._server.shutdown()
-        self._server.server_close()

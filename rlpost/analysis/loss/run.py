@@ -105,7 +105,7 @@ def loss(
         findings += loss_findings(run, configs)
         files, clock = [file.path for file in source.files], engine.clock
         facts = run_summary(plan, files, engine.device.name)
-        facts |= {"outputs": [str(target) for target in targets], "rewritten": done.rewritten}
+        facts["outputs"] = [str(target) for target in targets]
     result = {
         **summary,
         "verdict": verdict(summary),

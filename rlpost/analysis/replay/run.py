@@ -21,11 +21,9 @@ from rlpost.errors import DataError, UsageError
 from rlpost.estimators import completed, estimator_named
 from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.pipeline.columns import TEXT
 from rlpost.pipeline.needs import coupling_of
 from rlpost.recipe.estimators import KNOWN
 from rlpost.recipe.presets import PRESETS
-from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -170,8 +168,6 @@ def _columns_named(fields: Mapping[str, Any]) -> list[str]:
     """Return columns that fields of a recipe name themselves, besides roles."""
     names = [*(fields.get("reward_components") or ()), *(fields.get("teachers") or ())]
     names += _named_by(fields.get("estimator"))
-    if fields.get("tokenizer"):
-        names += [(fields.get("columns") or {}).get(TEXT), TEXT, *ROLES[TEXT].aliases]
     return names
 
 

@@ -18,7 +18,6 @@ from rlpost.io.parquet.footer import (
     FOOTER,
     MAGIC,
     ColumnMeta,
-    DamagedError,
     DecodedFooter,
     FileMeta,
     FooterError,
@@ -92,46 +91,46 @@ def check_utf8(table: pa.RecordBatch) -> None:
 
 
 def _check(footer: Struct) -> None:
-    """Raise DamagedError if pyarrow could not construct its objects from a footer."""
+    """Raise FooterError if pyarrow could not construct its objects from a footer."""
     leaves = _leaves(footer.encoded(FileMeta.SCHEMA))
     writer = footer.binary(FileMeta.CREATED_BY, b"")
     if len(writer) > MAX_CREATOR:
-        raise DamagedError("its writer's name is too long")
+        raise FooterError("its writer's name is too long")
     writer.decode()
     rows = 0
     for number, group in enumerate(footer.structs(FileMeta.ROW_GROUPS)):
         metas = column_metas(group)
         if len(metas) != len(leaves):
-            raise DamagedError(
+            raise FooterError(
                 f"row group {number} has {len(metas)} columns, the schema has {len(leaves)}"
             )
         if group.integer(RowGroup.ROWS) < 0:
-            raise DamagedError(f"row group {number} has {group.integer(RowGroup.ROWS)} rows")
+            raise FooterError(f"row group {number} has {group.integer(RowGroup.ROWS)} rows")
         rows += group.integer(RowGroup.ROWS)
         for index, (meta, leaf) in enumerate(zip(metas, leaves, strict=True)):
             _check_chunk(meta, leaf, f"column {index} of row group {number}")
     total = footer.integer(FileMeta.ROWS)
     if rows != total:
-        raise DamagedError(f"its row groups have {rows} rows in total, its footer has {total}")
+        raise FooterError(f"its row groups have {rows} rows in total, its footer has {total}")
 
 
 def _check_chunk(meta: Struct, leaf: _Leaf, column: str) -> None:
     if meta.integer(ColumnMeta.TYPE) != leaf.type:
-        raise DamagedError(f"{column} and the schema have different types")
+        raise FooterError(f"{column} and the schema have different types")
     if _dotted(meta.encoded(ColumnMeta.PATH)) != leaf.path:
-        raise DamagedError(f"{column} and the schema have different names")
+        raise FooterError(f"{column} and the schema have different names")
     if not 0 <= meta.integer(ColumnMeta.CODEC) < _CODECS:
-        raise DamagedError(
+        raise FooterError(
             f"{column} has the unknown compression codec {meta.integer(ColumnMeta.CODEC)}"
         )
     if meta.integer(ColumnMeta.VALUES) < 0 or meta.integer(ColumnMeta.COMPRESSED) < 0:
-        raise DamagedError(f"{column} has a negative number of values or bytes")
+        raise FooterError(f"{column} has a negative number of values or bytes")
     if _SIZES in meta:
         sizes = meta.struct(_SIZES)
         for field, most in zip(_LEVELS, (leaf.repetition, leaf.definition), strict=True):
             count = sizes.count(field)
             if count not in (0, most + 1):
-                raise DamagedError(f"{column} has a histogram of {count} levels, not {most + 1}")
+                raise FooterError(f"{column} has a histogram of {count} levels, not {most + 1}")
 
 
 @lru_cache(4)
@@ -149,7 +148,7 @@ def _leaves(schema: bytes) -> list[_Leaf]:
 
 
 def _check_nesting(elements: list[Struct]) -> None:
-    """Raise DamagedError if groups of a flattened schema are nested too deep, or wrongly."""
+    """Raise FooterError if groups of a flattened schema are nested too deep, or wrongly."""
     left: list[int] = []  # children of each open group that are not read yet
     for element in elements:
         while left and not left[-1]:
@@ -158,11 +157,11 @@ def _check_nesting(elements: list[Struct]) -> None:
             left[-1] -= 1
         left.append(element.integer(SchemaElement.CHILDREN, 0))
         if not 0 <= element.integer(SchemaElement.REPETITION, 0) < _REPETITIONS:
-            raise DamagedError("a column has an unknown repetition type")
+            raise FooterError("a column has an unknown repetition type")
         if not 0 <= element.integer(SchemaElement.TYPE, 0) < len(_TYPES):
-            raise DamagedError("a column has an unknown type")
+            raise FooterError("a column has an unknown type")
         if len(left) > MAX_NESTING:
-            raise DamagedError(f"its columns are nested more than {MAX_NESTING} levels deep")
+            raise FooterError(f"its columns are nested more than {MAX_NESTING} levels deep")
 
 
 @lru_cache(1024)

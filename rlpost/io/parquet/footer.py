@@ -32,10 +32,6 @@ class FooterError(ValueError):
     """A footer cannot be used; the message has the reason, the caller adds the file."""
 
 
-class DamagedError(FooterError):
-    """A footer is inconsistent with its file, so no reader can read it."""
-
-
 class EncryptedError(FooterError):
     """A footer or a column is encrypted."""
 
@@ -404,12 +400,12 @@ def chunk_extent(meta: Struct) -> tuple[int, int]:
     """Return begin and end of a column chunk, from its metadata.
 
     Raises:
-        DamagedError: they are impossible.
+        FooterError: they are impossible.
     """
     offsets = [meta.integer(field, 0) for field in _OFFSETS]
     begin, end = extent_of(offsets, meta.integer(ColumnMeta.COMPRESSED))
     if end != begin and not len(MAGIC) <= begin <= max(offsets) < end:
-        raise DamagedError(f"a column chunk at bytes {begin} to {end} is not in its data")
+        raise FooterError(f"a column chunk at bytes {begin} to {end} is not in its data")
     return begin, end
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rlpost.io.parquet.footer import FileMeta, FooterError, Struct, Wire
+from rlpost.io.parquet.footer import FileMeta, Struct, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,15 +41,16 @@ def put_key_values(footer: Struct, metadata: Mapping[bytes, bytes]) -> None:
 def join_file_metadata(
     metadata: Mapping[bytes, bytes], names: Sequence[str], fields: pa.Schema
 ) -> dict[bytes, bytes]:
-    """Return the metadata of a file with some of its columns and new ones, or FooterError.
+    """Return the metadata of a file with some of its columns and new ones.
 
-    What an input says about its own input is not true of the output, and is left out.
+    What an input says about its own input is not true of the output, and is left out; so is an
+    Arrow schema with other columns than the file's.
     """
     left_out = (SOURCE_KEY, SPARK_SCHEMA)
     joined = {key: value for key, value in metadata.items() if key not in left_out}
     if ARROW_SCHEMA in joined:
         joined[ARROW_SCHEMA] = _join_arrow_schema(joined[ARROW_SCHEMA], (*names,), fields)
-    return joined
+    return {key: value for key, value in joined.items() if value or key != ARROW_SCHEMA}
 
 
 def add_entries(metadata: Mapping[bytes, bytes], new: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -66,20 +67,19 @@ def add_entries(metadata: Mapping[bytes, bytes], new: Mapping[bytes, bytes]) -> 
 
 
 def _arrow_schema(value: bytes) -> pa.Schema:
-    """Decode an Arrow schema from key-value metadata, or FooterError."""
-    try:
-        return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value)))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise FooterError(f"its Arrow schema cannot be read ({error})") from None
+    """Decode an Arrow schema from key-value metadata."""
+    return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value)))
 
 
 @lru_cache(4)
 def _join_arrow_schema(value: bytes, names: tuple[str, ...], fields: pa.Schema) -> bytes:
-    """Select columns of an encoded Arrow schema and append new ones, or FooterError."""
-    schema = _arrow_schema(value)
-    missing = [name for name in names if schema.get_field_index(name) < 0]
-    if missing:
-        raise FooterError(f"its Arrow schema lacks {missing[0]!r}, or has it twice")
+    """Select columns of an encoded Arrow schema and append new ones; empty if it lacks one."""
+    try:
+        schema = _arrow_schema(value)
+    except (pa.ArrowException, OSError, ValueError):
+        return b""
+    if any(schema.get_field_index(name) < 0 for name in names):
+        return b""
     entries = {key: x for key, x in (schema.metadata or {}).items() if key not in _LEFT_OUT}
     kept = (schema.field(name) for name in names)
     return base64.b64encode(pa.schema([*kept, *fields], entries or None).serialize())

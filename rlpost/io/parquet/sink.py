@@ -1,28 +1,20 @@
-"""Sinks: output files with a source's columns and new ones.
-
-The source's column chunks are copied. A source whose chunks cannot be copied is written again by
-pyarrow first, to a file without a name.
-"""
+"""Sinks: output files with a source's columns, whose chunks are copied, and new ones."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.memory_limit import memory_limit
 from rlpost.io.outputs import READ_BYTES, OutputFile, file_errors
 from rlpost.io.parquet.encode import EncodedRows, Encoder, shared_encoder
 from rlpost.io.parquet.footer import (
     MAGIC,
     ColumnChunk,
     ColumnMeta,
-    DamagedError,
     EncryptedError,
     FileMeta,
     FooterError,
@@ -34,8 +26,7 @@ from rlpost.io.parquet.footer import (
     file_end,
     read_footer,
 )
-from rlpost.io.parquet.reader import ParquetReader, decoded_bytes
-from rlpost.io.parquet.schemas import ARROW_SCHEMA, add_entries, key_values, put_key_values
+from rlpost.io.parquet.schemas import add_entries, key_values, put_key_values
 from rlpost.io.parquet.splice import merge_chunks, splice
 from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.system import write_all
@@ -49,7 +40,6 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
 
 
-_ROWS = 1 << 16  # that are decoded at a time, if the source is written again
 SPOOL_BYTES = 64 << 20  # bytes of pages in memory, before they go to a file
 WRITE_BYTES = 1 << 20  # bytes of small pages that are written at a time
 
@@ -136,7 +126,6 @@ class Sink:
         encoder: encodes the new columns.
         output: the file to write, which this object publishes or discards.
         end: the end of the kept data.
-        reason: why the source's columns were decoded and encoded; None if they are copied.
     """
 
     def __init__(
@@ -145,10 +134,8 @@ class Sink:
         encoder: Encoder,
         output: OutputFile,
         end: int,
-        reason: str | None = None,
     ) -> None:
         self.output = output
-        self.reason = reason
         self.size = 0
         """Bytes of the completed file."""
         self._footer = footer
@@ -268,90 +255,34 @@ def open_sink(
 
     Raises:
         UsageError: a new column has the name of a kept one.
-        DataError: the source is damaged or no Parquet file.
+        DataError: the source is damaged or no Parquet file, or its columns cannot be copied.
         ReadWriteError: the source cannot be opened or is encrypted, or the target's folder is
             not writable.
     """
     output = target if isinstance(target, OutputFile) else OutputFile(target)
     encoder = shared_encoder(fields, frozenset(constant), frozenset((aliases or {}).items()))
-    try:
-        with file_errors(source, "cannot be read"):
-            return _spliced(source, output, encoder, keep, drop, decoded)
-    except BaseException:
-        output.discard()
-        raise
-
-
-def _spliced(
-    source: AnyPath,
-    output: OutputFile,
-    encoder: Encoder,
-    keep: Collection[str] | None,
-    drop: Collection[str],
-    decoded: DecodedFooter | None,
-) -> Sink:
-    """Open a sink; rewrite the source if its columns cannot be copied as they are."""
-    with ExitStack() as opened:
+    with file_errors(source, "cannot be read"), ExitStack() as undo:
+        undo.callback(output.discard)
         file, size = open_file(source)
-        opened.callback(close_file, file)
-        reason = None
+        undo.callback(close_file, file)
         try:
             footer, end = read_footer(file, size, decoded)
             kept = splice(footer, end, encoder, keep, drop)
         except EncryptedError as error:
             raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None
-        except DamagedError as error:
-            raise DataError(f"{source}: the file is damaged: {error}") from None
         except FooterError as error:
-            reason = str(error)
-            opened.close()
-            file, size = _rewritten(source, keep, drop, output.path.parent)
-            opened.callback(close_file, file)
-            footer, end = read_footer(file, size)
-            kept = splice(footer, end, encoder, keep, drop)
-        for name in encoder.fields.names:
+            raise DataError(
+                f"{source}: its columns cannot be copied: {error}",
+                tip="write the file again with another program",
+            ) from None
+        for name in fields.names:
             if name in kept.names:
                 raise UsageError(
                     f"{source}: the column `{name}` exists already; drop it, or choose another "
                     "name for the new column"
                 )
         end = max((span.at + span.size for span in kept.ranges), default=len(MAGIC))
-        sink = Sink(footer, encoder, output, end, reason)
-        opened.pop_all()
+        sink = Sink(footer, encoder, output, end)
+        undo.pop_all()
         output.copy(file, kept.ranges)
         return sink
-
-
-def _rewritten(
-    source: AnyPath, keep: Collection[str] | None, drop: Collection[str], folder: Path
-) -> tuple[int, int]:
-    """Decode the kept columns and write them to a file without a name; return it and its size.
-
-    A row group at a time is in memory.
-
-    Raises:
-        DataError: the source is damaged or no Parquet file.
-        ReadWriteError: the folder is not writable, or its disk is full.
-    """
-    try:
-        with ParquetReader(source) as reader, tempfile.TemporaryFile(dir=folder) as file:
-            stored = reader.file
-            entries = {
-                k: v for k, v in (stored.metadata.metadata or {}).items() if k != ARROW_SCHEMA
-            }
-            fields = [x for x in stored.schema_arrow if (keep is None or x.name in keep)]
-            fields = [x for x in fields if x.name not in drop] or [stored.schema_arrow.field(0)]
-            schema = pa.schema(fields, entries)  # at least one column, for the number of rows
-            with pq.ParquetWriter(file, schema, compression="zstd", compression_level=1) as writer:
-                for group in range(stored.num_row_groups):
-                    size = 2 * decoded_bytes(stored.metadata.row_group(group), schema.names)
-                    memory_limit().check(size, f"{source}: row group {group}")
-                    batches = reader.batches(_ROWS, group, schema.names)
-                    table = pa.Table.from_batches(batches, schema)
-                    with file_errors(folder, "cannot be written"):
-                        writer.write_table(table, row_group_size=max(table.num_rows, 1))
-            return os.dup(file.fileno()), file.seek(0, os.SEEK_END)
-    except MemoryError:  # an ArrowException, too, but not about the data
-        raise
-    except (pa.ArrowException, OSError, FooterError, UnicodeDecodeError) as error:
-        raise DataError(f"{source}: cannot be read as Parquet: {error}") from None

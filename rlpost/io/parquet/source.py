@@ -282,7 +282,7 @@ class Source:
                     if groups is not None and group not in groups:
                         row += facts.num_rows
                         continue
-                    rows = max(1, int(chunk_tokens / _tokens_per_row(facts, sized, sized_by)))
+                    rows = max(1, int(chunk_tokens / _tokens_per_row(facts, sized)))
                     if reader is None:
                         count = facts.num_rows
                         rows = rows_that_fit(0, max(count, 1), rows, f"{file.path}: a row")
@@ -361,19 +361,11 @@ def _leaf_columns(footer: pq.FileMetaData) -> list[str]:
     return [schema.column(place).path.partition(".")[0] for place in range(footer.num_columns)]
 
 
-def _tokens_per_row(group: pq.RowGroupMetaData, places: list[int], sized_by: str) -> float:
-    """Return the mean number of elements that a row of a list column has, at least 1.
-
-    Its chunks are at some places. A text has one for every four bytes.
-    """
-    values = [
-        chunk.total_uncompressed_size / 4
-        if chunk.path_in_schema == sized_by and chunk.physical_type == "BYTE_ARRAY"
-        else chunk.num_values
-        for chunk in map(group.column, places)
-    ]
+def _tokens_per_row(group: pq.RowGroupMetaData, places: list[int]) -> float:
+    """Return the mean number of elements that a row of a column has, at least 1."""
     rows = max(group.num_rows, 1)
-    return float(max(1.0, max(values, default=rows) / rows))
+    most = max((group.column(place).num_values for place in places), default=rows)
+    return float(max(1.0, most / rows))
 
 
 def _without_columns(rows: int, count: int) -> Iterator[pa.RecordBatch]:
@@ -465,9 +457,7 @@ class TableSource:
         """Do nothing: Arrow tables are immutable."""
 
     def _tokens_per_row(self, column: str) -> float:
-        if not (self.rows and column):
+        if not (self.rows and column and is_list(self.table.schema.field(column).type)):
             return 1.0
-        if not is_list(self.table.schema.field(column).type):
-            return float(self.table.column(column).nbytes / 4 / self.rows)
         chunks = self.table.column(column).chunks
         return sum(len(chunk.flatten()) for chunk in chunks) / float(self.rows)

@@ -16,7 +16,6 @@ from rlpost.io.parquet.footer import (
     MAGIC,
     ColumnChunk,
     ColumnMeta,
-    DamagedError,
     EncryptedError,
     FileMeta,
     FooterError,
@@ -71,9 +70,8 @@ def splice(
         drop: names of the columns to drop.
 
     Raises:
-        DamagedError: a column chunk is outside of the file.
         EncryptedError: a column is encrypted.
-        FooterError: the file cannot be spliced, but may be readable.
+        FooterError: a column chunk is outside of the file, or cannot be copied.
     """
     schema = footer.encoded(FileMeta.SCHEMA)
     joined = _joined_schema(schema, new, None if keep is None else (*keep,), (*drop,))
@@ -143,7 +141,7 @@ def _extents(group: Struct, leaves: int, end: int) -> list[tuple[int, int]]:
         meta = chunk.struct(ColumnChunk.META)
         begin, stop = chunk_extent(meta)
         if stop > end:
-            raise DamagedError(f"a column chunk at bytes {begin} to {stop} is not in its data")
+            raise FooterError(f"a column chunk at bytes {begin} to {stop} is not in its data")
         extents.append((begin, stop))
         if ColumnMeta.BLOOM in meta:
             bloom = meta.integer(ColumnMeta.BLOOM)

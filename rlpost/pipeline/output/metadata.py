@@ -17,6 +17,7 @@ from rlpost._version import __version__
 from rlpost.display.controls import in_utf8
 from rlpost.errors import DataError, UsageError
 from rlpost.recipe import semantics
+from rlpost.recipe.named import with_named
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.semantics import SEMANTICS
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.running_state import RunState
-    from rlpost.recipe.named import NamedByUser
 
 
 Json = dict[str, Any]
@@ -122,17 +122,9 @@ class FileMetadata:
             raise DataError(f"{path}: its metadata is damaged: nested too deeply") from None
         return found
 
-    def with_names(self, named: NamedByUser, where: str) -> Self:
-        """Return the metadata with the user's names in place of those of its recipe.
-
-        Args:
-            named: by the user.
-            where: the metadata is, for errors.
-
-        Raises:
-            UsageError: as `NamedByUser.completed`.
-        """
-        recipe, summary = named.completed(self.recipe, where), self.summary
+    def with_estimator(self, estimator: str | None, where: str) -> Self:
+        """Return the metadata with the user's estimator; arguments and errors as `with_named`."""
+        recipe, summary = with_named(self.recipe, estimator, where), self.summary
         if summary is not None and recipe.estimator != self.recipe.estimator:
             old, new = (json.dumps(one.estimator)[1:-1] for one in (self.recipe, recipe))
             own = {"estimator": recipe.estimator, "computes": summary.get("computes")}

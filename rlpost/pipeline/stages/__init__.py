@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.estimators.base import COMPUTED_TOKENS
 from rlpost.pipeline.rollout_order import add_order
-from rlpost.pipeline.stages import ages, batch_order, top_entropy
+from rlpost.pipeline.stages import ages, top_entropy
 from rlpost.pipeline.stages import off_policy as correction
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
@@ -163,6 +163,7 @@ _WEIGHTS = Stage("weights", reduce=on_responses.weights, of_units=True)
 _KL = frozenset({"kl", "row_kl"})
 _REWARDS = frozenset({"token_level_rewards"})
 _CREDIT = frozenset({"advantages", "returns"})
+_ENTROPY = frozenset({top_entropy.ENTROPY})
 
 
 def finite_stage(reads: frozenset[str]) -> Stage:
@@ -198,19 +199,13 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
 
 
 def _cut_stages(recipe: Recipe) -> list[Stage]:
-    """Return the stages that find the cuts of masks by the order of a batch's tokens."""
-    options = {"ordered": top_entropy.ordered(recipe) | correction.ordered_filters(recipe)}
-    if not options["ordered"]:
+    """Return the stages that find the cut of the entropies of each batch."""
+    if recipe.top_entropy_quantile is None:
         return []
-    reads = top_entropy.roles(recipe)
-    reads |= correction.roles(recipe) if recipe.batch_filters else NO_ROLES
-    parts = {
-        "leading": (batch_order.map_leading, batch_order.boundaries),
-        "trailing": (batch_order.map_trailing, batch_order.cuts),
-    }
+    first, second = (f"order of tokens, {bits} bits" for bits in ("leading", "trailing"))
     return [
-        Stage(f"order of tokens, {bits} bits", reads, map=of_tokens, gather=merge, options=options)
-        for bits, (of_tokens, merge) in parts.items()
+        Stage(first, _ENTROPY, map=top_entropy.map_leading, gather=top_entropy.bins),
+        Stage(second, _ENTROPY, map=top_entropy.map_trailing, gather=top_entropy.cuts),
     ]
 
 
@@ -341,9 +336,8 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
     elif recipe.advantage_clip is not None:
         stages.append(Stage("advantage clip", reduce=on_responses.clip_advantages))
     if recipe.top_entropy_quantile is not None:
-        keep, reads = top_entropy.keep_top_entropy, top_entropy.roles(recipe)
-        makes = _CREDIT | {top_entropy.CHOSEN}
-        stages.append(Stage("top entropy", reads, apply=keep, uses=_CREDIT, makes=makes))
+        keep, makes = top_entropy.keep_top_entropy, _CREDIT | {top_entropy.CHOSEN}
+        stages.append(Stage("top entropy", _ENTROPY, apply=keep, uses=_CREDIT, makes=makes))
     return stages
 
 
@@ -366,7 +360,7 @@ def _filter_stages(recipe: Recipe) -> list[Stage]:
         "filters",
         correction.roles(recipe),
         map=correction.map_accepted_by if reduces else None,
-        in_first_pass=not (recipe.batch_filters or recipe.reads_ages),
+        in_first_pass=not recipe.reads_ages,
         reduce=correction.drop_rejected if reduces else None,
         apply=correction.reject,
         uses=_CREDIT | {"raw_advantages"},

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,9 +29,7 @@ from rlpost.kernels.corrections import (
 )
 from rlpost.kernels.moments import exact_sums
 from rlpost.kernels.segments import count_true, spread
-from rlpost.kernels.trimming import MeanBelow
 from rlpost.pipeline.stages.ages import VERSION, ages
-from rlpost.pipeline.stages.batch_order import kept_in_order
 from rlpost.pipeline.stages.responses import some_left
 from rlpost.pipeline.stages.tokens import partial_mask
 from rlpost.recipe.recipe import PROXIMAL, Filter
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rlpost.pipeline.data import Batch, Column, Responses
-    from rlpost.pipeline.stages.batch_order import Ordered
     from rlpost.recipe.recipe import Recipe
 
 ACCEPTED = "is:accepted"
@@ -58,14 +54,6 @@ def passed(number: int) -> str:
 def rejected(number: int) -> str:
     """Return the name of the column of tokens that a filter rejects."""
     return f"{_REJECTED}{number}"
-
-
-def ordered_filters(recipe: Recipe) -> Ordered:
-    """Return what filters of batches compare, and the rule of each."""
-    return {
-        f"filter {number}": (partial(_values, one=one, recipe=recipe), MeanBelow(one.high))
-        for number, one in recipe.batch_filters.items()
-    }
 
 
 def roles(recipe: Recipe) -> frozenset[str]:
@@ -112,12 +100,9 @@ def map_weights(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
 
 def _accepted(batch: Batch, number: int, recipe: Recipe) -> Array:
     """Return which tokens a filter accepts, [T] bool."""
-    one = recipe.is_filter[number]
-    if one.of_batch:
-        values = _values(batch, one, recipe)
-        return kept_in_order(batch, f"filter {number}", values, MeanBelow(one.high))
-    inside = _inside(batch, one, recipe)
-    return spread(inside, batch.offsets) if one.by_response else inside
+    rule = recipe.is_filter[number]
+    inside = _inside(batch, rule, recipe)
+    return spread(inside, batch.offsets) if rule.by_response else inside
 
 
 def drop_rejected(responses: Responses, *, recipe: Recipe) -> Responses:

@@ -17,7 +17,7 @@ from rlpost.errors import DataError
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.moments import exact_means, exact_sums
 from rlpost.pipeline.data import NO_REWARD
-from rlpost.pipeline.rollout_order import SAME_TURN, order_of, repeated_turns
+from rlpost.pipeline.rollout_order import order_of, repeated_turns
 from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
@@ -193,19 +193,17 @@ class RowsDiffer(NamedTuple):
 
 
 def check_rows(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
-    """Note in `rows_differ` rows of one rollout that are of several steps, or of one turn.
+    """Note in `rows_differ` rows of one rollout that are of several steps.
 
-    Rows of one turn, branch and agent are noted if the rows of a rollout are chained; else the
-    later ones are flagged in `same_turn`.
+    If the rows of a rollout are chained, also those of one turn, branch and agent.
     """
     responses = _checked_steps(responses)
-    if "turn" not in responses or "rows_differ" in responses.notes:
+    noted = "rows_differ" in responses.notes
+    if noted or "turn" not in responses or not resolved.chains_turns:
         return responses
     pairs = repeated_turns(responses, grouped=resolved.grouped)
-    if not pairs.size or not resolved.chains_turns:
-        flags = np.zeros(len(responses), np.bool_)
-        flags[pairs[1]] = True
-        return responses.with_(**{SAME_TURN: flags})
+    if not pairs.size:
+        return responses
     first, second = pairs[:, 0].tolist()
     values = [f"{turn:g}" for turn in responses["turn"][[first, second]]]
     return responses.noting(rows_differ=RowsDiffer([first, second], values, "turn"))
