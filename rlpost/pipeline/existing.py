@@ -2,51 +2,52 @@
 
 An output records its input, the recipe and the semantics of its numbers, and is up to date as long
 as these are the same. Files appear one by one, so a run that is killed is continued by the same
-command. The numbers are those of one run over all files: what couples responses of several files is
-an error.
+command. What couples responses of several files is an error.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from dataclasses import dataclass, field
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ErrorPart, InputsError, ReadWriteError, UsageError
+from rlpost.io.arrow import CellLocation, fingerprints, key
 from rlpost.io.clock import Clock
 from rlpost.io.outputs import OutputFiles, file_errors
 from rlpost.io.parquet.fingerprint import check_overwritable, fingerprint_of, last_entry
-from rlpost.io.parquet.footer import MAGIC, MAGIC_ENCRYPTED
 from rlpost.io.parquet.inputs import find_inputs, parse
 from rlpost.io.parquet.schemas import SOURCE_KEY
-from rlpost.io.parquet.source import Source
+from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.io.paths import check_replaceable, parse_path
-from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.pipeline import run
-from rlpost.pipeline.coupled_files import check_separate
+from rlpost.pipeline.needs import coupling_of
 from rlpost.pipeline.output.files import targets_of
 from rlpost.pipeline.summary import JointSummary
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import TableSource
     from rlpost.io.paths import AnyPath, PathText
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.plan import Plan
+    from rlpost.pipeline.summary import SummaryPart
     from rlpost.recipe.recipe import Recipe
 
 
 Json = dict[str, Any]
-ROLES = "roles"
-"""The key of an entry with the column of each role that was read."""
+_OF_BATCH = {"all": (), "step": ("batch",), "step_domain": ("batch", "domain")}
+"""Roles that name a batch, by the scope in the recipe's numerics."""
 _STALE = {
     "file": "of another input",
     "size": "of an earlier version of its input",
@@ -57,30 +58,14 @@ _STALE = {
 _UNKNOWN = "not written with --skip-existing"
 
 
-@dataclass
-class SortedFiles:
-    """The files of an input, by what a run does with them."""
+class Job(NamedTuple):
+    """An output to write."""
 
-    current: dict[InputFile, Json] = field(default_factory=dict)
-    """Those whose output is up to date, with its entry."""
-    chosen: dict[InputFile, Json] = field(default_factory=dict)
-    """Those to write, with the entry of the output."""
-    waiting: list[InputFile] = field(default_factory=list)
-    """Those that another program still writes: without a footer or without rows, or changed."""
-    failed: dict[InputFile, DataError] = field(default_factory=dict)
-    """Those that cannot be processed."""
-    before: dict[InputFile, object] = field(default_factory=dict)
-    """The identity of the output of each chosen file as it was; None if there was none."""
-
-    def fail(self, file: InputFile, error: DataError) -> None:
-        """Leave out a chosen file."""
-        self.failed[file] = error
-        del self.chosen[file]
-
-    def wait(self, file: InputFile) -> None:
-        """Leave a chosen file to a later run."""
-        self.waiting.append(file)
-        del self.chosen[file]
+    target: AnyPath
+    entry: Json
+    """What it records of its input."""
+    before: object
+    """The identity of the output as it was; None if there was none."""
 
 
 def recipe_digest(recipe: Recipe) -> str:
@@ -115,67 +100,74 @@ def advantages(
         inputs = [file for file in inputs if output not in file.path.parents]
     targets = dict(zip(inputs, targets_of(inputs, paths, output, overwrite=True), strict=True))
     check_replaceable()
-    files = _sorted(targets, recipe, options)
-    plans = _check(files, recipe)
+    jobs = _stale(targets, recipe, overwrite=options.overwrite)
+    current = [file for file in inputs if file not in jobs]
+    plans, failed = _bound(jobs, recipe)
+    if plans:
+        failed |= _check_separate(plans, current)
     sources: list[Source | TableSource] = []
-    joint = JointSummary()
-    results: list[Json] = []
-    clock = Clock(options.started)
-    for file, entry in [*files.chosen.items()]:
+    joint, results, clock = JointSummary(), list[Json](), Clock(options.started)
+    for file in [file for file in plans if file not in failed]:
         try:
-            if not _is_same(entry, _identity(file.path, targets[file])):
-                files.wait(file)
-                continue
-            with OutputFiles([targets[file]]) as outputs:
-                if fingerprint_of(targets[file]) != files.before[file]:
-                    raise ReadWriteError(
-                        f"{targets[file]}: another run wrote it meanwhile",
-                        tip="run the command again: it skips what is up to date",
-                    )
-                metadata = {SOURCE_KEY.decode(): json.dumps(entry)}
-                plan = plans.pop(file)
-                summary, part = run.write(plan, outputs, options, metadata, clock)
+            summary, part = _write(file, jobs[file], plans[file], options, clock)
         except DataError as error:
-            files.fail(file, error)
+            failed[file] = error
         else:
-            sources.append(plan.source)
+            sources.append(plans.pop(file).source)
             joint.add(part)
             results.append(summary)
-    files.failed = {file: files.failed[file] for file in targets if file in files.failed}
-    summary = _summary(files, recipe, sources, joint, results)
-    if files.failed:
-        raise _failure(files, summary)
+    errors = {file: failed[file] for file in inputs if file in failed}
+    summary = _summary(recipe, sources, joint, results)
+    summary["skip_existing"] = {
+        "written": len(results),
+        "up_to_date": [str(file.path) for file in current],
+        "failed": [str(file.path) for file in errors],
+    }
+    if errors:
+        names = ", ".join(summary["skip_existing"]["failed"])
+        last = f"{len(errors):,} of {counted(len(inputs), 'input')} not written: {names}"
+        parts = [part for error in errors.values() for part in error.parts]
+        raise InputsError(*parts, ErrorPart(last), summary=summary)
     return summary
 
 
-def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options) -> SortedFiles:
-    """Return the files, sorted by their outputs and ends.
+def _write(
+    file: InputFile, job: Job, plan: Plan, options: Options, clock: Clock
+) -> tuple[Json, SummaryPart]:
+    """Write the output of a file; raises and returns as `rlpost.pipeline.run.write`."""
+    if not job.entry.items() >= _identity(file.path, job.target).items():
+        raise DataError(f"{file.path}: was written again since this run began")
+    with OutputFiles([job.target]) as outputs:
+        if fingerprint_of(job.target) != job.before:
+            raise ReadWriteError(
+                f"{job.target}: another run wrote it meanwhile",
+                tip="run the command again: it skips what is up to date",
+            )
+        metadata = {SOURCE_KEY.decode(): json.dumps(job.entry)}
+        return run.write(plan, outputs, options, metadata, clock)
+
+
+def _stale(
+    targets: Mapping[InputFile, AnyPath], recipe: Recipe, *, overwrite: bool
+) -> dict[InputFile, Job]:
+    """Return the files whose outputs are not up to date.
 
     Raises:
-        UsageError: an output is stale, and `overwrite` is not set.
+        UsageError: one exists, and `overwrite` is not set.
     """
-    files = SortedFiles()
+    jobs: dict[InputFile, Job] = {}
     stale: dict[AnyPath, str] = {}
     how = {"recipe": recipe_digest(recipe), "semantics": SEMANTICS}
     for file, target in targets.items():
-        wanted, before = _identity(file.path, target) | how, fingerprint_of(target)
+        job = Job(target, _identity(file.path, target) | how, fingerprint_of(target))
         exists = target.is_file()
         entry = _entry(target) if exists else {}
-        if _is_same(entry, wanted) and isinstance(entry.get(ROLES), dict):
-            files.current[file] = entry
-            continue
-        try:
-            if not _is_whole(file.path):
-                files.waiting.append(file)
-                continue
-        except DataError as error:
-            files.failed[file] = error
-            continue
-        files.chosen[file], files.before[file] = wanted, before
-        if exists:
-            differing = (text for name, text in _STALE.items() if entry.get(name) != wanted[name])
-            stale[target] = next(differing, _UNKNOWN) if entry else _UNKNOWN
-    if stale and not options.overwrite:
+        differing = [text for name, text in _STALE.items() if entry.get(name) != job.entry[name]]
+        if exists and differing:
+            stale[target] = differing[0] if entry else _UNKNOWN
+        if differing:
+            jobs[file] = job
+    if stale and not overwrite:
         target, why = next(iter(stale.items()))
         more = f" and {len(stale) - 1:,} more" if len(stale) > 1 else ""
         raise UsageError(
@@ -183,7 +175,7 @@ def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options)
             tip="--overwrite  # writes stale outputs again",
         )
     check_overwritable([*stale])
-    return files
+    return jobs
 
 
 def _identity(path: AnyPath, target: AnyPath) -> Json:
@@ -215,102 +207,95 @@ def _entry(target: AnyPath) -> Json:
         return {}
 
 
-def _is_same(entry: Json, wanted: Json) -> bool:
-    return all(entry.get(name) == value for name, value in wanted.items())
-
-
-def _is_whole(path: AnyPath) -> bool:
-    """Return whether a Parquet file has its end; raise DataError if it has not its beginning."""
-    with file_errors(path, "cannot be read"):
-        file, size = open_file(path)
+def _bound(
+    files: Collection[InputFile], recipe: Recipe
+) -> tuple[dict[InputFile, Plan], dict[InputFile, DataError]]:
+    """Return the plan of each file that can be processed, and the errors of the others."""
+    plans: dict[InputFile, Plan] = {}
+    failed: dict[InputFile, DataError] = {}
+    for file in files:
         try:
-            begin = read_at(file, min(size, len(MAGIC)), 0)
-            end = read_at(file, min(size, len(MAGIC)), max(size - len(MAGIC), 0))
-        finally:
-            close_file(file)
-    if begin != MAGIC[: len(begin)] and begin != MAGIC_ENCRYPTED[: len(begin)]:
-        raise DataError(
-            f"{path}: is no Parquet file: it does not begin with PAR1",
-            tip="of a dump, `rlpost convert` makes one",
-        )
-    return size > 2 * len(MAGIC) and end in (MAGIC, MAGIC_ENCRYPTED)
+            plans[file] = run.bind(Source([file]), recipe)
+        except DataError as error:
+            failed[file] = error
+    return plans, failed
 
 
-def _check(files: SortedFiles, recipe: Recipe) -> dict[InputFile, Plan]:
-    """Bind the recipe to each chosen file, and compare roles and keys with those of all others.
+def _check_separate(
+    plans: Mapping[InputFile, Plan], written: Sequence[InputFile]
+) -> dict[InputFile, DataError]:
+    """Check that no coupled group or batch spans files; return those whose keys are damaged.
 
-    Files that lack columns, or have other ones than most, fail.
+    Args:
+        plans: of the files to write, at least one.
+        written: the others, which were written.
 
     Raises:
-        UsageError: as `check_separate`.
+        UsageError: a group or batch spans files, or the recipe couples all responses.
+        DataError: the keys of a file that was written are damaged.
     """
-    plans: dict[InputFile, Plan] = {}
-    for file, entry in [*files.chosen.items()]:
+    failed: dict[InputFile, DataError] = {}
+    plan = next(iter(plans.values()))
+    coupling, batch = coupling_of(plan.resolved), plan.resolved.recipe.numerics.batch
+    columns = [plan.columns.column(x) for x in _OF_BATCH[batch] if x in plan.columns]
+    if coupling.scope == "run" or (coupling.scope == "batch" and not columns):
+        steps = coupling.scope == "batch" and batch != "all"
+        text = f"--skip-existing writes each file by itself, and {coupling.why} couples all"
+        or_steps = "; if a column has the steps, --map batch=COLUMN names it" if steps else ""
+        raise UsageError(text, tip=f"leave --skip-existing out: one run writes all{or_steps}")
+    if coupling.scope == "response" or (coupling.scope == "group" and "group" not in plan.columns):
+        return failed
+    if coupling.scope == "group":
+        columns.append(plan.columns.column("group"))
+    files, keys = [*written, *plans], []
+    for file in files:
         try:
-            source = Source([file])
-            if not source.rows:
-                files.wait(file)
-                continue
-            plans[file] = plan = run.bind(source, recipe)
-            columns = plan.columns.columns.items()
-            entry[ROLES] = {role: x for role, x in columns if role in plan.roles}
+            keys.append(_keys(file, columns))
         except DataError as error:
-            files.fail(file, error)
-    texts = {
-        file: json.dumps(entry.get(ROLES), sort_keys=True)
-        for file, entry in {**files.current, **files.chosen}.items()
-    }
-    usual = Counter(texts.values()).most_common(1)
-    for file in [file for file in files.chosen if texts[file] != usual[0][0]]:
-        roles = files.chosen[file][ROLES]
-        files.fail(file, _other_roles(file, roles, json.loads(usual[0][0]), plans[file]))
-    if files.chosen:
-        chosen = {file: plans[file] for file in files.chosen}
-        for file, damaged in check_separate(chosen, files.current).items():
-            files.fail(file, damaged)
-    return plans
+            if file not in plans:
+                raise
+            failed[file] = error
+            keys.append(np.zeros(0, np.uint64))
+    labels, owner = np.concatenate(keys), np.arange(len(files)).repeat([*map(len, keys)])
+    order = np.lexsort((owner, labels))
+    labels, owner = labels[order], owner[order]
+    shared = np.flatnonzero((labels[1:] == labels[:-1]) & (owner[1:] >= len(written)))
+    if len(shared):
+        first, second = (files[owner[at]].path for at in (shared[0], shared[0] + 1))
+        unit = "prompt group" if coupling.scope == "group" else "batch"
+        by = " and ".join(f"`{column}`" for column in columns)
+        raise UsageError(
+            f"{first} and {second}: share a {unit} by {by}, and {coupling.why} couples its "
+            "responses, but --skip-existing writes each file by itself",
+            tip="leave --skip-existing out, or write the rows of a group or batch to one file",
+        )
+    return failed
 
 
-def _other_roles(file: InputFile, roles: Json, usual: Json, plan: Plan) -> DataError:
-    """Return the error of a file of which other roles are read than of most."""
-    differing = [role for role in {**usual, **roles} if usual.get(role) != roles.get(role)]
-    role = next((role for role in differing if role not in plan.columns), differing[0])
-    here, there = (f"`{one[role]}`" if role in one else "no column" for one in (roles, usual))
-    return DataError(
-        f"{file.path}: has {here} as {role}, and the other files have {there}; one run over all "
-        "files would use the columns that all of them have"
-    )
+def _keys(file: InputFile, columns: Sequence[str]) -> NDArray[np.uint64]:
+    """Return 64 bits of each distinct key of the rows of a file; none if it lacks a column."""
+    source, keys = Source([file]), [np.zeros(0, np.uint64)]
+    if not {*columns} <= {*source.columns}:
+        return keys[0]
+    for chunk in source.read_file(0, columns, CHUNK_TOKENS, columns[0]):
+        rows = np.zeros(chunk.table.num_rows, np.uint64)
+        for name in columns:
+            location = CellLocation(str(file.path), chunk.first_row, name)
+            rows = rows * np.uint64(31) + fingerprints(key(chunk.table.column(name), location))
+        keys.append(np.unique(rows))
+    return np.unique(np.concatenate(keys))
 
 
 def _summary(
-    files: SortedFiles,
     recipe: Recipe,
     sources: Sequence[Source | TableSource],
     joint: JointSummary,
     results: Sequence[Json],
 ) -> Json:
-    """Return the summary of the written files, with the names of the others."""
-    names = {
-        "up_to_date": [str(file.path) for file in files.current],
-        "waiting": [str(file.path) for file in files.waiting],
-        "failed": [str(file.path) for file in files.failed],
-    }
-    skipped = {"skip_existing": {"written": len(results), **names}}
-    lists = {name: [row for one in results for row in one[name]] for name in _LISTS}
+    """Return the summary of the written files."""
+    lists = {name: [x for file in results for x in file[name]] for name in ("inputs", "outputs")}
     if not results:
         empty: Json = {"responses": 0, "facts": {}, "findings": []}
-        return {**empty, **lists, "recipe": recipe.model_dump(mode="json"), **skipped}
+        return {**empty, **lists, "recipe": recipe.model_dump(mode="json")}
     plan = run.bind(Source.joined(sources), recipe)
-    return {**results[-1], **joint.of(plan), **lists, **skipped}
-
-
-_LISTS = ("inputs", "outputs")
-
-
-def _failure(files: SortedFiles, summary: Json) -> InputsError:
-    """Return the error of a run that left out bad inputs, whose names come last."""
-    parts = [part for error in files.failed.values() for part in error.parts]
-    names = ", ".join(summary["skip_existing"]["failed"])
-    every = len(files.current) + len(files.chosen) + len(files.waiting) + len(files.failed)
-    last = f"{len(files.failed):,} of {counted(every, 'input')} not written: {names}"
-    return InputsError(*parts, ErrorPart(last), summary=summary)
+    return {**results[-1], **joint.of(plan), **lists}

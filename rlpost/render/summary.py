@@ -149,11 +149,7 @@ def _picture(summary: Json) -> Iterator[PictureLine]:
 
 def _skipped(summary: Json) -> Iterator[Notice]:
     """Yield the files that a run with --skip-existing did not write."""
-    for name, what in (
-        ("up_to_date", "up to date"),
-        ("waiting", "waiting: without a footer or rows yet, or changed while it was read"),
-        ("failed", "not written: bad input"),
-    ):
+    for name, what in (("up_to_date", "up to date"), ("failed", "not written: bad input")):
         if paths := summary.get("skip_existing", {}).get(name):
             level: Severity = "ok" if name == "up_to_date" else "warning"
             yield Notice(level, f"{counted(len(paths), 'file')} {what}", places=first_of(paths))

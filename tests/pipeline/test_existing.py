@@ -92,7 +92,7 @@ def test_numbers_and_summary_are_those_of_one_run_over_all_files(top, words):
         assert run(*command, "--summary-json", paths[name]).code == 0
     joint, each = (loads(path.read_text()) for path in paths.values())
     assert each.pop("skip_existing") == {
-        "written": 3, "up_to_date": [], "waiting": [], "failed": []
+        "written": 3, "up_to_date": [], "failed": []
     }  # fmt: skip
     differing = {name for name in {**joint, **each} if joint.get(name) != each.get(name)}
     assert differing == {"outputs", "bytes", "seconds"}
@@ -153,24 +153,22 @@ def test_outputs_without_a_valid_entry_are_stale_and_files_of_others_stay(top, e
     assert "rlpost did not write" in write(top, "--overwrite", code=2)[1]
 
 
-def test_a_half_written_file_waits_and_so_does_one_without_rows(top):
+def test_files_that_are_incomplete_or_without_rows_are_named_and_written_later(top):
     whole, path = (top / "in" / "1.parquet").read_bytes(), top / "in" / "1.parquet"
-    pq.write_table(step(3).slice(0, 0), top / "in" / "3.parquet")
-    for data in (b"", whole[:9], whole[:-1]):
+    empty = top / "in" / "3.parquet"
+    pq.write_table(step(3).slice(0, 0), empty)
+    for data in (b"", whole[:9], whole[:-1], b"text of a dump"):
         path.write_bytes(data)
-        facts, err = write(top)
-        assert facts["waiting"] == [str(path), str(top / "in" / "3.parquet")]
-        assert "2 files waiting" in " ".join(err.split())
+        assert write(top, code=3)[0]["failed"] == [str(path), str(empty)]
         assert [*contents(top / "out")] == ["0.parquet", "2.parquet"]
-    path.write_text("text of a dump")
-    assert "1.parquet: is no Parquet file" in write(top, code=3)[1]
     path.write_bytes(whole)
+    empty.unlink()
     assert write(top)[0]["written"] == 1
     with pytest.raises(UsageError, match="skip_existing"):
         rlpost.advantages(rollout(), top / "out", None, OPTIONS)
 
 
-def test_a_file_that_changes_while_others_are_written_waits(top, monkeypatch):
+def test_a_file_that_changes_while_others_are_written_is_named(top, monkeypatch):
     usual = existing.run.write
 
     def changing(source, *others):
@@ -178,14 +176,14 @@ def test_a_file_that_changes_while_others_are_written_waits(top, monkeypatch):
         return usual(source, *others)
 
     monkeypatch.setattr(existing.run, "write", changing)
-    facts, _ = write(top)
-    assert (facts["written"], facts["waiting"]) == (2, [str(top / "in" / "2.parquet")])
+    facts, _ = write(top, code=3)
+    assert (facts["written"], facts["failed"]) == (2, [str(top / "in" / "2.parquet")])
 
 
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize(
     ("words", "unit"),
-    [([], "prompt group prompt_id p0 of step 0"), (["--whiten-advantages"], "batch step 0")],
+    [([], "prompt group by `step` and `prompt_id`"), (["--whiten-advantages"], "batch by `step`")],
 )
 def test_groups_and_batches_over_two_files_are_an_error(top, words, unit, written):
     later = top / "in" / "2.parquet"
@@ -195,7 +193,7 @@ def test_groups_and_batches_over_two_files_are_an_error(top, words, unit, writte
     before = times(top / "out")
     save(step(0), later)
     _, err = write(top, *words, code=2)
-    assert f"0.parquet and {later}: share the {unit}" in err
+    assert f"0.parquet and {later}: share a {unit}" in err
     assert "leave --skip-existing out" in err
     assert times(top / "out") == before
     assert write(top, "--estimator", "raw", "--overwrite")[0]["written"] == (3)
@@ -231,14 +229,6 @@ def test_without_steps_all_files_are_one_batch(top):
     for path in (top / "in").iterdir():
         save(pq.read_table(path).drop_columns("step"), path)
     assert "--map batch=COLUMN" in write(top, "--whiten-advantages", code=2)[1]
-
-
-def test_a_file_with_other_columns_than_most_fails(top):
-    other = save(step(1).drop_columns("ref_log_probs"), top / "in" / "1.parquet")
-    for written in (2, 0):
-        facts, err = write(top, "--kl-estimator", "k1", code=3)
-        assert (facts["written"], facts["failed"]) == (written, [str(other)])
-        assert "has no column as ref_log_probs, and the other files have `ref_log_probs`" in err
 
 
 def test_objects_are_known_by_their_etags(s3, top):
@@ -320,14 +310,14 @@ def test_inputs_below_out_are_inputs_unless_out_is_in_in(tmp_path, monkeypatch):
 def test_an_output_that_another_run_wrote_meanwhile_is_not_replaced(tmp_path, monkeypatch):
     save(rollout(), tmp_path / "in" / "a.parquet")
     out = tmp_path / "out" / "a.parquet"
-    check = existing._check
+    check = existing._check_separate
 
     def meanwhile(*arguments):
         plans = check(*arguments)
         save(rollout(), out)
         return plans
 
-    monkeypatch.setattr(existing, "_check", meanwhile)
+    monkeypatch.setattr(existing, "_check_separate", meanwhile)
     ran = run("advantages", tmp_path / "in", tmp_path / "out", "--skip-existing")
     assert ran.code == 4
     assert "another run wrote it meanwhile" in ran.err
