@@ -55,7 +55,6 @@ RECIPES = {
         for rule in ("last", "sum", "mean")
     },
     "filter of tokens": {**CORRECTED, "is_filter": ("token:ratio:0.71:1.43",)},
-    "filter of a batch": {**CORRECTED, "is_filter": ("batch:k2::0.0217",)},
     "filter of responses": {
         **CORRECTED, "is_weight": "segment", "is_filter": ("geometric:k3::0.01",),
     },

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from summaries import warnings_of
 
 import rlpost
 from rlpost.errors import DataError
@@ -116,14 +115,3 @@ def test_a_row_that_is_there_twice_is_no_turn_more(estimator, options):
     assert [found[i] for i in rows] == want
     branches = {"branch": ["x", "x", "y", "x", "x"]}
     assert len(credit(COPIED | branches, **options)[0]) == 5
-
-
-def test_a_row_that_is_there_twice_is_named_where_rollouts_count():
-    def warnings(rows):
-        return [x for x in warnings_of(credit(rows, estimator="grpo")[1]) if "another row" in x]
-
-    (text,) = warnings(COPIED)
-    assert text.startswith("1 row ")
-    assert "--map branch" in text
-    assert not warnings(COPIED | {"branch": ["x", "x", "y", "x", "x"]})
-    assert not warnings({name: x for name, x in COPIED.items() if name != "turn"})

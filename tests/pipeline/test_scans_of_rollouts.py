@@ -180,10 +180,6 @@ FORKED = {
 }
 
 
-def warnings(**options):
-    return warnings_of(rlpost.enrich(pa.table(FORKED), rlpost.Recipe(**options))[1])
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -192,11 +188,11 @@ def warnings(**options):
         {"estimator": "turn_credit"},
     ],
 )
-def test_rollouts_with_alternatives_of_one_turn_are_counted(options):
-    (text,) = [one for one in warnings(**options) if "branch" in one]
-    assert text.startswith("1 rollout ")
+def test_alternatives_of_one_turn_need_branches(options):
+    table = pa.table(FORKED)
+    rlpost.enrich(table, rlpost.Recipe(**options))
     with pytest.raises(DataError, match=r"row 1, has `turn` 1, and table, row 2, .*--map branch="):
-        warnings(**options, columns={"branch": "none"})
+        rlpost.enrich(table, rlpost.Recipe(**options, columns={"branch": "none"}))
 
 
 def test_the_summary_names_the_scan_and_the_turn_rewards_that_it_adds():

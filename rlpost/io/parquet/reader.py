@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -183,10 +185,14 @@ class ParquetReader:
     def _name(self, group: int, row: int | None = None) -> str:
         """Return the name of a row group, and of a row of it, in errors."""
         name = f"{self._path}: row group {group}"
-        if row is None:
-            return name
-        before = (self.file.metadata.row_group(number).num_rows for number in range(group))
-        return f"{name}, row {sum(before) + row}"
+        return name if row is None else f"{name}, row {self._first_rows[group] + row}"
+
+    @cached_property
+    def _first_rows(self) -> list[int]:
+        """The first row of each row group."""
+        metadata = self.file.metadata
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        return [*accumulate((group.num_rows for group in groups), initial=0)]
 
     def _close(self) -> None:
         if self._prefetched is not None:
