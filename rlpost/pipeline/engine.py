@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _PREFETCH = 2  # decoded chunks in the queue of the workers
-_OF_LABEL = 25_000  # bytes for the totals of a step or domain, measured
+_OF_LABEL = 18_000  # bytes for the totals of a step or domain, measured
 
 
 @dataclass(frozen=True)
