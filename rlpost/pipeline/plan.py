@@ -228,8 +228,7 @@ def _needs_without_tokens(resolved: ResolvedRecipe, needs: Mapping[str, str]) ->
     if (why := reasons(resolved, "tokens")) and needs.keys().isdisjoint(_TOKEN_ROLES):
         return {"mask": f"{' and '.join(why)}, and the input has no tokens"}
     if resolved.lengths == "unknown" and (why := reasons(resolved, "lengths")):
-        tip = "the input has no tokens"
-        return {LENGTH: f"{' and '.join(why)}, and {tip}"}
+        return {LENGTH: f"{' and '.join(why)}, and the input has no tokens"}
     return {}
 
 
