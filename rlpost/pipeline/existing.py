@@ -58,7 +58,7 @@ _STALE = {
 _UNKNOWN = "not written with --skip-existing"
 
 
-class Job(NamedTuple):
+class Enrichment(NamedTuple):
     """An output to write."""
 
     target: AnyPath
@@ -132,7 +132,7 @@ def advantages(
 
 
 def _write(
-    file: InputFile, job: Job, plan: Plan, options: Options, clock: Clock
+    file: InputFile, job: Enrichment, plan: Plan, options: Options, clock: Clock
 ) -> tuple[Json, SummaryPart]:
     """Write the output of a file; raises and returns as `rlpost.pipeline.run.write`."""
     if not job.entry.items() >= _identity(file.path, job.target).items():
@@ -149,17 +149,17 @@ def _write(
 
 def _stale(
     targets: Mapping[InputFile, AnyPath], recipe: Recipe, *, overwrite: bool
-) -> dict[InputFile, Job]:
+) -> dict[InputFile, Enrichment]:
     """Return the files whose outputs are not up to date.
 
     Raises:
         UsageError: one exists, and `overwrite` is not set.
     """
-    jobs: dict[InputFile, Job] = {}
+    jobs: dict[InputFile, Enrichment] = {}
     stale: dict[AnyPath, str] = {}
     how = {"recipe": recipe_digest(recipe), "semantics": SEMANTICS}
     for file, target in targets.items():
-        job = Job(target, _identity(file.path, target) | how, fingerprint_of(target))
+        job = Enrichment(target, _identity(file.path, target) | how, fingerprint_of(target))
         exists = target.is_file()
         entry = _entry(target) if exists else {}
         differing = [text for name, text in _STALE.items() if entry.get(name) != job.entry[name]]
