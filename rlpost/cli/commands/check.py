@@ -40,8 +40,8 @@ def verify(
     """Recompute the columns of enriched files and compare them with the stored ones.
 
     The recipe is read from the file's metadata, the input from the columns that the file kept.
-    Those that the recipe does not read are not decoded. Code and a tokenizer that the metadata
-    names are used only if --estimator and --tokenizer name them.
+    Those that the recipe does not read are not decoded. Code that the metadata names is
+    run only if --estimator names it.
 
     Exit code 0: all columns are equal; 1: something differs.
 
