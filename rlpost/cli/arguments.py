@@ -100,11 +100,29 @@ class Settings:
     @cached_property
     def typed(self) -> Values:
         """The fields of the recipe that options set, without preset and recipe file."""
-        values = self._set(Recipe)
-        for name, value in values.items():
+        return merged(*(values for _, values in self._typed_layers))
+
+    @cached_property
+    def _typed_layers(self) -> list[tuple[str, Values]]:
+        """The flag or variable of each option that is set, and its field; --set is the last."""
+        layers = []
+        for name, value in self._set(Recipe).items():
             if name in TABLES and not isinstance(value, dict):
-                values[name] = name_values(value, flag_of(name))
-        return merged(values, self._assigned)
+                value = name_values(value, flag_of(name))  # noqa: PLW2901
+            flag = f"--no-{flag_of(name)[2:]}" if value is False else flag_of(name)
+            layers.append((self.variables.get(name, flag), {name: value}))
+        return [*layers, (SET, self._assigned)]
+
+    @property
+    def _layers(self) -> list[tuple[str, Values]]:
+        """What sets fields of the recipe over the preset, and these fields; the last wins.
+
+        A file may change the correction that it names; --correction overrides the file.
+        """
+        named = f"--correction {self.correction_name}", self.correction.recipe
+        file = str(self._config), self._recipe_file
+        below = [file, named] if self._correction else [named, file]
+        return [*below, *self._typed_layers]
 
     @cached_property
     def _assigned(self) -> Values:
@@ -158,9 +176,7 @@ class Settings:
     @property
     def _own(self) -> Values:
         """The fields of the recipe that options, the correction and the file set."""
-        layers = [self._recipe_file, self.correction.recipe]
-        # A file may change the correction that it names; --correction overrides the file.
-        return merged(*(layers if self._correction else layers[::-1]), self.typed)
+        return merged(*(values for _, values in self._layers))
 
     @property
     def requested(self) -> dict[str, Any]:
@@ -223,13 +239,8 @@ class Settings:
         named = {"estimator": requested} if requested else {}
         values = values_of(self.preset or DEFAULT, named)
         estimator = values.pop("estimator")  # see below: a preset may replace it
-        sources = dict.fromkeys(_keys(values), f"preset {self.preset}")
-        sources |= dict.fromkeys(_keys(self._own), f"--correction {self.correction_name}")
-        sources |= dict.fromkeys(_keys(self._recipe_file), str(self._config))
-        for name, value in self.typed.items():
-            flag = f"--no-{flag_of(name)[2:]}" if value is False else flag_of(name)
-            sources |= dict.fromkeys(_keys({name: value}), self.variables.get(name, flag))
-        sources |= dict.fromkeys(_keys(self._assigned), SET)
+        layers = [(f"preset {self.preset}", values), *self._layers]
+        sources = {key: source for source, fields in layers for key in _keys(fields)}
         if estimator != (requested or Recipe().estimator):
             why = f", for {requested}" if requested else ""
             sources["estimator"] = f"preset {self.preset}{why}"

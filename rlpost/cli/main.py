@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 FIRST_LINE = time.perf_counter()
-LONGEST_START = 30.0
-"""Seconds that an interpreter may take to start; an older process was something else before."""
 BROKEN_PIPE = 141
 INTERRUPTED = 130
 ON_DATA = frozenset(
@@ -86,20 +84,6 @@ def _end_at_signals() -> None:
             _signal.signal(number, lambda number, _: os._exit(128 + number))
 
 
-def process_start() -> float:
-    """Return when the process began, on the clock of `time.perf_counter`."""
-    if sys.platform != "linux":
-        return FIRST_LINE
-    try:
-        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123
-            ticks = int(file.read().rpartition(")")[2].split()[19])
-        now, since_boot = time.perf_counter(), time.clock_gettime(time.CLOCK_BOOTTIME)
-        start = now - (since_boot - ticks / os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError, AttributeError):  # no /proc
-        return FIRST_LINE
-    return start if 0 <= FIRST_LINE - start <= LONGEST_START else FIRST_LINE
-
-
 def _run() -> int:
     """Run the command line and return its exit code."""
     if {"-h", "--help"}.isdisjoint(sys.argv) and ON_DATA & {*sys.argv[1:2]}:
@@ -129,7 +113,7 @@ def _run() -> int:
     try:
         from rlpost.cli.app import main  # noqa: PLC0415
 
-        main(process_start())
+        main(FIRST_LINE)
     except BaseException as end:
         received = shutdown.received_exit_code()  # libraries turn a signal into other exceptions
         if received is None and not isinstance(end, (KeyboardInterrupt, SystemExit)):

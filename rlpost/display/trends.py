@@ -1,4 +1,4 @@
-"""Trends over steps: a line of blocks for each number, with its first, least, greatest and last."""
+"""Numbers by step or domain: a column of each, or a line of blocks with its ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rlpost.display.charts import means_of, spark
 from rlpost.display.picture import MOST_BLOCKS
-from rlpost.display.tables import TextTable
-from rlpost.display.text import aligned, percent
+from rlpost.display.tables import MOST_ROWS, TextTable, elided
+from rlpost.display.text import aligned, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,13 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trend:
-    """A number of each step, in the order of steps."""
+    """A number of each step or domain, in their order."""
 
     name: str
     values: Sequence[float | None]
     """None where a step has no such number, whose block is blank."""
     share: bool = False
     """Whether the numbers are shares, which are printed as percentages."""
+    digits: int | None = None
+    """Of each number; None: those of the largest."""
+
+    def texts(self, order: Sequence[int]) -> list[str]:
+        """Return the numbers at some places as texts."""
+        values = [self.values[place] for place in order]
+        if self.share:
+            return [*map(percent, values)]
+        if self.digits is None:
+            return aligned(values)
+        return [number(value, digits=self.digits) for value in values]
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -45,3 +56,30 @@ def trend_table(name: str, labels: Sequence[object], trends: Sequence[Trend]) ->
     rows = [trend.row for trend in trends if any(value is not None for value in trend.values)]
     heading = f"by {name}, {labels[0]} to {labels[-1]}"
     return TextTable((heading, "", "first", "min", "max", "last"), rows, text=(0, 1))
+
+
+def slice_table(
+    name: str,
+    labels: Sequence[object],
+    counts: tuple[str, Sequence[int]],
+    trends: Sequence[Trend],
+    *,
+    order: Sequence[int] | None = None,
+    most: int = MOST_ROWS,
+    title: str = "",
+) -> TextTable:
+    """Return the table with a row for each step or domain.
+
+    Args:
+        name: of what the labels are.
+        labels: of the steps or domains.
+        counts: what they have, and how many of it.
+        trends: numbers of each.
+        order: places of those that are shown; None: all.
+        most: rows, at most, the first and the last.
+        title: of the table.
+    """
+    order = range(len(labels)) if order is None else order
+    cells = [[f"{counts[1][i]:,}" for i in order], *(trend.texts(order) for trend in trends)]
+    rows = [*zip([str(labels[i]) for i in order], *cells, strict=True)]
+    return TextTable((name, counts[0], *(x.name for x in trends)), elided(rows, most), title)

@@ -99,10 +99,6 @@ class LossSummary(Result):
     facts: Json
     findings: list[Json]
 
-    def show(self, out: Console) -> None:
-        """Print the summary; the table of a sweep fits the console."""
-        self.page(width=out.width).show(out)
-
 
 class Comparison(Result):
     """The agreement of advantages of several files or recipes."""

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rlpost.display.charts import bar
 from rlpost.display.console import console, is_terminal
@@ -29,6 +29,7 @@ from rlpost.display.text import (
     size,
     value_list,
 )
+from rlpost.display.trends import Trend, slice_table
 from rlpost.pipeline.device import CPU
 from rlpost.pipeline.findings import NO_SIGNAL, texts_of
 from rlpost.pipeline.measures import (
@@ -446,21 +447,9 @@ def _divergence(summary: Json, *, verbose: bool) -> Iterator[str]:
         )
 
 
-class _SliceNumbers(NamedTuple):
-    """A number of each step or domain."""
-
-    name: str
-    values: list[float | None]
-    share: bool
-
-    def texts(self) -> list[str]:
-        """Return each number as text."""
-        return [*map(percent, self.values)] if self.share else aligned(self.values)
-
-
-def _sliced(summary: Json, by: str, names: Sequence[str]) -> list[_SliceNumbers]:
-    """Return the columns of these names of which there are numbers, by step or domain."""
-    facts, columns = summary["facts"], []
+def _trends(summary: Json, by: str) -> list[Trend]:
+    """Return the numbers by step or domain that there are."""
+    facts, trends = summary["facts"], []
     known = "with_signal" in facts
     for name, measure, share in (
         ("no signal", "with_signal", True) if known else ("equal rewards", "equal_rewards", True),
@@ -469,10 +458,9 @@ def _sliced(summary: Json, by: str, names: Sequence[str]) -> list[_SliceNumbers]
         ("pass", "passed", True),
         ("not kept", "kept", True),
         ("KL per token", "kl", False),
-        ("length", "policy_tokens", False),
     ):
         entry = facts.get(measure, {}).get(by)
-        if name not in names or not entry or not entry["label"]:
+        if not entry or (name == "not kept" and _whole(summary, "kept")["mean"] == 1):
             continue
         values = entry["mean"]
         if "std" in entry:
@@ -480,13 +468,9 @@ def _sliced(summary: Json, by: str, names: Sequence[str]) -> list[_SliceNumbers]
             values = [None if x is None else mean_beside(x, std) for x, std in pairs]
         if measure in ("with_signal", "kept"):
             values = [None if x is None else 1 - x for x in values]
-        changed = name != "not kept" or _whole(summary, "kept")["mean"] != 1
-        if changed and any(value is not None for value in values):
-            columns.append(_SliceNumbers(name, values, share))
-    return sorted(columns, key=lambda column: names.index(column.name))
-
-
-_COMPARED_BY = ("no signal", "equal rewards", "A = 0", "reward", "pass", "not kept", "KL per token")
+        if any(value is not None for value in values):
+            trends.append(Trend(name, values, share))
+    return trends
 
 
 def _labels(summary: Json, by: str) -> list[Any]:
@@ -494,42 +478,31 @@ def _labels(summary: Json, by: str) -> list[Any]:
     return labels
 
 
-def _table_by(summary: Json, by: str, order: Sequence[int] | None = None) -> TextTable:
-    """Return the table by step or domain, of these places in this order."""
-    labels, facts = _labels(summary, by), summary["facts"]
-    columns = _sliced(summary, by, _COMPARED_BY)
-    counts, count = facts["kept"][by]["count"], "responses"
-    if by == "domain" and "group_size" in facts:
-        counts, count = facts["group_size"][by]["count"], "groups"
-    order = range(len(labels)) if order is None else order
-    cells = [[f"{counts[i]:,}" for i in order]]
-    cells += [x._replace(values=[x.values[i] for i in order]).texts() for x in columns]
-    headings = (f"by {by}", count, *(column.name for column in columns))
-    rows = [(str(labels[i]), *row) for i, *row in zip(order, *cells, strict=True)]
-    return TextTable(headings, rows)
-
-
 def _domains(summary: Json, *, verbose: bool) -> list[TextTable]:
     """Return the domains, those with the least signal first."""
-    labels = _labels(summary, "domain")
+    labels, trends, facts = _labels(summary, "domain"), _trends(summary, "domain"), summary["facts"]
     if len(labels) < _SEVERAL:
         return []
-    named = {x.name: x.values for x in _sliced(summary, "domain", _COMPARED_BY)}
+    named = {trend.name: trend.values for trend in trends}
     nothing: list[float | None] = [None] * len(labels)
     dead = named.get("no signal", named.get("equal rewards", nothing))
     zero = named.get("A = 0", nothing)
     order = sorted(range(len(labels)),
                    key=lambda i: (-(dead[i] or 0), -(zero[i] or 0), str(labels[i])))  # fmt: skip
-    table = _table_by(summary, "domain", order if verbose else order[:_DOMAINS])
-    rest = 0 if verbose else len(order[_DOMAINS:])
+    shown = order if verbose else order[:_DOMAINS]
+    noun, measure = ("groups", "group_size") if "group_size" in facts else ("responses", "kept")
+    counts = noun, facts[measure]["domain"]["count"]
+    table = slice_table("by domain", labels, counts, trends, order=shown, most=len(order))
+    rest = len(order) - len(shown)
     notes = [f"{counted(rest, 'domain')} more, with more signal: --verbose"] if rest else []
     return [replace(table, notes=notes)]
 
 
 def _details(summary: Json) -> Iterator[TextTable]:
     """Yield what only --verbose prints: columns, all steps, times and bytes."""
-    if len(_labels(summary, "step")) >= _SEVERAL:
-        yield _table_by(summary, "step")
+    if len(labels := _labels(summary, "step")) >= _SEVERAL:
+        counts = "responses", summary["facts"]["kept"]["step"]["count"]
+        yield slice_table("by step", labels, counts, _trends(summary, "step"), most=len(labels))
     yield TextTable(title="Columns", lines=[role_columns(summary["roles"])])
     if "seconds" in summary:
         yield TextTable(title="Times", lines=run_times(summary))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.difference import largest_table
-from rlpost.display.console import console
-from rlpost.display.page import Notice, Page, show_page
-from rlpost.display.tables import TextTable, show_json
+from rlpost.display.page import Notice, Page
+from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, counted, mean_beside, number, percent
 from rlpost.recipe.base import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rich.console import Console
 
     from rlpost.display.page import Severity
 
@@ -28,14 +24,6 @@ _BY_RESPONSE = (
     "Tokens are not compared: a side has one advantage per response. A side with tokens has their "
     "mean."
 )
-
-
-def show(comparison: Json, how: str, out: Console | None = None) -> None:
-    """Print a comparison on stdout, as a `table`, as `json` or as `markdown`."""
-    if how == "json":
-        show_json(comparison)
-    else:
-        show_page(page(comparison), how, out or console(sys.stdout))
 
 
 def page(comparison: Json) -> Page:

@@ -19,28 +19,18 @@ from rlpost.analysis.inspect.about.responses import (
 from rlpost.analysis.inspect.about.tokens import left_out_lines
 from rlpost.display.charts import spark
 from rlpost.display.controls import printable_line
-from rlpost.display.page import Page, show_page
-from rlpost.display.tables import TextTable, show_json
+from rlpost.display.page import Page
+from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, counted, mean_beside, number, percent, share
 from rlpost.render.picture import picture_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
-
     from rlpost.analysis.inspect.model import Facts, Histogram, Json
     from rlpost.display.picture import PictureLine
 
     Row = tuple[str, ...]
-
-
-def show(facts: Facts, how: str, out: Console | None = None) -> None:
-    """Print all statistics and findings, as a `table`, as `json` or as `markdown`."""
-    if how == "json":
-        show_json(facts.as_json())
-    else:
-        show_page(page(facts), how, out)
 
 
 def page(facts: Facts, *, verbose: bool = False) -> Page:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.loss.log import log_tables
 from rlpost.analysis.loss.summary import settings_of
-from rlpost.display.console import console
-from rlpost.display.page import Notice, Page, show_page
-from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
+from rlpost.display.page import Notice, Page
+from rlpost.display.tables import MOST_ROWS, TextTable
 from rlpost.display.text import aligned, counted, number, percent, role_columns, run_times
-from rlpost.display.trends import Trend, trend_table
+from rlpost.display.trends import Trend, slice_table, trend_table
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, KlClamp, behaviour_role, word
 from rlpost.recipe.recipe import PROXIMAL
 from rlpost.render.summary import unit_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from rich.console import Console
 
 
 Json = dict[str, Any]
@@ -44,30 +40,17 @@ _SYMBOLS = {
     "beta": "β",
     "coef": "β",
 }
-_UNLIMITED = 1_000_000
-_GAP = 2  # blanks between the columns of a table
 
 
-def show(summary: Json, how: str, out: Console | None = None, *, verbose: bool = False) -> None:
-    """Print the summary of a run on stdout, as a `table`, as `json` or as `markdown`."""
-    if how == "json":
-        show_json(summary)
-        return
-    out = out or console(sys.stdout)
-    width = out.width if how == "table" and out.is_terminal else _UNLIMITED
-    show_page(page(summary, verbose=verbose, width=width), how, out)
-
-
-def page(summary: Json, *, verbose: bool = False, width: int = _UNLIMITED) -> Page:
+def page(summary: Json, *, verbose: bool = False) -> Page:
     """Return the page of a run, whose first line is the share of clipped tokens.
 
     Args:
         summary: of the run.
         verbose: with columns, times and bytes.
-        width: of a sweep's table, which is narrower if it has to be.
     """
     swept = "settings" in summary
-    parts = [sweep_table(summary, width)] if swept else [*_single(summary)]
+    parts = [sweep_table(summary)] if swept else [*_single(summary)]
     if swept and verbose:
         parts += [_ratios(summary), _divergence(summary)]
     if "log" in summary:
@@ -319,10 +302,8 @@ def _parts(facts: Json, key: str) -> TextTable:
     ]
     if key == "step" and len(labels) > MOST_ROWS:
         return trend_table(key, labels, [trend for trend in trends if len({*trend.values}) > 1])
-    cells = [[*map(percent, x.values)] if x.share else aligned(x.values) for x in trends]
-    tokens = [f"{count:,}" for count in facts["ratio"][key]["count"]]
-    headings = (f"by {key}", "tokens", *(trend.name for trend in trends))
-    return TextTable(headings, elided([*zip(map(str, labels), tokens, *cells, strict=True)]))
+    counts = "tokens", facts["ratio"][key]["count"]
+    return slice_table(f"by {key}", labels, counts, trends)
 
 
 def _run_lines(summary: Json) -> Iterator[str]:
@@ -339,26 +320,17 @@ def setting_name(setting: Json) -> str:
     return ", ".join(f"{name} {_value(value)}" for name, value in setting["swept"].items())
 
 
-def sweep_table(summary: Json, width: int) -> TextTable:
-    """Return the table of settings.
-
-    Args:
-        summary: of a sweep.
-        width: of the table; if it is wider, settings have numbers, and a column of names.
-    """
+def sweep_table(summary: Json) -> TextTable:
+    """Return the table of settings."""
     settings = summary["settings"]
-    columns, notes = _columns(settings), [*_notes(settings)]
-    headings, cells = [*columns], [*zip(*columns.values(), strict=True)]
-    names = list(settings[0]["swept"])
-    swept = [tuple(map(_value, setting["swept"].values())) for setting in settings]
-    rows = [(*values, *row) for values, row in zip(swept, cells, strict=True)]
-    text = tuple(range(len(names)))
-    table = TextTable((*names, *headings), rows, notes=notes, text=text)
-    if _width(table) > width:  # names may be below their rows
-        labels = ((f"{index}", setting_name(setting)) for index, setting in enumerate(settings, 1))
-        rows = [(*label, *row) for label, row in zip(labels, cells, strict=True)]
-        table = TextTable(("", "setting", *headings), rows, notes=notes, text=(0, 1))
-    return table
+    columns, names = _columns(settings), [*settings[0]["swept"]]
+    swept = [map(_value, setting["swept"].values()) for setting in settings]
+    rows = [
+        (*values, *row)
+        for values, row in zip(swept, zip(*columns.values(), strict=True), strict=True)
+    ]
+    text = range(len(names))
+    return TextTable((*names, *columns), rows, notes=[*_notes(settings)], text=text)
 
 
 def _columns(settings: Sequence[Json]) -> dict[str, list[str]]:
@@ -382,11 +354,6 @@ def _notes(settings: Sequence[Json]) -> Iterator[str]:
     yield "zero grad: tokens with zero gradient. g: gradient ∂L/∂log π of a policy token."
     yield "ESS: effective sample size of |g|, (Σ|g|)²/(nΣg²) of the n policy tokens."
     yield f"cosine: between g and that of {setting_name(settings[0])}."
-
-
-def _width(table: TextTable) -> int:
-    columns = zip(table.headings, *table.rows, strict=True)
-    return sum(max(map(len, column)) + _GAP for column in columns) - _GAP
 
 
 def _value(value: Any) -> str:

@@ -12,7 +12,7 @@ from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotati
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import LOSS, argument, command
 from rlpost.cli.options import option, options_of
-from rlpost.cli.output import inputs_and_output, reporting, write_json
+from rlpost.cli.output import inputs_and_output, reporting, show, write_json
 from rlpost.errors import SummaryError, UsageError
 from rlpost.interface import functions
 from rlpost.pipeline.options import Options  # noqa: TC001 - typer reads annotations
@@ -177,13 +177,12 @@ def loss(
             source, output, recipe, configs, run, swept=bool(sweep), emit=emit, **chosen,
             progress=reporter,
         )  # fmt: skip
-    from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415 - slow to import
-    from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
+    from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415 - slow to import
 
-    summary = result | settings.requested
+    summary = type(result)(result | settings.requested)
     if not quiet:
         settings.check_rollouts(summary)
     summary["findings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how == "table"):
-        render_loss.show(summary, how, verbose=verbose)
+        show(summary, how, verbose=verbose)

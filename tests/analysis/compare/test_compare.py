@@ -12,9 +12,10 @@ from runs import loads, run
 from summaries import whole
 
 import rlpost
-from rlpost.analysis.compare.render import show
 from rlpost.cli.commands.look import variants
+from rlpost.cli.output import show
 from rlpost.errors import UsageError
+from rlpost.interface.results import Comparison
 
 # The numbers
 
@@ -212,9 +213,9 @@ def test_sides_are_named_by_what_varies(presets, estimators, names):
 
 def test_json_is_data_and_markdown_is_tables(pair, capsys):
     found = compared(*pair)
-    show(found, "json")
+    show(Comparison(found), "json")
     assert loads(capsys.readouterr().out) == found
-    show(found, "markdown")
+    show(Comparison(found), "markdown")
     text = capsys.readouterr().out
     assert text.startswith("# rlpost compare · ")
     assert "| agreement of |" in text
@@ -248,7 +249,7 @@ def test_the_recipes_of_files_are_those_of_their_metadata(pair, tmp_path):
 def test_three_sides_have_a_row_and_a_table_for_each_pair(capsys):
     names = ("grpo", "rloo", "dr_grpo")
     found = sides(*((name, rlpost.Recipe(estimator=name)) for name in names), count=1)
-    show(found, "table")
+    show(Comparison(found), "table")
     lines = capsys.readouterr().out.splitlines()
     for pair in found["pairs"]:
         opposite = measure(found, "response_opposite_sign", pair["left"], pair["right"])["total"]

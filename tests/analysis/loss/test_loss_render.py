@@ -96,18 +96,11 @@ def test_clamped_ratios_and_a_low_effective_sample_size_give_warnings(tmp_path):
 # Tables on a terminal
 
 
-class Screen:
-    """A terminal of some width that stores what is printed."""
-
-    def __init__(self, monkeypatch, width):
-        self.text = io.StringIO()
-        made = Console(file=self.text, width=width, force_terminal=True, no_color=True)
-        monkeypatch.setattr(render_loss, "console", lambda _: made)
-
-    def show(self, summary, **more):
-        summary = {"preset": None, "requested_estimator": None, **summary, **more}
-        render_loss.show(summary, "table")
-        return re.sub(r"\x1b\[[0-9;]*m", "", self.text.getvalue())
+def screen(summary, width):
+    """What a terminal of some width shows."""
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
+    render_loss.page({"preset": None, "requested_estimator": None, **summary}).show(out)
+    return re.sub(r"\x1b\[[0-9;]*m", "", out.file.getvalue())
 
 
 FOUR = {
@@ -119,7 +112,7 @@ FOUR = {
 
 
 @pytest.mark.parametrize("width", [80, 60, 40])
-def test_no_number_of_a_wide_sweep_is_cut_on_a_narrow_terminal(tmp_path, monkeypatch, width):
+def test_no_number_of_a_wide_sweep_is_cut_on_a_narrow_terminal(tmp_path, width):
     path = save(dump(), tmp_path / "in.parquet")
     values = [
         {"pg_clip": clip, "dual_clip": 3.0, "ratio_clamp": 20.0} | {"aggregation": how}
@@ -127,7 +120,7 @@ def test_no_number_of_a_wide_sweep_is_cut_on_a_narrow_terminal(tmp_path, monkeyp
         for how in FOUR["aggregation"]
     ]
     summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(**x), x) for x in values])
-    shown = Screen(monkeypatch, width).show(summary)
+    shown = screen(summary, width)
     assert "…" not in shown
     words = shown.split()
     for one in summary["settings"]:
@@ -149,10 +142,10 @@ LABELS = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_rows_of_clipped_tokens_name_their_bounds(tmp_path, monkeypatch, name):
+def test_the_rows_of_clipped_tokens_name_their_bounds(tmp_path, name):
     path = save(dump(drift=1.5), tmp_path / "in.parquet")
     summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(loss=name))])
-    shown = " ".join(Screen(monkeypatch, 80).show(summary).split())
+    shown = " ".join(screen(summary, 80).split())
     assert math.isfinite(of_all(summary, "total_loss"))
     assert f" · {name}" in shown
     assert summary["formula"] in shown

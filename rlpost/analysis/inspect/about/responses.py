@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import command, page_of, topic, without_column
 from rlpost.display.charts import bar
-from rlpost.display.tables import TextTable, elided
+from rlpost.display.tables import TextTable
 from rlpost.display.text import (
     aligned,
     counted,
@@ -19,7 +19,7 @@ from rlpost.display.text import (
     typed_word,
     value_list,
 )
-from rlpost.display.trends import Trend, trend_table
+from rlpost.display.trends import Trend, slice_table, trend_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -248,20 +248,17 @@ def _trend_names(facts: Facts, measure: str) -> tuple[str, str]:
 
 def _slice_table(facts: Facts, key: str, role: str, order: Sequence[int]) -> TextTable:
     """Return a row for each step or domain, with those columns in which any has a number."""
-    headings, columns = [facts.roles[role].column, f"{facts.row_noun}s"], []
+    trends = []
     for name in NUMBERS:
-        (trend, short), values = _trend_names(facts, name), facts.by(key, name)
+        (long, short), values = _trend_names(facts, name), facts.by(key, name)
+        digits = 2 if name in ("kl", "engine_k3") else None  # so that tables fit
         if any(values):
-            headings.append(short or trend)
-            small = name in ("kl", "engine_k3")  # with two digits, so that tables fit
-            cells = [number(x, digits=2) for x in values] if small else aligned(values)
-            columns.append([*map(percent, values)] if name in SHARES else cells)
-    labels, counts = facts.labels(key), facts.by(key, "counted", "total")
-    rows = [
-        (str(labels[at]), f"{counts[at]:,}", *(column[at] for column in columns)) for at in order
-    ]
-    of_row = ", tokens of a row" if facts.rollouts is not None and "tokens" in headings else ""
-    return TextTable(headings, elided(rows, MOST_ROWS), f"By {headings[0]}{of_row}")
+            trends.append(Trend(short or long, values, name in SHARES, digits))
+    column, counts = facts.roles[role].column, facts.by(key, "counted", "total")
+    rows = any(trend.name == "tokens" for trend in trends) and facts.rollouts is not None
+    title = f"By {column}{', tokens of a row' * rows}"
+    return slice_table(column, facts.labels(key), (f"{facts.row_noun}s", counts), trends,
+                       order=order, most=MOST_ROWS, title=title)  # fmt: skip
 
 
 def by_signal(facts: Facts) -> list[int]:
