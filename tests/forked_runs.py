@@ -30,7 +30,7 @@ from rlpost.cli.main import leave
 IMPORTED = (
     "rlpost.cli.commands.compute", "rlpost.pipeline.output.files", "rlpost.pipeline.run",
     "rlpost.render.summary",
-    "rlpost.formats.inputs", "pandas",  # pyarrow imports it, where it is there
+    "rlpost.formats.convert", "pandas",  # pyarrow imports it, where it is there
 )  # fmt: skip
 WATCHED = (
     "open", "pwrite", "copy_file_range", "fsync", "fdatasync", "replace", "unlink", "mkdir",

@@ -1,4 +1,4 @@
-"""Conversion of other tools' dumps to canonical Parquet."""
+"""Dumps as canonical Parquet: files of the user's, or temporary ones that other commands read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -15,37 +16,45 @@ from rlpost._version import __version__
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.formats import format_named
-from rlpost.formats.base import ReadOptions, ReadStats
-from rlpost.formats.dumps import (
+from rlpost.formats import FORMATS, format_named
+from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
+from rlpost.formats.listing import (
     Dump,
-    check_options,
-    common_format,
+    Listing,
+    fetched_inputs,
     find_dumps,
+    is_dump_table,
     is_empty,
+    is_nested,
 )
-from rlpost.formats.fetching import fetched_inputs
-from rlpost.formats.reading import no_field
 from rlpost.formats.records import first_names
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
-from rlpost.io.input_paths import without_paths
+from rlpost.io.input_paths import UNDECLARED, Declaration, InputPaths, naming_errors, without_paths
+from rlpost.io.locks import scratch_folder
 from rlpost.io.outputs import OutputFiles
-from rlpost.io.paths import PathText, check_target, is_output_folder, parse_path
+from rlpost.io.parquet.column_names import first_table
+from rlpost.io.paths import PathText, RemotePath, check_target, is_output_folder, parse_path
 from rlpost.io.processes import Processes
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
+from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from rlpost.display.reporter import Reporter
+    from rlpost.formats.where import Where
     from rlpost.io.paths import AnyPath
 
 
 Json = dict[str, Any]
 DumpBatches: TypeAlias = Iterator[pa.RecordBatch | None]
 _LARGE = 128 << 20  # bytes; of fewer, two processes save less time than their start takes
+JOINED = "dumps.parquet"
+"""The name of the temporary file for several dumps that are one input."""
 
 
 def convert(
@@ -69,63 +78,38 @@ def convert(
         overwrite: as of `rlpost.convert`.
         reporter: gets the number of responses; their total is unknown.
     """
+    started, reporter = time.perf_counter(), reporter or SilentReporter()
     paths = [inputs] if isinstance(inputs, PathText) else list(inputs)
     with fetched_inputs(paths, tables=True) as local:
-        summary = _convert(
-            local.paths, parse_path(output), source, options or ReadOptions(),
-            reporter or SilentReporter(), workers=workers, overwrite=overwrite,
-        )  # fmt: skip
-        named = {"inputs", "skipped_files", "proposed"} & summary.keys()
-        return summary | {key: without_paths(summary[key], local.names) for key in named}
-
-
-def _convert(
-    paths: Sequence[PathText],
-    output: AnyPath,
-    source: str | None,
-    options: ReadOptions,
-    reporter: Reporter,
-    *,
-    workers: int | None,
-    overwrite: bool,
-) -> Json:
-    started = time.perf_counter()
-    listing = find_dumps(paths, format_named(source) if source else None)
-    common_format(listing.dumps)
-    asked, options = options.map, listing.proposed(replace(options, stats=ReadStats()))
-    dumps = listing.dumps
-    if listing.proposal is not None and (lost := [x for x in asked if x not in options.map]):
-        fields = [field.path for field in listing.proposal.fields]
-        raise no_field(str(dumps[0].path), lost[0], asked[lost[0]], fields)
-    dump_format = dumps[0].format
-    check_options(dump_format, options)
-    plan = plan_targets(dumps, output, overwrite=overwrite)
-    files = write_files(plan, options, reporter, workers)
-    if not files and options.where is not None:
-        raise options.where.no_match([dump.path for dump in dumps])
-    columns = files[0].columns
-    return {
-        "format": dump_format.name,
-        "title": dump_format.title,
-        "inputs": [str(dump.path) for dump in dumps],
-        "outputs": [str(file.target) for file in files],
-        "responses": sum(file.rows for file in files),
-        "tokens": sum(file.tokens for file in files),
-        "columns": columns,
-        "roles": served_roles(columns),
-        "sources": {
-            name: field for name, field in dump_format.sources(options).items() if name in columns
-        },
-        "missing_roles": dict(missing_roles(dump_format, columns)),
-        "note": dump_format.note,
-        **({"proposed": listing.proposal.as_json()} if listing.proposal else {}),
-        "warnings": warnings_of(options.stats),
-        "skipped_files": [str(path) for path in listing.skipped],
-        **({} if options.where is None else {"where": options.where.as_json()}),
-        "attempts": {"kept": options.attempts, "left_out": options.stats.replaced},
-        "seconds": time.perf_counter() - started,
-        "rlpost_version": __version__,
-    }
+        listing = find_dumps(local.paths, format_named(source) if source else None)
+        layout = listing.format
+        options = listing.read_by(replace(options or ReadOptions(), stats=ReadStats()))
+        plan = plan_targets(listing.dumps, parse_path(output), overwrite=overwrite)
+        files = write_files(plan, options, reporter, workers)
+        if not files and options.where is not None:
+            raise options.where.no_match([dump.path for dump in listing.dumps])
+        columns = files[0].columns
+        sources = layout.sources(options)
+        return without_paths({
+            "format": layout.name,
+            "title": layout.title,
+            "inputs": [str(dump.path) for dump in listing.dumps],
+            "outputs": [str(file.target) for file in files],
+            "responses": sum(file.rows for file in files),
+            "tokens": sum(file.tokens for file in files),
+            "columns": columns,
+            "roles": served_roles(columns),
+            "sources": {name: field for name, field in sources.items() if name in columns},
+            "missing_roles": dict(missing_roles(layout, columns)),
+            "note": layout.note,
+            **({"proposed": listing.proposal.as_json()} if listing.proposal else {}),
+            "warnings": warnings_of(options.stats),
+            "skipped_files": [str(path) for path in listing.skipped],
+            **({} if options.where is None else {"where": options.where.as_json()}),
+            "attempts": {"kept": options.attempts, "left_out": options.stats.replaced},
+            "seconds": time.perf_counter() - started,
+            "rlpost_version": __version__,
+        }, local.names)  # fmt: skip
 
 
 def warnings_of(stats: ReadStats) -> list[str]:
@@ -279,3 +263,141 @@ def _no_records(dumps: Sequence[Dump]) -> DataError:
     files = "the file is" if len(dumps) == 1 else "the files are"
     what = f"{files} empty" if empty else "no records"
     return DataError(f"{names}: {what}, so there is nothing to convert")
+
+
+@contextmanager
+def canonical_inputs(
+    paths: Sequence[PathText],
+    beside: AnyPath | None = None,
+    *,
+    overwrite: bool = True,
+    note: Callable[[str], None] = lambda _: None,
+    where: Where | None = None,
+    declared: Declaration = UNDECLARED,
+) -> Iterator[InputPaths]:
+    """Yield inputs of any kind as paths of Parquet files, which exist until the block ends.
+
+    Parquet files of responses are returned unchanged. Errors from within the block name the
+    dumps, not the converted files.
+
+    Args:
+        paths: files, directories and globs.
+        beside: the output, whose folder also has the temporary files. None: the system's
+            temporary folder.
+        overwrite: whether the output may exist; otherwise that is an error before any work.
+        note: is called with a line or two per input of dumps.
+        where: which rows the paths have; None: all.
+        declared: format, rows and groups, and fields of roles: those that the dumps have are in
+            `InputPaths.bound`.
+
+    Raises:
+        UsageError, DataError, ReadWriteError: as `rlpost.formats.convert.convert`.
+    """
+    with fetched_inputs(paths, tables=declared.of_dumps) as local:
+        inputs = [(path, dumps_of(path, declared)) for path in local.paths]
+        listings = [listing for _, listing in inputs if listing is not None]
+        if where is None and not listings:
+            yield local
+            return
+        if beside is not None and beside.is_file() and not overwrite:
+            raise UsageError(f"{beside}: exists already", tip="--overwrite  # replaces it")
+        names: dict[str, str] = {}
+        rows: dict[str, NDArray[np.int64]] = {}
+        with _staging(beside) as folder, naming_errors(InputPaths((), names, rows)):
+            whole = Listing()
+            for part in listings:
+                whole.add(part)
+            options = ReadOptions(declared.map if listings else {}, rows=declared.rows,
+                                  group_size=declared.group_size, where=where)  # fmt: skip
+            options = whole.read_by(options, all_fields=False) if listings else options
+            one_output = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
+            several = len(whole.dumps) > 1 or not parse_path(local.paths[0]).is_file()
+            if joined := one_output and several and len(listings) == len(inputs):
+                inputs = [(", ".join(map(str, local.paths)), whole)]
+            converted, told = list[PathText](), {""}
+            for number, (path, listing) in enumerate(inputs):
+                if listing is None:
+                    converted.append(path)
+                    continue
+                top = folder / (JOINED if joined else str(number))
+                names[str(top)] = str(path)
+                dumps = [dump for dump in listing.dumps if dump in whole.dumps]
+                part = replace(whole, dumps=dumps)
+                files, lines = _into(top, part, options, names, joined=joined)
+                lines = [line for line in lines if line not in told]
+                told.add(part.format.note)
+                note(without_paths("\n  ".join(lines), local.names))
+                single = joined or (len(dumps) == 1 and parse_path(path).is_file())
+                converted += [str(files[0].target if single else top)] if files else []
+            if where is not None:
+                from rlpost.formats.selected import select_rows  # noqa: PLC0415 - imports polars
+
+                selected = select_rows(converted, where, folder / "selected", but=folder)
+                converted = [*selected.paths]
+                names |= selected.names
+                rows |= selected.rows
+                if not where.matched:
+                    raise where.no_match(local.paths)
+            yield InputPaths(converted, names, rows, frozenset(options.map)).made_of(local)
+
+
+def _into(
+    top: Path, listing: Listing, options: ReadOptions, names: dict[str, str], *, joined: bool
+) -> tuple[list[CanonicalFile], list[str]]:
+    """Convert dumps to a file, or to files of a folder; return them, and what the user should know.
+
+    Args:
+        top: the file or folder.
+        listing: the dumps; one without a row that matches becomes no file.
+        options: how they are read.
+        names: gets the dump by the path of its converted file.
+        joined: `top` is a file of all dumps.
+    """
+    plan: dict[AnyPath, list[Dump]] = {top / dump.converted: [dump] for dump in listing.dumps}
+    names |= {str(target): str(dump.path) for target, (dump,) in plan.items()}
+    options = replace(options, stats=ReadStats())
+    files = write_files({top: listing.dumps} if joined else plan, options, SilentReporter())
+    first, *_, last = [*listing.dumps, *listing.dumps]
+    where = str(first.path) if first is last else f"{first.path} to {last.path}"
+    count = counted(sum(file.rows for file in files), "response")
+    if listing.proposal is not None:
+        return files, [f"{where}: {count}, {listing.proposal.lines}", *warnings_of(options.stats)]
+    columns = {name for file in files for name in file.columns}
+    missing, without = list(missing_roles(listing.format, columns)), ""
+    if columns.isdisjoint(TOKEN_COLUMNS):
+        lengths = " or lengths" if LENGTH in missing else ""
+        missing = [role for role in missing if kind_of(role) != "tokens" and role != LENGTH]
+        without = f", without columns of tokens{lengths}"
+    without += f"; it has no {', '.join(missing)}" if missing else ""
+    several = f"{len(listing.dumps)} dumps, " if first is not last else ""
+    as_one = " as one input," if joined and several else ""
+    line = f"{where}: {several}read{as_one} as {listing.format.name}, {count}{without}"
+    return files, [line, listing.format.note, *warnings_of(options.stats)]
+
+
+def dumps_of(path: PathText, declared: Declaration) -> Listing | None:
+    """Return the dumps of an input; None for Parquet of responses, and for URLs of it.
+
+    Raises:
+        UsageError, ReadWriteError: as `find_dumps`.
+    """
+    location = parse_path(path)
+    if isinstance(location, RemotePath) or location.is_fifo() or location.is_char_device():
+        return None
+    source = format_named(declared.source) if declared.source else None
+    table = first_table(path)
+    if source is None and table is not None and not is_dump_table(table):
+        if not declared.of_dumps and not is_nested(table, declared.map):
+            return None
+        source = FORMATS["parquet"] if declared.of_dumps else None
+    return find_dumps([path], source)
+
+
+@contextmanager
+def _staging(beside: AnyPath | None) -> Iterator[Path]:
+    """Yield a new folder beside the output, or in the closest parent folder that exists."""
+    parent = None
+    if isinstance(beside, Path):
+        parent = next(folder for folder in beside.absolute().parents if folder.is_dir())
+    with scratch_folder(parent) as folder:
+        yield folder

@@ -99,7 +99,7 @@ def open_inputs(
         if plain and all(_is_canonical(path) for path in several if _is_path(path)):
             yield tables
             return
-        from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415 - imports all formats
+        from rlpost.formats.convert import canonical_inputs  # noqa: PLC0415 - imports all formats
 
         with canonical_inputs(
             tables.paths, beside, overwrite=overwrite, note=reporter.note, where=where,

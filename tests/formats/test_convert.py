@@ -24,8 +24,7 @@ from rlpost import formats
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import ReadOptions
-from rlpost.formats.convert import convert
-from rlpost.formats.inputs import canonical_inputs
+from rlpost.formats.convert import canonical_inputs, convert
 from rlpost.formats.pickles import load
 
 KINDS = ("jsonl", "parquet")
@@ -139,6 +138,7 @@ def test_a_file_of_an_unknown_format_is_an_error(tmp_path):
         ("a.json", b"[" * 100_000, DataError, "nested too deeply to read"),
         ("a.json", '[{"reward": 1}]'.encode("utf-16"), DataError, "begins with .*, as UTF-16"),
         ("a.parquet", b"no Parquet", DataError, "not a Parquet file, or damaged"),
+        ("a.pt", b"no pickle", DataError, "not a torch.save file, or damaged"),
         ("a", b"PAR1\0\0" + b"\xff" * 4 + b"PAR1", DataError, "its footer of 4294967295 bytes"),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_file_without_records_says_what_it_is(name, data, error, said, tmp_pat
 
 def test_formats_are_not_mixed(dump, tmp_path):
     other = writers.roll_rollout(tmp_path / "in", writers.made())
-    with pytest.raises(UsageError, match="contains dumps of"):
+    with pytest.raises(UsageError, match="convert one format at a time; --from NAME"):
         convert(tmp_path / "in", tmp_path / "out")
     with pytest.raises(UsageError, match="convert one format at a time"):
         convert([dump, other], tmp_path / "out")

@@ -363,7 +363,7 @@ def test_kinds_of_rollouts_are_never_added_up(tmp_path):
         convert(tmp_path / "dump", tmp_path / "out")
     dump = token_dump("slime-rollout", tmp_path)
     (dump.parent / "eval_7.pt").write_bytes(dump.read_bytes())
-    with pytest.raises(UsageError, match=r"of training and of evaluation \(.*eval_7\.pt\)"):
+    with pytest.raises(UsageError, match=r"of training and of evaluation"):
         convert(dump.parent, tmp_path / "out")
     for pattern in ("[0-9]*.pt", "eval_*.pt"):
         convert(str(dump.parent / pattern), tmp_path / "out")

@@ -107,14 +107,18 @@ def test_inputs_without_files_are_errors(dumps, files, inputs, error, text):
 
 def test_hive_partitions_come_from_the_path(dumps):
     dumps(
-        "run=r1/step=3/a.parquet", "run=r1/step=-4/b.parquet", "plain/c.parquet", "=x/y=/d.parquet"
-    )
+        "run=r1/step=3/a.parquet", "run=r1/step=-4/b.parquet", "plain/c.parquet", "=x/y=/d.parquet",
+        "s=%ff/e.parquet", "s=%fe/f.parquet", "s=%c3%bc/g.parquet",
+    )  # fmt: skip
     partitions = {str(file.path): file.partitions for file in find_inputs(["."])}
     assert partitions == {
         "run=r1/step=3/a.parquet": (("run", "r1"), ("step", "3")),
         "run=r1/step=-4/b.parquet": (("run", "r1"), ("step", "-4")),
         "plain/c.parquet": (),
         "=x/y=/d.parquet": (("y", ""),),
+        "s=%ff/e.parquet": (("s", "\\xff"),),
+        "s=%fe/f.parquet": (("s", "\\xfe"),),
+        "s=%c3%bc/g.parquet": (("s", "ü"),),
     }
 
 

@@ -208,7 +208,7 @@ def show_preset(name: str, how: str) -> None:
 
 def _dumps(names: Sequence[str]) -> list[Json]:
     from rlpost.formats import FORMATS  # noqa: PLC0415 - slow to import
-    from rlpost.formats.dumps import GENERIC  # noqa: PLC0415
+    from rlpost.formats.listing import GENERIC  # noqa: PLC0415
 
     records = []
     for dump in _chosen("dumps", FORMATS, names):

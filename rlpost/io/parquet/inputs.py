@@ -53,7 +53,7 @@ def find_inputs(inputs: Sequence[PathText]) -> list[InputFile]:
     """
     by_path: dict[AnyPath, InputFile] = {}
     for text in inputs:
-        for file in _expand(text):
+        for file in _tables(text):
             check_beside(file.path, "an input")
             by_path.setdefault(file.path.resolve(), file)
     files = list(by_path.values())
@@ -66,52 +66,58 @@ def find_inputs(inputs: Sequence[PathText]) -> list[InputFile]:
     return files
 
 
-def _expand(text: PathText) -> list[InputFile]:
+def files_of(text: PathText) -> tuple[AnyPath, list[tuple[AnyPath, Path]]]:
+    """Return a path, and its files: itself, or those of a directory or glob.
+
+    They are sorted, each with its path below the directory, or below the fixed part of the glob.
+    Names of a directory that begin with `.` or `_` are left out.
+
+    Raises:
+        ReadWriteError: the path does not exist or cannot be read, or a glob matches nothing.
+    """
     path = parse_path(text)
     text = text if isinstance(text, str) and isinstance(path, Path) else str(path)
     if isinstance(path, RemotePath):
         path.forget()
     try:
         if path.is_dir():
-            return _directory(path)
+            return path, [(file, below) for file, below in list_files(path)
+                          if not any(x.startswith((".", "_")) for x in below.parts)]  # fmt: skip
         if isinstance(path, Path) and path.exists() and not path.is_file():
             raise ReadWriteError(f"{text}: cannot be read: not a regular file")
         if path.exists():
-            return [InputFile(path, Path(path.name), partitions_of(path))]
+            return path, [(path, Path(path.name))]
     except OSError as error:
         raise ReadWriteError(f"{text}: cannot be read: {error.strerror}") from None
-    if path.is_pattern if isinstance(path, RemotePath) else glob.has_magic(text):
-        files = glob_files(path)
-        if not files:
-            raise ReadWriteError(f"{text}: the pattern matches no file")
-        return [
-            InputFile(file, relative_to_glob(path, file), partitions_of(file)) for file in files
-        ]
-    raise missing_error(path, text)
+    if not (path.is_pattern if isinstance(path, RemotePath) else glob.has_magic(text)):
+        raise missing_error(path, text)
+    if not (files := glob_files(path)):
+        raise ReadWriteError(f"{text}: the pattern matches no file")
+    return path, [(file, relative_to_glob(path, file)) for file in files]
 
 
-def _directory(top: AnyPath) -> list[InputFile]:
-    files = [
-        InputFile(file, relative, partitions_of(file))
-        for file, relative in list_files(top)
-        if file.suffix == ".parquet" and not any(p.startswith((".", "_")) for p in relative.parts)
-    ]
+def _tables(text: PathText) -> list[InputFile]:
+    """Return the files of a path; of a directory, those of Parquet."""
+    path, files = files_of(text)
+    if path.is_dir():
+        files = [(file, below) for file, below in files if file.suffix == ".parquet"]
     if not files:
         raise ReadWriteError(
-            f"{top}: the directory contains no .parquet files; convert other formats with "
+            f"{path}: the directory contains no .parquet files; convert other formats with "
             "`rlpost convert`"
         )
-    return files
+    return [InputFile(file, below, partitions_of(file)) for file, below in files]
 
 
 def partitions_of(path: AnyPath | PurePath) -> tuple[tuple[str, str], ...]:
     """Return the hive partitions of a path: ("step", "3") for `step=3/`."""
     pairs = (part.partition("=") for part in path.parts[:-1])
-    return tuple(
-        (in_utf8(unquote(key)), in_utf8(unquote(value)))
-        for key, equals, value in pairs
-        if equals and key
-    )
+    return tuple((_decoded(key), _decoded(value)) for key, equals, value in pairs if equals and key)
+
+
+def _decoded(text: str) -> str:
+    """Return a part of a path without its percent signs; bytes that are not UTF-8 stay distinct."""
+    return in_utf8(unquote(text, errors="surrogateescape"))
 
 
 # Keys of the key-value metadata that a plan reads.
