@@ -88,9 +88,9 @@ class Container:
     def first(self, path: Path, members: str = "") -> Mapping[str, Any]:
         """Return what `first_of` does; nothing of a path that cannot be read. Never raises."""
         with suppress(*_NO_RECORD):
-            stat = path.stat()
-            if path.is_dir():
+            if not isinstance(path, Path) or path.is_dir():
                 return self.first_of(path, members)
+            stat = path.stat()
             return _first(self, path, members, stat.st_size, stat.st_mtime_ns)
         return {}
 

@@ -20,7 +20,7 @@ from rlpost.formats import FORMATS, format_named
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
 from rlpost.formats.listing import (
     Dump,
-    Listing,
+    Dumps,
     fetched_inputs,
     find_dumps,
     is_dump_table,
@@ -304,7 +304,7 @@ def canonical_inputs(
         names: dict[str, str] = {}
         rows: dict[str, NDArray[np.int64]] = {}
         with _staging(beside) as folder, naming_errors(InputPaths((), names, rows)):
-            whole = Listing()
+            whole = Dumps()
             for part in listings:
                 whole.add(part)
             options = ReadOptions(declared.map if listings else {}, rows=declared.rows,
@@ -342,7 +342,7 @@ def canonical_inputs(
 
 
 def _into(
-    top: Path, listing: Listing, options: ReadOptions, names: dict[str, str], *, joined: bool
+    top: Path, listing: Dumps, options: ReadOptions, names: dict[str, str], *, joined: bool
 ) -> tuple[list[CanonicalFile], list[str]]:
     """Convert dumps to a file, or to files of a folder; return them, and what the user should know.
 
@@ -375,7 +375,7 @@ def _into(
     return files, [line, listing.format.note, *warnings_of(options.stats)]
 
 
-def dumps_of(path: PathText, declared: Declaration) -> Listing | None:
+def dumps_of(path: PathText, declared: Declaration) -> Dumps | None:
     """Return the dumps of an input; None for Parquet of responses, and for URLs of it.
 
     Raises:

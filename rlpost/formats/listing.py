@@ -91,7 +91,7 @@ class Dump:
 
 
 @dataclass
-class Listing:
+class Dumps:
     """The dumps of inputs, and files of their directories that are not dumps."""
 
     dumps: list[Dump] = field(default_factory=list)
@@ -118,7 +118,7 @@ class Listing:
             )
         return first.format
 
-    def add(self, other: Listing) -> None:
+    def add(self, other: Dumps) -> None:
         """Add other dumps, except files that are already included."""
         paths = {dump.path.resolve() for dump in self.dumps}
         self.dumps += [dump for dump in other.dumps if dump.path.resolve() not in paths]
@@ -205,7 +205,7 @@ def _check_options(layout: Format, options: ReadOptions) -> None:
             raise UsageError(no_such(f"--map {role}={source}: no role {role!r}", role, names))
 
 
-def find_dumps(inputs: Sequence[PathText], layout: Format | None) -> Listing:
+def find_dumps(inputs: Sequence[PathText], layout: Format | None) -> Dumps:
     """Return the dumps of local files, directories and globs; each directory and glob is sorted.
 
     Args:
@@ -218,13 +218,13 @@ def find_dumps(inputs: Sequence[PathText], layout: Format | None) -> Listing:
         UsageError: a file has no records, or a directory mixes formats, training and evaluation, or
             the `all` and the `effective` traces of one run.
     """
-    listing = Listing()
+    listing = Dumps()
     for text in map(str, inputs):
         top, files = cast("tuple[Path, list[Located]]", files_of(text))
         if top.is_dir():
             part = _directory(top, files, layout)
         else:
-            part = Listing([_single(file, below, layout) for file, below in files])
+            part = Dumps([_single(file, below, layout) for file, below in files])
         part.inputs = [text]
         listing.add(part)
     for dump in listing.dumps:
@@ -274,11 +274,11 @@ def _generic(path: Path) -> Format:
     return FORMATS["parquet"] if container_of(path) is PARQUET else JSONL
 
 
-def _directory(top: Path, files: Sequence[Located], layout: Format | None) -> Listing:
+def _directory(top: Path, files: Sequence[Located], layout: Format | None) -> Dumps:
     """Return the dumps among the files of a directory, and directories that are one dump."""
     objects = container_of(top) is FOLDER and has_objects(top)
     if objects and layout is JSONL:
-        return Listing([Dump(top, JSONL, Path(top.name))])
+        return Dumps([Dump(top, JSONL, Path(top.name))])
     dumps, skipped = [*_folders(top, files, layout)], list[Located]()
     inside = {file for dump in dumps for file, _ in files if dump.format.contains(dump.path, file)}
     for file, below in files:
@@ -292,7 +292,7 @@ def _directory(top: Path, files: Sequence[Located], layout: Format | None) -> Li
     dumps = [x for x in dumps if x.format.part_of is None or x.format.part_of(x.path) not in paths]
     if not dumps and layout is None:
         if objects:
-            return Listing([Dump(top, JSONL, Path(top.name), declared=False)])
+            return Dumps([Dump(top, JSONL, Path(top.name), declared=False)])
         unknown = [(file, below) for file, below in skipped if _has_records(file)]
         dumps = [Dump(file, _generic(file), below, declared=False) for file, below in unknown]
         skipped = [located for located in skipped if located not in unknown]
@@ -300,7 +300,7 @@ def _directory(top: Path, files: Sequence[Located], layout: Format | None) -> Li
         kinds = " or ".join(kind.name for kind in layout.containers) if layout else ""
         what = f"no {kinds}" if layout else "no file of a known format"
         raise ReadWriteError(f"{top}: contains {what}; rlpost list dumps lists the formats")
-    listing = Listing(dumps, [file for file, _ in skipped])
+    listing = Dumps(dumps, [file for file, _ in skipped])
     _check_mixed(top, listing)
     return listing
 
@@ -332,7 +332,7 @@ def _format_if_fits(file: Path, layout: Format) -> Format | None:
     return layout if layout.name in GENERIC or unreadable or layout.fits(file) else None
 
 
-def _check_mixed(top: Path, listing: Listing) -> None:
+def _check_mixed(top: Path, listing: Dumps) -> None:
     """Check that rollouts are of one kind, because kinds share the names of groups and steps.
 
     Evaluation is beside training as `eval_7.pt` or in `eval/`, and older prime-rl writes each
@@ -413,16 +413,19 @@ def fetched_inputs(paths: Sequence[PathText], *, tables: bool) -> Iterator[Input
     urls: dict[str, str] = {}
     with scratch_folder(None) as folder, naming_errors(InputPaths((), urls)):
         for number, path in enumerate(paths):
-            url, files = files_of(path) if isinstance(parse_path(path), RemotePath) else (path, [])
+            url, files = files_of(path) if isinstance(parse_path(path), RemotePath) else (None, [])
             parquet = [file for file, _ in files if file.suffix == ".parquet"]
-            if not files or not (tables or not parquet or is_dump_table(parquet[0])):
+            if not isinstance(url, RemotePath) or not (
+                tables or not parquet or is_dump_table(parquet[0])
+            ):
                 local.append(path)
                 continue
-            top = folder / str(number)
+            is_file, name = files[0][0] is url, "" if url.is_pattern else url.name
+            top = folder / str(number) / ("" if is_file else name)
             urls[str(top)] = str(url).rstrip("/")
             for file, below in files:
                 _fetch(cast("RemotePath", file), top / below, urls)
-            local.append(str(top / files[0][1] if files[0][0] is url else top))
+            local.append(str(top / name if is_file else top))
         yield InputPaths(local, urls)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import format_writers_text as text_writers
 import fsspec
 import pytest
 from runs import long_rollout, rollout, run, save
@@ -34,6 +35,29 @@ def test_memory_is_read_and_written(tmp_path, monkeypatch):
 
 def expand(*inputs):
     return [(str(file.path), str(file.relative)) for file in find_inputs(inputs)]
+
+
+def test_dumps_of_a_store_are_recognised_and_fetched_with_their_folders(tmp_path, monkeypatch):
+    memory = fsspec.filesystem("memory")
+    monkeypatch.setattr(memory, "store", {})
+    table = text_writers.trl(tmp_path / "t.parquet", text_writers.rollouts()).read_bytes()
+    line = b'{"prompt_id": "a", "reward": 1.0}\n' * 2
+    for name, data in (("d/s=1/a.jsonl", line), ("d/s=2/a.jsonl", line), ("t.parquet", table),
+                       ("one/a.json", line[:34]), ("one/b.json", line[:34])):  # fmt: skip
+        memory.pipe(f"/lab/{name}", data)
+    for number, (name, files, said) in enumerate((
+        ("d", ["s=1/a", "s=2/a"], "d/s=1/a.jsonl to memory://lab/d/s=2/a.jsonl: 2 dumps, "),
+        ("d/*/*.jsonl", ["s=1/a", "s=2/a"], "s=2/a.jsonl: 2 dumps, read as jsonl"),
+        ("d/s=1/a.jsonl", ["a"], "memory://lab/d/s=1/a.jsonl: read as jsonl, 2 responses"),
+        ("t.parquet", ["t"], "memory://lab/t.parquet: read as trl"),
+        ("one", ["one"], "memory://lab/one: read as jsonl, 2 responses"),
+    )):  # fmt: skip
+        ran = run("advantages", f"memory://lab/{name}", out := tmp_path / str(number),
+                  "--estimator", "raw")  # fmt: skip
+        assert (ran.code, said in ran.err) == (0, True), ran.err
+        assert sorted(str(file.relative_to(out)) for file in out.rglob("*.parquet")) == [
+            f"{file}.parquet" for file in files
+        ]
 
 
 @pytest.mark.nightly
