@@ -158,36 +158,35 @@ class Binding:
     ) -> None:
         """Add a column in its type to those of one value a row, or of lists."""
         kind = CANONICAL.get(column)
+        meaning = kind_of(_ROLE_OF[column]) if kind is None and column in _ROLE_OF else ""
         own_type = declared and kind is None
+        # A failed rollout of a declared layout may lack its group.
+        nullable = column != "prompt_id" or bool(self.layout.fields)
         if (
             is_list_role(column)
             or column == SEQUENCE_IDS
             or (own_type and self.layout.layout is not None and arrow.is_tokens(array.type))
         ):
             lists[column] = ragged(array, place, mask=column == MASK)
+        elif column == SEQUENCE_LENGTH:
+            arrays[column] = in_type(array, pa.int64(), place)
+        elif own_type:
+            plain = pa.string() if array.type == JSON else array.type
+            arrays[column] = in_type(array, self.layout.types.get(column, plain), place)
         elif column == "step":
             array = _batches(array, place, nullable=declared)
             arrays["step" if pa.types.is_integer(array.type) else BATCH] = array
         elif column in FLAGS:
             array = flags(array, place)
             arrays["finish_reason" if pa.types.is_string(array.type) else "truncated"] = array
-        elif own_type and column != SEQUENCE_LENGTH:
-            arrays[column] = _in_type(array, self.layout.types.get(column), place)
+        elif meaning == "flag":
+            arrays[column] = flags(array, place)
+        elif meaning == "key" or column in _KEYS:
+            arrays[column] = keys(array, place, nullable=nullable)
+        elif kind is None or pa.types.is_floating(kind):
+            arrays[column] = numbers(array, place)
         else:
-            arrays[column] = self._role_values(column, array, place)
-
-    def _role_values(self, column: str, array: pa.Array, place: CellLocation) -> pa.Array:
-        kind = CANONICAL.get(column)
-        if column == SEQUENCE_LENGTH or (kind is not None and pa.types.is_integer(kind)):
-            return integers(array, place)
-        meaning = kind_of(_ROLE_OF[column]) if kind is None else ""
-        if meaning == "flag":
-            return flags(array, place)
-        if meaning == "key" or column in _KEYS:
-            # A failed rollout of a declared layout may lack its group.
-            nullable = column != "prompt_id" or bool(self.layout.fields)
-            return keys(array, place, nullable=nullable)
-        return text_of(array) if kind == pa.string() else numbers(array, place)
+            arrays[column] = in_type(array, kind, place)
 
     def _add_derived(
         self, arrays: dict[str, pa.Array], lists: dict[str, TokenLists], rows: int
@@ -251,23 +250,21 @@ def _text_keys(prompts: pa.Array) -> pa.Array:
 
 
 def _checked(
-    array: pa.Array,
-    place: CellLocation,
-    needed: str,
-    convert: Callable[[list[Any]], pa.Array],
+    array: pa.Array, place: CellLocation, needed: str, convert: Callable[[pa.Array], pa.Array]
 ) -> pa.Array:
-    """Return the values of a column converted; raise DataError with the first that is refused."""
-    values = values_of(array)
+    """Return a column converted; raise DataError with the first value that is refused."""
     try:
-        return convert(values)
+        return convert(array)
     except MemoryError:  # an ArrowException, too, but not about the data
         raise
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        for row, value in enumerate(values):
+    except (pa.ArrowException, TypeError, OverflowError):
+        for row in range(len(array)):
+            cell = array.slice(row, 1)
             try:
-                convert([value])
-            except (pa.ArrowException, TypeError, ValueError, OverflowError):
-                raise place.error(row, f"is {shown(value)}", f"{needed} is needed") from None
+                convert(cell)
+            except (pa.ArrowException, TypeError, OverflowError):
+                came = f"is {shown(values_of(cell)[0])}"
+                raise place.error(row, came, f"{needed} is needed") from None
         raise
 
 
@@ -288,33 +285,28 @@ def numbers(array: pa.Array, place: CellLocation) -> pa.Array:
     if arrow.is_number(array.type):
         return array.cast(pa.float64(), safe=False)
     needed = "a number (or a list of numbers, which is summed)"
-    return _checked(array, place, needed, lambda x: pa.array([*map(number, x)], pa.float64()))
+    return _checked(array, place, needed, lambda cells: pa.array(
+        [number(value) for value in values_of(cells)], pa.float64()))  # fmt: skip
 
 
-def integers(array: pa.Array, place: CellLocation) -> pa.Array:
-    """Return one int64 per row; null is null.
+def in_type(array: pa.Array, kind: pa.DataType, place: CellLocation) -> pa.Array:
+    """Return a column in a type; objects and lists as text are JSON.
 
     Raises:
-        DataError: a value is no integer of 64 bits.
+        DataError: a value does not fit.
     """
-
-    def converted(values: list[Any]) -> pa.Array:
-        if any(isinstance(value, str) for value in values):
-            raise TypeError
-        return gathered(values).cast(pa.int64())
-
-    return array if array.type == pa.int64() else _checked(array, place, "int64", converted)
+    array = arrow.without_dictionary(array)
+    if kind == pa.string() and (array.type == JSON or pa.types.is_nested(array.type)):
+        return text_of(array)
+    return _checked(array, place, str(kind), lambda cells: (
+        gathered(values_of(cells)) if cells.type == JSON else cells).cast(kind))  # fmt: skip
 
 
 def _batches(array: pa.Array, place: CellLocation, *, nullable: bool) -> pa.Array:
     """Return batches as integers, if all are, or else as texts."""
-    if pa.types.is_integer(array.type) and (nullable or not array.null_count):
-        return integers(array, place)
     texts = keys(array, place, nullable=nullable)
-    values = texts.to_pylist()
-    whole = all(x is None or x.strip().removeprefix("-").isdecimal() for x in values)
-    steps = gathered([None if x is None else int(x) for x in values]) if whole else texts
-    return integers(steps, place) if whole else texts
+    known = (text.strip().removeprefix("-") for text in texts.drop_null().to_pylist())
+    return in_type(texts, pa.int64(), place) if all(x.isdecimal() for x in known) else texts
 
 
 def keys(array: pa.Array, place: CellLocation, *, nullable: bool = False) -> pa.Array:
@@ -356,15 +348,6 @@ def flags(array: pa.Array, place: CellLocation) -> pa.Array:
     if wrong is not None:
         raise place.error(wrong, f"is {shown(values[wrong])}", "a bool or a reason is needed")
     return pa.array([None if x is None else bool(x) for x in values], pa.bool_())
-
-
-def _in_type(array: pa.Array, kind: pa.DataType | None, place: CellLocation) -> pa.Array:
-    """Return a column without a canonical type, in a type of its own or that of its values."""
-    if array.type == JSON or (arrow.is_list(array.type) and kind == pa.string()):
-        return text_of(array)
-    if kind in (None, array.type):
-        return array
-    return _checked(array, place, str(kind), lambda x: gathered(x).cast(kind, safe=False))
 
 
 def _check_one_response(path: str, table: DumpTable, lists: Mapping[str, TokenLists]) -> None:

@@ -160,7 +160,7 @@ class Dumps:
                 raise self._not_sure(doubt, self.proposal, options)
             for role, path in asked.items() if all_fields else ():
                 if role not in options.map:
-                    fields = [field.path for field in proposal.fields]
+                    fields = [*proposal.fields]
                     raise no_field(str(self.dumps[0].path), role, path, fields)
         elif asked and not all_fields:
             paths = {"none", *field_paths(sample_of([self.dumps[0].path], _FEW), options.rows)}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.containers import container_of
@@ -23,17 +24,16 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import ReadOptions
 
-    Columns = Mapping[str, list[Any]]
-
 MOST_ROWS, MOST_FILES = 4096, 8
 MOST_LISTED = 24  # fields in an error
 MOST_SIZE = 4 << 20
 """Numbers and characters of a sample."""
 LARGE = 128  # rows of one prompt, at most
-_TRIED = 64  # rows whose lists of tokens are looked at
+_TRIED = 64  # rows whose lists of tokens are looked at, and a half of it records that have lists
 _DEPTH = 3  # of objects in a record, and of lists in lists
 _LEAST = 4.0  # what the name of a field is worth that serves a role
 _WEAK = 6.0  # and that of a group whose keys may come again in another record
+_PART = 3.0  # and that of a reward by a part of its name alone
 _LIKELY = 0.05  # what rows are worth whose reward has a name of its own
 _SHOWN = 24  # characters of an example
 _AGGREGATE, _TURNS = 4.0, 6.0  # what a reward of a single record, and of other lists, is worth less
@@ -48,25 +48,17 @@ _NO_REWARDS = re.compile(
     r"duration|latency|cost|tokens|length|version|rank|turns?|steps?)(_|$|s$)"
 )
 _NO_FAILURE = {"", "unset", "none", "null", "ok", "no", "success", "no_failure", "completed"}
-_JUDGED = ("reward", "group", "truncated", "failure", "response", "response_length", "batch",
-           "domain", "mask", "old_log_probs", "infer_log_probs", "ref_log_probs",
-           "response_token_ids", "prompt_token_ids")  # fmt: skip
-"""Roles that are proposed, in the order in which they take fields."""
 _LISTS = ("mask", "old_log_probs", "infer_log_probs", "ref_log_probs", "response_token_ids")
-
-
-class FieldFacts(NamedTuple):
-    """A field of the rows, for people."""
-
-    path: str
-    type: str
-    example: str
-    role: str
-    """The likeliest; empty if none is likely."""
-
-    def __str__(self) -> str:
-        """Return `score (number, 0.5: reward)`."""
-        return f"{self.path} ({self.type}, {self.example}{self.role and f': {self.role}'})"
+_JUDGED = ("reward", "group", "truncated", "failure", "response", "response_length", "batch",
+           "domain", *_LISTS, "prompt_token_ids")  # fmt: skip
+"""Roles that are proposed, in the order in which they take fields."""
+_TYPES: Mapping[str, set[type]] = {
+    "number": {int, float, bool}, "flag": {bool, str}, "text": {str, list, dict},
+    "group": {int, float, str, list, dict}, "batch": {int}, "domain": {str},
+    "failure": {bool, str, dict}, "response_length": {int, float},
+    "tokens": {list}, "ids": {list},
+}  # fmt: skip
+"""Role, or kind of role -> types of its values."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,8 @@ class Proposal:
     map: Mapping[str, str]
     """Role -> field where its name does not say it; `none` for a name that misleads."""
     group_size: int | None = None
-    fields: Sequence[FieldFacts] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Field -> `score (number, 0.5: reward)`, for people; those with a likely role come first."""
     doubt: str = ""
     """Why the proposal is not sure."""
     inputs: Sequence[str] = ()
@@ -111,17 +104,16 @@ class Proposal:
 
     def fits(self, records: Sequence[Record]) -> bool:
         """Return whether records have the rows and the reward of the proposal."""
-        try:
-            return self.roles.get("reward") in {None, *Table.of(records, self.rows).columns}
-        except DataError:
-            return False
+        with suppress(DataError):
+            return self.roles.get("reward") in {None, *Table(records, self.rows).columns}
+        return False
 
     @property
     def listed(self) -> str:
-        """The fields, those with a role first."""
-        order = sorted(self.fields, key=lambda field: not field.role)
-        more = f" and {len(order) - MOST_LISTED:,} more" if len(order) > MOST_LISTED else ""
-        return ", ".join(map(str, order[:MOST_LISTED])) + more
+        """The fields, for an error."""
+        texts = [*self.fields.values()]
+        more = f" and {len(texts) - MOST_LISTED:,} more" if len(texts) > MOST_LISTED else ""
+        return ", ".join(texts[:MOST_LISTED]) + more
 
     @property
     def text(self) -> str:
@@ -160,82 +152,136 @@ def propose(records: Sequence[Record], options: ReadOptions) -> Proposal:
         options: `rows`, `group_size` and the roles of `map` are the user's.
     """
     if options.rows:
-        return Table.of(records, options.rows).proposal(options)
-    tables = [Table.of(records, None)]
-    for place in _lists_within(records):
+        return Table(records, options.rows).proposal(options)
+    tables = [Table(records, None)]
+    whole = ({"*": record.fields} for record in records if is_keyed(record.fields))
+    fields = (record.fields for record in records)
+    places = dict.fromkeys(path for part in (fields, whole) for values in islice(part, _TRIED // 2)
+                           for path in _places(values))  # fmt: skip
+    for place in places:
         with suppress(DataError):
-            tables.append(Table.of(records, place))
+            tables.append(Table(records, place))
     return max(tables, key=lambda table: table.worth(options)).proposal(options)
 
 
 @dataclass
+class Column:
+    """The values of a field, in all rows."""
+
+    path: str
+    values: list[Any]
+    outer: bool = False
+    """It is of what contains the rows."""
+
+    @cached_property
+    def known(self) -> list[Any]:
+        """The values that are not null."""
+        return [value for value in self.values if value is not None]
+
+    @cached_property
+    def keys(self) -> list[bytes]:
+        """A key of each value, equal for equal ones."""
+        texts = (json.dumps(value, sort_keys=True, default=str) for value in self.values)
+        return [text.encode(errors="surrogatepass") for text in texts]
+
+    @cached_property
+    def is_prompt(self) -> bool:
+        """Whether its name is that of a prompt."""
+        return (
+            re.fullmatch(rf"({PROMPTS})(_text|s)?", self.path.rpartition(".")[2].lower())
+            is not None
+        )
+
+    def denies(self, other: Column) -> bool:
+        """Return whether some key of the other column has two values of this one."""
+        first: dict[bytes, bytes] = {}
+        pairs = zip(other.keys, self.keys, strict=True)
+        return any(first.setdefault(key, text) != text for key, text in pairs)
+
+    def worth(self, role: str) -> float:
+        """Return what it is worth for a role, by its name, place and values; 0 if unfit."""
+        value = worth(role, self.path)
+        if role == "reward" and value < _PART and len({*self.keys}) < 2:  # noqa: PLR2004
+            return 0.0
+        return value - 0.25 * self.outer if value and self.known and self.fits(role) else 0.0
+
+    def fits(self, role: str) -> bool:
+        """Return whether the values can be those of a role."""
+        known, rows, kind = self.known, len(self.values), kind_of(role)
+        if not {*map(type, known)} <= _TYPES.get(role, _TYPES.get(kind, {str, list, dict})):
+            return False
+        good = True
+        match role:
+            case "reward":
+                good = not self.outer and "std" not in self.path and 2 * len(known) > rows
+            case "group":
+                inside = {*self.path.split(".")[:-1]} & _OF_RESPONSES
+                good = not inside and not any(x in ("", [], {}) for x in known)
+            case "response_length":  # of an outer record, it is the sum of several responses
+                good = not self.outer and all(x == x // 1 >= 0 for x in known) and any(known)
+            case "failure":  # inside an object, why an answer is wrong
+                usual, count = Counter(map(str, known)).most_common(1)[0]
+                is_rare = 2 * count <= rows or usual.lower() not in _NO_FAILURE
+                good = "." not in self.path and is_rare
+            case "domain":
+                good = len(known) == rows and len({*known}) <= max(8, rows // 4)
+            case _ if kind in ("tokens", "ids"):
+                numbers = [x for values in known[:_TRIED] for x in values]
+                types = {*map(type, numbers)}
+                good = types <= {int, float, type(None)} and float in types
+                if kind == "ids" or role == "mask":
+                    good = types <= {int, bool} and (kind == "ids" or {*numbers} <= {0, 1})
+        return good
+
+
 class Table:
-    """The rows at one place of the records, and their fields by path."""
+    """The rows at one place of the records, and their fields by path.
 
-    place: str | None
-    rows: list[Record]
-    columns: dict[str, list[Any]]
-    outer: set[str]
-    """The fields that are of what contains the rows."""
-    records: int = 0
-    _ranked: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    Raises:
+        DataError: a record has no rows there.
+    """
 
-    @classmethod
-    def of(cls, records: Sequence[Record], place: str | None) -> Table:
-        """Return the table of a place; raise DataError if a record has no rows there."""
+    def __init__(self, records: Sequence[Record], place: str | None) -> None:
+        self.place, self.records = place, len(records)
         inside = (
             row for record in records for row in ([record] if place is None else record.rows(place))
         )
-        rows = [*islice(inside, MOST_ROWS)]
-        columns: dict[str, list[Any]] = defaultdict(lambda: [None] * len(rows))
-        outer: set[str] = set()
-        for number, row in enumerate(rows):
-            for path, value in _flat(row.fields):
-                columns[path][number] = value
-            inner, above = {*row.fields}, row.outer
-            while above is not None:
-                for path, value in _flat(above.fields):
-                    outer_path, rows_path = f"{path}.", f"{place}."
-                    is_rows = rows_path.startswith(outer_path) or outer_path.startswith(rows_path)
-                    if path.partition(".")[0] not in inner and not is_rows:
-                        columns[path][number] = value
-                        outer.add(path)
-                above = above.outer
-        return cls(place, rows, dict(columns), outer, len(records))
+        self.rows = [*islice(inside, MOST_ROWS)]
+        self.columns: dict[str, Column] = {}
+        for number, row in enumerate(self.rows):
+            record: Record | None = row
+            while record is not None:
+                outer = record is not row
+                for path, value in _flat(record.fields):
+                    hidden = self._is_rows(path) or path.partition(".")[0] in row.fields
+                    if outer and hidden:
+                        continue
+                    if path not in self.columns:
+                        self.columns[path] = Column(path, [None] * len(self.rows))
+                    self.columns[path].values[number] = value
+                    self.columns[path].outer |= outer
+                record = record.outer
 
-    def ranked(self, role: str) -> list[tuple[float, str]]:
-        """Return the fields that fit a role and what each is worth, the best first."""
-        if role not in self._ranked:
-            values = ((self._worth(role, path), path) for path in self.columns)
-            self._ranked[role] = sorted(((x, y) for x, y in values if x), key=lambda x: -x[0])
-        return self._ranked[role]
+    def _is_rows(self, path: str) -> bool:
+        """Return whether an outer field has the rows, or is on the way to them."""
+        inner, outer = f"{self.place}.", f"{path}."
+        return inner.startswith(outer) or outer.startswith(inner)
 
-    def _worth(self, role: str, path: str) -> float:
-        """Return what a field is worth for a role, by its name, place and values; 0 if unfit."""
-        value, values = worth(role, path), self.columns[path]
-        known = [x for x in values if x is not None]
-        if not value or not known or not _fits(role, known, len(self.rows)):
-            return 0.0
-        constant = value < 3 and len({*map(_key, known)}) < 2  # noqa: PLR2004
-        unfit = {  # of the group; of the answer, or an empty prompt; why an answer is wrong
-            "reward": path in self.outer or "std" in path or constant,
-            "group": {*path.split(".")[:-1]} & _OF_RESPONSES
-            or any(x in ("", [], {}) for x in known),
-            "failure": "." in path,
-            "response_length": path in self.outer,  # the sum of several responses
-        }
-        return 0.0 if unfit.get(role) else value - 0.25 * (path in self.outer)
+    def ranked(self, role: str) -> list[tuple[float, Column]]:
+        """Return the columns that fit a role and what each is worth, the best first."""
+        values = ((column.worth(role), column) for column in self.columns.values())
+        return sorted(((x, y) for x, y in values if x), key=lambda x: -x[0])
 
     def worth(self, options: ReadOptions) -> float:
         """Return how likely the rows are here, by their reward."""
+        names = (self.place or "").split(".")
         chosen = options.map.get("reward")
         if chosen is not None:
-            return float(chosen in self.columns) - 0.01 * len((self.place or "").split("."))
-        value, _ = next(iter(self.ranked("reward")), (0.0, ""))
+            return float(chosen in self.columns) - 0.01 * len(names)
+        value = max((value for value, _ in self.ranked("reward")), default=0.0)
         likely = 0.0 if value or self._likely_reward() is None else _LIKELY
         if self.place is None:
             return value + likely - (_AGGREGATE if value and len(self.rows) == 1 else 0.0)
-        names = self.place.split(".")
         others = sum(name not in _ROW_LISTS for name in names)
         if not value:  # where people look first
             first = self.records == 1 and not others and len(names) == 1
@@ -251,104 +297,87 @@ class Table:
         for role in _JUDGED:
             if role in stated or (role == "group" and size):
                 continue
-            names = [path for _, path in self.ranked(role) if path not in roles.values()]
+            free = [(x, y) for x, y in self.ranked(role) if y.path not in roles.values()]
             if role == "group":
-                path = self._group(names)
+                column = self._group([column for _, column in free])
             elif role == "reward":
-                path, doubt = self._reward(names)
+                column, doubt = self._reward(free)
             else:
-                path = next((x for x in names if self._worth(role, x) >= _LEAST), None)
-            if role == "domain" and path and self._denied(roles.get("group", path), path):
-                path = None  # a group is of one domain
-            if path is not None:
-                roles[role] = path
+                column = next((column for value, column in free if value >= _LEAST), None)
+            group = self.columns.get(roles.get("group", ""))
+            if role == "domain" and column and group and column.denies(group):
+                continue  # a group is of one domain
+            if column is not None:
+                roles[role] = column.path
         if "group" not in {*roles, *stated} and not size:
             size = self._block()
         if any(role in roles for role in _LISTS):
             roles.pop("response_length", None)
-        by_name = self._by_name()
+        tops = sorted({path.partition(".")[0] for path in self.columns})
+        by_name = resolve(tops, {}, "").columns
         chosen = {role: path for role, path in roles.items() if by_name.get(role) != path}
         unset = {"group"} if size else set[str]()
-        unset |= {"response_length"} if any(x in roles for x in _LISTS) else set()
+        unset |= {"response_length"} if any(role in roles for role in _LISTS) else set()
         unset |= {x for x, path in by_name.items() if x not in _JUDGED and self._readable(x, path)}
         refused = {role: "none" for role in by_name if role not in {*roles, *stated, *unset}}
-        mapped = {**stated, **chosen, **refused}
-        return Proposal(self.place, roles, mapped, size, self._facts(roles), doubt)
+        facts = self._facts({path: role for role, path in roles.items()})
+        return Proposal(self.place, roles, {**stated, **chosen, **refused}, size, facts, doubt)
 
     def _readable(self, role: str, path: str) -> bool:
         """Return whether a role that a name alone gives can be read of a field."""
-        types = {type(x) for x in self.columns.get(path, ()) if x is not None}
+        types = {*map(type, self.columns[path].known)} if path in self.columns else set[type]()
         unfit: dict[str, set[type]] = {"number": {str, dict}, "tokens": {str, dict, int, float}}
         return types.isdisjoint(unfit.get(kind_of(role), {list, dict}))
 
-    def _by_name(self) -> dict[str, str]:
-        """Return the roles that fields get by their names alone."""
-        return resolve(sorted({x.partition(".")[0] for x in self.columns}), {}, "").columns
-
-    def _reward(self, names: list[str]) -> tuple[str | None, str]:
-        """Return the field of the reward, and why that is not sure."""
-        ranks = {path: value for value, path in self.ranked("reward")}
-        if not names:
+    def _reward(self, ranked: Sequence[tuple[float, Column]]) -> tuple[Column | None, str]:
+        """Return the column of the reward, and why that is not sure."""
+        if not ranked:
             return self._likely_reward(), "no field looks like a reward"
-        first, *others = names
-        alike = [x for x in others if ranks[x] == ranks[first]]
-        rivals = [x for x in alike if self.columns[x] != self.columns[first]]
+        (best, first), *others = ranked
+        rivals = [x.path for value, x in others if value == best and x.values != first.values]
         if rivals:
-            return first, f"{' and '.join([first, *rivals])} look like rewards alike"
-        if ranks[first] <= 2 and len(others):  # noqa: PLR2004 - by a part of the name alone
-            return first, f"{first} may be a reward"
+            return first, f"{' and '.join([first.path, *rivals])} look like rewards alike"
+        if best < _PART and others:
+            return first, f"{first.path} may be a reward"
         return first, ""
 
-    def _likely_reward(self) -> str | None:
-        """Return a field of numbers that could be a reward, whatever its name."""
-        for path, values in self.columns.items():
-            known = [x for x in values if x is not None]
-            several = len({*map(repr, known)}) > 1
-            inner = path not in self.outer and not _NO_REWARDS.search(path.lower())
-            if inner and several and _fits("reward", known, len(self.rows)):
-                return path
-        return None
+    def _likely_reward(self) -> Column | None:
+        """Return a column of numbers that could be a reward, whatever its name."""
+        return next((column for path, column in self.columns.items()
+                     if not _NO_REWARDS.search(path.lower()) and column.fits("reward")
+                     and len({*map(repr, column.known)}) > 1), None)  # fmt: skip
 
-    def _group(self, names: list[str]) -> str | None:
-        """Return the field of the group.
+    def _group(self, columns: Sequence[Column]) -> Column | None:
+        """Return the column of the group.
 
         It is the likeliest that several rows share and no prompt denies, or else the prompt.
         """
-        prompts = [path for path in names if _is_prompt(path)]
-        shared = [path for path in prompts if max(self._sizes(path).values()) > 1]
-        ranked = dict.fromkeys(("shared", "prompt", "alone", "one"), "")
-        for path in names:
-            sizes = self._sizes(path)
-            if any(x is None for x in self.columns[path]) or self._merges(path):
+        prompts = [column for column in columns if column.is_prompt]
+        shared = [x for x in prompts if max(Counter(x.keys).values()) > 1]
+        ranked: dict[str, Column] = {}
+        for column in columns:
+            sizes = Counter(column.keys)
+            if len(column.known) < len(self.rows) or self._merges(column):
                 continue
-            kind = "shared" if len(sizes) > 1 else "one"
             if max(sizes.values()) < 2:  # noqa: PLR2004
                 kind = "alone"
-            elif path in prompts:
-                kind = "prompt" if kind == "one" and len(self.rows) < LARGE else kind
-            elif shared and self._denied(path, shared[0]):
+            elif column in prompts:
+                kind = "prompt" if len(sizes) == 1 and len(self.rows) < LARGE else "shared"
+                kind = "one" if len(sizes) == 1 and kind == "shared" else kind
+            elif shared and shared[0].denies(column):
                 continue
-            ranked[kind] = ranked[kind] or path
-        return next(filter(None, ranked.values()), None)
+            else:
+                kind = "shared" if len(sizes) > 1 else "one"
+            ranked.setdefault(kind, column)
+        order = ("shared", "prompt", "alone", "one")
+        return next((ranked[kind] for kind in order if kind in ranked), None)
 
-    def _sizes(self, path: str) -> Counter[bytes]:
-        return Counter(self._keys(path))
-
-    def _keys(self, path: str) -> list[bytes]:
-        return [_key(value) for value in self.columns[path]]
-
-    def _denied(self, path: str, other: str) -> bool:
-        """Return whether some key of a field has two values of another one."""
-        first: dict[bytes, bytes] = {}
-        pairs = zip(self._keys(path), self._keys(other), strict=True)
-        return any(first.setdefault(key, text) != text for key, text in pairs)
-
-    def _merges(self, path: str) -> bool:
-        """Return whether a field of a weak name puts the rows of several records in a group."""
-        if path not in self.outer or _is_prompt(path) or worth("group", path) > _WEAK:
+    def _merges(self, column: Column) -> bool:
+        """Return whether a column of a weak name puts the rows of several records in a group."""
+        if not column.outer or column.is_prompt or worth("group", column.path) > _WEAK:
             return False
         first: dict[bytes, int] = {}
-        pairs = zip(self._keys(path), self.rows, strict=True)
+        pairs = zip(column.keys, self.rows, strict=True)
         again = any(first.setdefault(key, id(row.outer)) != id(row.outer) for key, row in pairs)
         return again and self._block() is not None
 
@@ -359,45 +388,15 @@ class Table:
         sizes = {*Counter(id(row.outer) for row in self.rows).values()}
         return sizes.pop() if len(sizes) == 1 and sizes != {1} else None
 
-    def _facts(self, roles: Mapping[str, str]) -> list[FieldFacts]:
-        taken = {path: role for role, path in roles.items()}
+    def _facts(self, taken: Mapping[str, str]) -> dict[str, str]:
         facts = []
-        for path, values in self.columns.items():
-            first = next((x for x in values if x is not None), None)
-            likely = max(_JUDGED, key=lambda role: self._worth(role, path))
-            role = taken.get(path) or (likely if self._worth(likely, path) else "")
-            facts.append(FieldFacts(path, _type(first), _example(first), role))
-        return facts
-
-
-def _fits(role: str, known: Sequence[Any], rows: int) -> bool:
-    """Return whether the values of a field, without nulls, can be those of a role."""
-    kind, types = kind_of(role), {*map(type, known)}
-    if role == "response_length":
-        return types <= {int, float} and all(x == x // 1 >= 0 for x in known) and any(known)
-    if role == "failure":
-        usual, count = Counter(map(str, known)).most_common(1)[0]
-        return types <= {bool, str, dict} and (
-            2 * count <= rows or usual.lower() not in _NO_FAILURE
-        )
-    if kind in ("tokens", "ids"):
-        numbers = [x for values in known[:_TRIED] if type(values) is list for x in values]
-        inner, integers = {*map(type, numbers)}, kind == "ids" or role == "mask"
-        allowed = {int, bool} if integers else {int, float, type(None)}
-        binary = role != "mask" or {*numbers} <= {0, 1}
-        return types == {list} and inner <= allowed and (binary if integers else float in inner)
-    of_kind: dict[str, set[type]] = {
-        "number": {int, float, bool},
-        "flag": {bool, str},
-        "group": {int, float, str, list, dict},
-        "batch": {int},
-        "domain": {str},
-    }
-    if role == "domain" and (len(known) < rows or len({*map(str, known)}) > max(8, rows // 4)):
-        return False
-    if role == "reward" and 2 * len(known) <= rows:
-        return False
-    return types <= of_kind.get(role, of_kind.get(kind, {str, list, dict}))
+        for path, column in self.columns.items():
+            likely = max(_JUDGED, key=column.worth)
+            role = taken.get(path) or (likely if column.worth(likely) else "")
+            first = next(iter(column.known), None)
+            text = f"{path} ({_type(first)}, {_example(first)}{role and f': {role}'})"
+            facts.append((not role, path, text))
+        return {path: text for _, path, text in sorted(facts, key=lambda fact: fact[0])}
 
 
 def _with_objects(paths: Iterable[str]) -> frozenset[str]:
@@ -408,12 +407,7 @@ def _with_objects(paths: Iterable[str]) -> frozenset[str]:
 
 def field_paths(records: Sequence[Record], rows: str | None) -> frozenset[str]:
     """Return the fields of the rows of records, and the objects that they are in."""
-    return _with_objects(Table.of(records, rows).columns)
-
-
-def _is_prompt(path: str) -> bool:
-    last = path.rpartition(".")[2].lower()
-    return any(last in (word, f"{word}_text", f"{word}s") for word in PROMPTS.split("|"))
+    return _with_objects(Table(records, rows).columns)
 
 
 def _flat(
@@ -427,42 +421,25 @@ def _flat(
             yield f"{path}{name}", value
 
 
-def _lists_within(records: Sequence[Record]) -> list[str]:
-    """Return the paths of lists in records whose items may be responses."""
-    paths: dict[str, None] = {}
-    for record in records[:32]:
-        whole = {"*": record.fields} if is_keyed(record.fields) else {}
-        for path in (*_paths(record.fields, _DEPTH), *_paths(whole, _DEPTH)):
-            paths.setdefault(path)
-    return [*paths]
-
-
-def _paths(fields: Mapping[str, Any], depth: int) -> Iterator[str]:
+def _places(fields: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[str]:
+    """Yield the paths of lists in a record whose items may be responses."""
     for name, value in fields.items():
-        if is_keyed(value):
+        objects = isinstance(value, list) and value and all(isinstance(x, dict) for x in value)
+        keyed = is_keyed(value)
+        if keyed or objects or _is_column(name, value, fields):
             yield name
-            first = next(iter(value.values()))
-            yield from (f"{name}.{path}" for path in _paths(first, depth - 1) if depth)
-        elif isinstance(value, dict) and depth:
-            yield from (f"{name}.{path}" for path in _paths(value, depth - 1))
-        elif isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
-            yield name
-            if depth:
-                yield from (f"{name}.{path}" for path in _paths(value[0], depth - 1))
-        elif isinstance(value, list) and value and _is_column(name, value, fields):
-            yield name
+        inner = next(iter(value.values())) if keyed else value[0] if objects else value
+        if isinstance(inner, dict) and depth:
+            yield from (f"{name}.{path}" for path in _places(inner, depth - 1))
 
 
-def _is_column(name: str, value: list[Any], fields: Mapping[str, Any]) -> bool:
+def _is_column(name: str, value: Any, fields: Mapping[str, Any]) -> bool:
     """Return whether a list has the rewards of responses that lists beside it have."""
-    if worth("reward", name) < 5 or not all(isinstance(x, (int, float)) for x in value):  # noqa: PLR2004
+    if not isinstance(value, list) or not value or worth("reward", name) < 5:  # noqa: PLR2004
         return False
     beside = (x for key, x in fields.items() if key != name and isinstance(x, list))
-    return any(isinstance(x[0], (str, list, dict)) for x in beside if len(x) == len(value))
-
-
-def _key(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, default=str).encode(errors="surrogatepass")
+    others = any(isinstance(x[0], (str, list, dict)) for x in beside if len(x) == len(value))
+    return others and all(isinstance(x, (int, float)) for x in value)
 
 
 def _size(value: Any) -> int:

@@ -178,7 +178,7 @@ def test_every_role_has_a_type(kind, role, values, column, read, tmp_path):
         ("group", [1.0, 2.0**62], "`z` is 4.611686018427388e+18"),
         ("truncated", [0, 3], "`z` is 3; a bool or a reason"),
         ("batch", [1, None], "`z` is null"),
-        ("batch", [1, 10**30], "`z` is 1000000000000000000000000000000; int64"),
+        ("batch", [1, 10**30], '`z` is "1000000000000000000000000000000"; int64'),
         ("mask", [[1], [2]], "`z` has 2 at token 0"),
     ],
 )
