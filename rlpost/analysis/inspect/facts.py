@@ -17,7 +17,6 @@ from rlpost.analysis.inspect.model import (
     Facts,
     FailureFacts,
     Mismatch,
-    TokenColumn,
 )
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
@@ -128,7 +127,7 @@ def inspect_source(
     masked = masked_rows(source, selection.columns)
     counted = _counted(source, selection, resolved, masked=masked)
     reading = read(source, selection, segments, reporter, counted)
-    rows, counts = reading.rows, reading.counts
+    rows = reading.rows
     table = counted_table(reading.said, resolved, count=len(rows), masked=masked)
     groups = table.groups() if "group" in rows else None
     group_rows = None if groups is None else group_table(rows, table, groups)
@@ -152,7 +151,7 @@ def inspect_source(
             selection.columns, table, groups, group_rows, rewarded="reward" in rows
         ),
         histograms=histograms_of(reading, table),
-        token_columns={role: _column(role, reading) for role in selection.tokens},
+        token_columns=reading.columns,
         mismatch=_mismatch(reading) if both and "engine_k3" in measured else None,
         input=stored_input,
         checks=[],
@@ -160,7 +159,7 @@ def inspect_source(
         rlpost_version=__version__,
         advantages=None if credit is None else {
             "column": credit,
-            "nonfinite": counts["advantages.nonfinite"],
+            "nonfinite": reading.nonfinite_advantages,
             "recorded": selection.recorded,
         },
         failures=None if "failure" not in selection.columns else FailureFacts(
@@ -307,18 +306,3 @@ def _mismatch(reading: PassResult) -> Mismatch:
         return Mismatch()
     largest = reading.sample.largest_tokens(rows, reading.files)
     return Mismatch(causes_of(tokens), len(tokens), largest)
-
-
-def _column(role: str, reading: PassResult) -> TokenColumn:
-    rows, counts = reading.rows, reading.counts
-    kinds = ("tokens", "zero", "positive", "null", "nan", "minus_infinity", "plus_infinity")
-    numbers = {name: counts[f"{role}.{name}"] for name in kinds}
-    numbers["nan"] -= numbers["null"]
-    return TokenColumn(
-        column=reading.selection.columns.column(role),
-        min=counts.low.get(role),
-        max=counts.high.get(role),
-        **numbers,
-        nonfinite_rows=int(rows[f"nonfinite:{role}"].sum()),
-        unequal_rows=int(rows[f"unequal:{role}"].sum()),
-    )

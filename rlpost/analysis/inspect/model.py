@@ -65,27 +65,27 @@ class PromptGroup:
         return [x for x in self.pass_at_k if x.groups == self.pass_at_k[0].groups]
 
 
-@dataclass(frozen=True)
+@dataclass
 class TokenColumn:
     """A list column of numbers, over policy tokens."""
 
     column: str
-    tokens: int
+    tokens: int = 0
     """Tokens with a finite number."""
-    min: float | None
-    max: float | None
-    zero: int
+    min: float | None = None
+    max: float | None = None
+    zero: int = 0
     """Tokens that are exactly 0."""
-    positive: int
+    positive: int = 0
     """Tokens greater than 0.001: log-probs are at most 0, and up to 0.001 may be rounding."""
-    null: int
+    null: int = 0
     """Nulls within lists."""
-    nan: int
-    minus_infinity: int
-    plus_infinity: int
-    nonfinite_rows: int
+    nan: int = 0
+    minus_infinity: int = 0
+    plus_infinity: int = 0
+    nonfinite_rows: int = 0
     """Responses with a null, NaN or infinity."""
-    unequal_rows: int
+    unequal_rows: int = 0
     """Responses whose list is not as long as the others; token statistics leave them out."""
 
 

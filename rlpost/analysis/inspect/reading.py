@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,10 @@ from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect.alignment import MaskJumps
 from rlpost.analysis.inspect.columns import Block, ListColumn, fingerprints_of, lists_of
 from rlpost.analysis.inspect.measures import TokenSums
+from rlpost.analysis.inspect.model import TokenColumn
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, ColumnSelection
 from rlpost.analysis.inspect.token_sample import TokenSample
-from rlpost.analysis.inspect.tokens import ColumnCounts
+from rlpost.analysis.inspect.tokens import Buffers, column_rows
 from rlpost.analysis.rows import SAID, RowReader, joined, keys_of, numbers_of, stream_chunks
 from rlpost.analysis.segments import segment_reduce, segment_sums
 from rlpost.errors import DataError
@@ -28,14 +30,13 @@ from rlpost.kernels.histogram import tally
 from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.prefixes import SegmentReader
     from rlpost.analysis.rows import Rows
     from rlpost.display.reporter import Reporter
-    from rlpost.io.arrow import CellLocation
     from rlpost.io.parquet.source import Source
     from rlpost.kernels.moments import Mask
 
@@ -45,33 +46,176 @@ _PAIR = 8000
 _COPIES = 4  # of numbers of responses: they are joined, and statistics add columns
 
 
-@dataclass(frozen=True)
+@dataclass
 class PassResult:
-    """The result of the pass.
+    """The result of the pass, to which chunks are added."""
 
-    `rows` has a row per response: `file`, `row` (in its file), the keys, `reward`, `truncated`,
-    `length` (all tokens), `tokens` (policy tokens, NaN if unknown), flags and means of its tokens,
-    `copy` and `prompt` (hashes, 0 for no prompt), and by role the `entries` of a list of another
-    length.
-    """
-
+    reader: RowReader
     selection: ColumnSelection
+    counted: Mask | None = None
+    """The rows whose tokens statistics of policies count, [N]; None: all."""
     said: Rows = field(default_factory=dict)
     """What rows say, of `RowReader`, with `tokens` and `length`."""
     rows: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """What rows say, with `file` and `row` (in its file), flags and means of their tokens, `copy`
+    and `prompt` (hashes, 0 for no prompt), and by role the `entries` of a list of another length.
+    """
     sums: TokenSums = field(default_factory=TokenSums)
     """Of the populations of tokens."""
-    counts: ColumnCounts = field(default_factory=ColumnCounts)
-    """Of columns of tokens."""
+    columns: dict[str, TokenColumn] = field(default_factory=dict)
+    """Of tokens, by role."""
+    differing: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Policy tokens with other log-probs, by the pair of roles."""
+    other_mask: float | None = None
+    """The highest value of the mask besides 0 and 1."""
+    nonfinite_advantages: int = 0
     jumps: MaskJumps = field(default_factory=MaskJumps)
     """Of log-probs at the edges of the mask."""
     tally: NDArray[np.int64] = field(default_factory=lambda: tally(np.zeros(0)))
     """Of advantages, of `rlpost.kernels.histogram`."""
     sample: TokenSample = field(default_factory=TokenSample)
-    files: list[str] = field(default_factory=list)
-    """Paths of the files, by `file` of `rows`."""
-    counted: Mask | None = None
-    """The rows whose tokens statistics of policies count, [N]; None: all."""
+    buffers: Buffers = field(default_factory=Buffers)
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of the files, by `file` of `rows`."""
+        return [str(file.path) for file in self.reader.source.files]
+
+    def add(self, chunk: RowChunk) -> Rows:
+        """Return numbers per response of the next chunk, [n] each."""
+        selection, count = self.selection, chunk.table.num_rows
+        rows = self.reader.rows(chunk) | {
+            "file": np.full(count, chunk.file, np.int32),
+            "row": np.arange(chunk.first_row, chunk.first_row + count, dtype=np.uint32),
+        }
+        keys = self.sums.keys(rows.get("batch"), rows.get("domain"), count)
+        cells, lists = partial(self.reader.cells, chunk), dict[str, ListColumn]()
+        if selection.lists is not None:
+            for role in (selection.lists, *selection.tokens):
+                lists[role] = lists_of(*cells(selection.columns.columns.get(role, role)))
+            rows |= {f"machine:{name}": keys_of(cells(name)[0]) for name in selection.machines}
+            for name, column in (("entropy", selection.entropy), ("version", selection.version)):
+                if column is not None and is_list(cells(column)[0].type):
+                    lists[name] = lists_of(*cells(column))
+                elif column is not None:
+                    rows[name] = numbers_of(*cells(column))
+            rows |= self._add_tokens(lists, rows, keys)
+        if selection.text is not None:
+            rows["copy"] = fingerprints_of(*cells(selection.text))
+        if selection.prompt is not None:
+            array, location = cells(selection.prompt)
+            hashes = fingerprints_of(array, location)
+            rows["prompt"] = np.where(is_true(array.is_valid()), hashes, 0)
+        if selection.advantages is not None:
+            array, location = cells(selection.advantages)
+            credit, nonfinite = tokens.advantage_tokens(
+                array, location, lists.get("mask"), rows.get("kept")
+            )
+            self.nonfinite_advantages += nonfinite
+            self.tally += tally(credit["advantage"])
+            self.sums.add("trained" if is_list(array.type) else "trained rows", credit, keys)
+            rows |= _recorded(credit) if selection.recorded else {}
+        return rows
+
+    def _add_tokens(
+        self, lists: Mapping[str, ListColumn], said: Rows, keys: NDArray[np.int64]
+    ) -> Rows:
+        """Return numbers per response of the tokens of a chunk.
+
+        Args:
+            lists: by role.
+            said: what its rows say.
+            keys: of `TokenSums.keys`.
+        """
+        selection = self.selection
+        first = lists[selection.lists or ""]
+        lengths, count = first.lengths, len(first.lengths)
+        rows: Rows = {
+            "length": lengths.astype(np.int32),
+            "null_list": np.zeros(count, np.bool_) if first.nulls is None else first.nulls,
+        }
+        mask: Mask | None = None
+        if selection.lists == "mask":
+            mask, rows["not_binary"] = self._mask(first)
+        rows |= alignment.mask_rows(Block(first.offsets, {}, mask))
+        unequal = {role: lists[role].lengths != lengths for role in selection.tokens}
+        for role, flags in unequal.items():
+            column = self.columns.setdefault(role, TokenColumn(selection.columns.column(role)))
+            column.unequal_rows += int(flags.sum())
+            rows |= {f"unequal:{role}": flags, f"entries:{role}": _entries(lists[role], flags)}
+        # A column whose lengths differ in most rows is left out; so are rows with unequal lengths.
+        fitting = [role for role, flags in unequal.items() if 2 * flags.sum() <= count]
+        good = ~np.any([unequal[role] for role in fitting] or [np.zeros(count, bool)], axis=0)
+        others = [name for name in ("entropy", "version") if name in lists]
+        used = {name: lists[name].like(first.offsets) for name in (*fitting, *others)}
+        nulls = {x: null for x in fitting if (null := used[x].null_values) is not None}
+        values = {name: column.values for name, column in used.items()}
+        whole = Block(first.offsets, values, mask, nulls)
+        block = whole.of_rows(good)
+        policy = block.policy()
+        flags = alignment.end_rows(block)
+        for role in fitting:
+            more, finite = column_rows(self.columns[role], role, policy, self.buffers)
+            flags |= more
+            if selection.details:
+                self.sums.add(f"column {role}", finite, keys)
+        self.jumps.add(block)
+        for left, right in LOG_PROB_PAIRS:
+            if {left, right} <= policy.values.keys():
+                differ = policy.values[left] != policy.values[right]
+                self.differing[left, right] += int(np.count_nonzero(differ))
+        for role in selection.tokens:
+            kinds = OF_TOKENS if role in LOG_PROBS else {"nonfinite": OF_TOKENS["nonfinite"]}
+            empty = {f"{kind}:{role}": value for kind, value in kinds.items()}
+            rows |= _placed(flags, block, empty, count)
+        # Columns are checked in all rows; statistics of policies are of those that count.
+        begin = self.sample.rows
+        if self.counted is not None and not self.counted[begin : begin + count][good].all():
+            block = whole.of_rows(good & self.counted[begin : begin + count])
+            policy = block.policy()
+        rows |= self._add_policies(block, policy, said, keys)
+        self.sample.rows += count
+        return rows
+
+    def _add_policies(
+        self, block: Block, policy: Block, said: Rows, keys: NDArray[np.int64]
+    ) -> Rows:
+        """Return divergences per response of the rows that count, a block and its policy tokens."""
+        details, sums, rows = self.selection.details, self.sums, dict[str, Any]()
+        both, with_reference = ({*pair} <= policy.values.keys() for pair in LOG_PROB_PAIRS[:2])
+        self.sample.add(block)
+        if both:
+            compared = tokens.compared_tokens(policy, self.buffers)
+            sums.add("compared", compared, keys, placed=details)
+            number = np.diff(compared.offsets)
+            k3 = segment_sums(compared["excess"] - compared["d"], compared.offsets)
+            mean = np.where(number > 0, k3 / np.maximum(number, 1), np.nan)
+            rows["k3"] = mean.astype(np.float32)
+        if with_reference:
+            rows["kl"], gaps = tokens.reference_tokens(policy, self.buffers)
+            sums.add("drift", gaps, keys)
+        if details:
+            role = tokens.policy_role(self.selection.tokens)
+            if (entropies := tokens.entropy_tokens(policy, role)) is not None:
+                sums.add("policy", entropies, keys, placed=True)
+            if "values" in policy and "reward" in said:
+                critic = tokens.critic_tokens(policy, said["reward"][block.places])
+                sums.add("critic", critic, keys, placed=True)
+        return _placed(rows, block, dict.fromkeys(self.selection.row_numbers, np.nan), len(keys))
+
+    def _mask(self, lists: ListColumn) -> tuple[Mask | None, Mask]:
+        """Return the mask, None if it is 1 everywhere, and the rows with other values than 0, 1."""
+        values, none = lists.values, np.zeros(len(lists.lengths), np.bool_)
+        kept = values == 1
+        if kept.all():
+            return None, none
+        wrong = ~kept & (values != 0)
+        if not wrong.any():
+            return kept, none
+        others = values[wrong & np.isfinite(values)]
+        if len(others):
+            self.other_mask = max(self.other_mask or -np.inf, float(others.max()))
+        return kept | wrong, segment_sums(wrong.astype(np.int64), lists.offsets) > 0
 
 
 def read(
@@ -97,33 +241,33 @@ def read(
     if not source.columns:
         raise DataError(f"{source.name}: there are no columns, so there is nothing to read")
     keep_freed_memory()
-    files = [str(file.path) for file in source.files]
-    reading = PassResult(selection, files=files, counted=counted)
     reader = RowReader(source, selection.columns, selection.components)
+    reading = PassResult(reader, selection, counted)
     of_ids = [] if segments is None else segments.read
     names = list(dict.fromkeys([*reader.names, *selection.names, *of_ids]))
     parts: list[Rows] = []
     kept = KeptMemory(f"{source.name}: the numbers of all responses", _COPIES, source.rows)
     sized_by = selection.lists_column or next(iter(names), "")
-    for chunk in stream_chunks(source, names, sized_by, "statistics", reporter):
-        pairs_before = reading.sums.pairs
-        parts.append(_rows(chunk, reader, reading))
-        pairs = _PAIR // _COPIES * (reading.sums.pairs - pairs_before)
-        size = sum(column.nbytes for column in parts[-1].values())
-        kept.add(size + pairs, chunk.table.num_rows)
-        if segments is not None:
-            segments.add(chunk)
-    if not source.rows:
-        parts.append(_rows(_empty_chunk(source, names), reader, reading))
-    reading.counts.drop_buffers()
-    arrays = joined(parts)
-    rows = pl.DataFrame(
-        {name: pl.from_arrow(x) if isinstance(x, pa.Array) else x for name, x in arrays.items()}
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
+        for chunk in stream_chunks(source, names, sized_by, "statistics", reporter):
+            pairs_before = reading.sums.pairs
+            parts.append(reading.add(chunk))
+            pairs = _PAIR // _COPIES * (reading.sums.pairs - pairs_before)
+            size = sum(column.nbytes for column in parts[-1].values())
+            kept.add(size + pairs, chunk.table.num_rows)
+            if segments is not None:
+                segments.add(chunk)
+        if not source.rows:
+            parts.append(reading.add(_empty_chunk(source, names)))
+    reading.buffers.clear()
+    rows = joined(parts)
+    reading.said = {name: x for name, x in rows.items() if name in SAID or is_component(name)}
+    reading.rows = pl.DataFrame(
+        {name: pl.from_arrow(x) if isinstance(x, pa.Array) else x for name, x in rows.items()}
     )
     pa.default_memory_pool().release_unused()
     release_freed_memory()
-    said = {name: x for name, x in arrays.items() if name in SAID or is_component(name)}
-    return replace(reading, rows=rows, said=said)
+    return reading
 
 
 def _empty_chunk(source: Source, names: Sequence[str]) -> RowChunk:
@@ -131,39 +275,6 @@ def _empty_chunk(source: Source, names: Sequence[str]) -> RowChunk:
     schema = source.schemas[0]
     fields = [schema.field(name) if name in schema.names else (name, pa.string()) for name in names]
     return RowChunk(0, 0, 0, pa.RecordBatch.from_pylist([], pa.schema(fields)))
-
-
-def _rows(chunk: RowChunk, reader: RowReader, reading: PassResult) -> Rows:
-    """Return numbers per response of a chunk; the reading gets sums."""
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
-        selection, sums, count = reading.selection, reading.sums, chunk.table.num_rows
-        rows = reader.rows(chunk) | {
-            "file": np.full(count, chunk.file, np.int32),
-            "row": np.arange(chunk.first_row, chunk.first_row + count, dtype=np.uint32),
-        }
-        keys = sums.keys(rows.get("batch"), rows.get("domain"), count)
-        cells, lists = partial(reader.cells, chunk), dict[str, ListColumn]()
-        if selection.lists is not None:
-            for role in (selection.lists, *selection.tokens):
-                lists[role] = lists_of(*cells(selection.columns.columns.get(role, role)))
-            rows |= _labels_of_tokens(cells, selection, lists)
-            rows |= _tokens(lists, reading, rows, keys)
-        if selection.text is not None:
-            rows["copy"] = fingerprints_of(*cells(selection.text))
-        if selection.prompt is not None:
-            array, location = cells(selection.prompt)
-            hashes = fingerprints_of(array, location)
-            rows["prompt"] = np.where(is_true(array.is_valid()), hashes, 0)
-        if selection.advantages is not None:
-            array, location = cells(selection.advantages)
-            credit, nonfinite = tokens.advantage_tokens(
-                array, location, lists.get("mask"), rows.get("kept")
-            )
-            reading.counts["advantages.nonfinite"] += nonfinite
-            reading.tally[:] += tally(credit["advantage"])
-            sums.add("trained" if is_list(array.type) else "trained rows", credit, keys)
-            rows |= _recorded(credit) if selection.recorded else {}
-    return rows
 
 
 def _recorded(credit: Block) -> Rows:
@@ -175,125 +286,6 @@ def _recorded(credit: Block) -> Rows:
     return {"advantage": mean, "one_advantage": low == high}
 
 
-def _labels_of_tokens(
-    cells: Callable[[str], tuple[pa.Array, CellLocation]],
-    selection: ColumnSelection,
-    lists: dict[str, ListColumn],
-) -> Rows:
-    """Return what explains a mismatch of responses, [n] each; `lists` gets that of tokens."""
-    rows: Rows = {f"machine:{name}": keys_of(cells(name)[0]) for name in selection.machines}
-    for name, column in (("entropy", selection.entropy), ("version", selection.version)):
-        if column is not None:
-            array, location = cells(column)
-            if is_list(array.type):
-                lists[name] = lists_of(array, location)
-            else:
-                rows[name] = numbers_of(array, location)
-    return rows
-
-
-def _tokens(
-    lists: dict[str, ListColumn], reading: PassResult, others: Mapping[str, Any],
-    keys: NDArray[np.int64],
-) -> dict[str, NDArray[Any]]:  # fmt: skip
-    """Return numbers per response of its tokens; the reading gets sums.
-
-    Args:
-        lists: by role.
-        reading: the pass.
-        others: numbers and keys of the responses, [n] each.
-        keys: of `TokenSums.keys`.
-    """
-    selection = reading.selection
-    assert selection.lists is not None
-    first = lists[selection.lists]
-    lengths, count = first.lengths, len(first.lengths)
-    rows: dict[str, NDArray[Any]] = {
-        "length": lengths.astype(np.int32),
-        "null_list": np.zeros(count, np.bool_) if first.nulls is None else first.nulls,
-    }
-    unequal = {role: lists[role].lengths != lengths for role in selection.tokens}
-    rows |= {f"unequal:{role}": flags for role, flags in unequal.items()}
-    rows |= {f"entries:{role}": _entries(lists[role], unequal[role]) for role in unequal}
-    mask: Mask | None = None
-    if selection.lists == "mask":
-        mask, rows["not_binary"] = _mask(first, reading.counts)
-    rows |= alignment.mask_rows(Block(first.offsets, {}, mask))
-    # A column whose lengths differ in most rows is left out; so are rows with unequal lengths.
-    fitting = [role for role, flags in unequal.items() if 2 * flags.sum() <= count]
-    good = ~np.any([unequal[role] for role in fitting] or [np.zeros(count, bool)], axis=0)
-    others_of_tokens = [x for x in ("entropy", "version") if x in lists]
-    used = {x: lists[x] if good.all() else lists[x].like(first.offsets) for x in fitting}
-    used |= {name: lists[name].like(first.offsets) for name in others_of_tokens}
-    nulls = {x: null for x in fitting if (null := used[x].null_values) is not None}
-    whole = Block(first.offsets, {x: left.values for x, left in used.items()}, mask, nulls)
-    block = whole.of_rows(good)
-    policy = block.policy()
-    flags = alignment.end_rows(block)
-    for role in fitting:
-        more, finite = reading.counts.add(role, policy)
-        flags |= more
-        if selection.details:
-            reading.sums.add(f"column {role}", finite, keys)
-    reading.jumps.add(block)
-    for left, other in LOG_PROB_PAIRS:
-        if {left, other} <= policy.values.keys():
-            pair, equal = f"{left}/{other}", policy.values[left] == policy.values[other]
-            reading.counts.count(f"{pair}.equal", equal)
-            reading.counts[f"{pair}.tokens"] += len(equal)
-    for role in selection.tokens:
-        kinds = OF_TOKENS if role in LOG_PROBS else {"nonfinite": OF_TOKENS["nonfinite"]}
-        empty = {f"{kind}:{role}": value for kind, value in kinds.items()}
-        rows |= _placed(flags, block, empty, count)
-    # Columns are checked in all rows; statistics of policies are of those that count.
-    if reading.counted is not None:
-        begin = reading.sample.rows
-        counts = good & reading.counted[begin : begin + count]
-        if not np.array_equal(counts, good):
-            block = whole.of_rows(counts)
-            policy = block.policy()
-    return rows | _policy_rows(block, policy, reading, others, keys)
-
-
-def _policy_rows(
-    block: Block, policy: Block, reading: PassResult, others: Mapping[str, Any],
-    keys: NDArray[np.int64],
-) -> dict[str, NDArray[Any]]:  # fmt: skip
-    """Return divergences per response; the reading gets sums.
-
-    Args:
-        block: of the rows that count.
-        policy: its policy tokens.
-        reading: the pass.
-        others: numbers and keys of the responses, [n] each.
-        keys: [n] their cells.
-    """
-    selection, sums, counts = reading.selection, reading.sums, reading.counts
-    details = selection.details
-    rows: dict[str, NDArray[Any]] = {}
-    roles = [role for role in _SAMPLED if role in selection.tokens]
-    others_of_tokens = [x for x in ("entropy", "version") if x in block.values]
-    reading.sample.add(block, reading.sample.rows + block.places, roles, others_of_tokens)
-    if {"old_log_probs", "infer_log_probs"} <= block.values.keys():
-        compared = tokens.compared_tokens(policy, counts)
-        sums.add("compared", compared, keys, placed=details)
-        number = np.diff(compared.offsets)
-        k3 = segment_sums(compared["excess"] - compared["d"], compared.offsets)
-        rows["k3"] = np.where(number > 0, k3 / np.maximum(number, 1), np.nan).astype(np.float32)
-    reading.sample.rows += len(keys)
-    if {"old_log_probs", "ref_log_probs"} <= block.values.keys():
-        rows["kl"], gaps = tokens.reference_tokens(policy, counts)
-        sums.add("drift", gaps, keys)
-    if details:
-        entropies = tokens.entropy_tokens(policy, tokens.policy_role(selection.tokens))
-        if entropies is not None:
-            sums.add("policy", entropies, keys, placed=True)
-        if "values" in block.values and "reward" in others:
-            critic = tokens.critic_tokens(policy, others["reward"][block.places])
-            sums.add("critic", critic, keys, placed=True)
-    return _placed(rows, block, dict.fromkeys(selection.row_numbers, np.nan), len(keys))
-
-
 def _entries(lists: ListColumn, unequal: Mask) -> NDArray[np.int32]:
     """Return the number of values of rows that have another one, -1 without a list, [n]."""
     entries = np.where(unequal, lists.lengths, 0).astype(np.int32)
@@ -302,12 +294,14 @@ def _entries(lists: ListColumn, unequal: Mask) -> NDArray[np.int32]:
     return entries
 
 
-_SAMPLED = ("infer_log_probs", "old_log_probs", "ref_log_probs")
+OF_TOKENS: dict[str, Any] = {
+    "mean": np.float32(np.nan), "nonfinite": np.False_, "positive": np.False_,
+    "padded": np.int32(-1), "left": np.int32(-1), "shifted": np.False_,
+}  # fmt: skip
+"""Numbers of responses of each column of log-probs, with those of a response that is left out."""
 
 
-def _placed(
-    numbers: Mapping[str, NDArray[Any]], block: Block, empty: Mapping[str, Any], count: int
-) -> dict[str, NDArray[Any]]:
+def _placed(numbers: Rows, block: Block, empty: Mapping[str, Any], count: int) -> Rows:
     """Return numbers of the rows of a block among all rows of a chunk, [count]; others are empty.
 
     Args:
@@ -320,25 +314,3 @@ def _placed(
     for name in rows.keys() & numbers.keys():
         rows[name][block.places] = numbers[name]
     return rows
-
-
-OF_TOKENS: dict[str, Any] = {
-    "mean": np.float32(np.nan), "nonfinite": np.False_, "positive": np.False_,
-    "padded": np.int32(-1), "left": np.int32(-1), "shifted": np.False_,
-}  # fmt: skip
-"""Numbers of responses of each column of log-probs, with those of a response that is left out."""
-
-
-def _mask(lists: ListColumn, counts: ColumnCounts) -> tuple[Mask | None, Mask]:
-    """Return the mask, None if it is 1 everywhere, and the rows with values other than 0 and 1."""
-    values, rows = lists.values, len(lists.lengths)
-    kept = values == 1
-    if kept.all():
-        return None, np.zeros(rows, np.bool_)
-    wrong = ~kept & (values != 0)
-    if not wrong.any():
-        return kept, np.zeros(rows, np.bool_)
-    others = values[wrong & np.isfinite(values)]
-    if len(others):
-        counts.high["mask"] = max(counts.high.get("mask", -np.inf), float(others.max()))
-    return kept | wrong, segment_sums(wrong.astype(np.int64), lists.offsets) > 0

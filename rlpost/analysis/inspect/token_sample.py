@@ -33,6 +33,8 @@ WINDOW = 64  # policy tokens
 LARGEST = 10
 LEAST_STUCK = 3  # steps with one version
 MOST_LAG = 16  # of the freshest token; more is another count than that of steps
+ROLES, OTHERS = ("infer_log_probs", "old_log_probs", "ref_log_probs"), ("entropy", "version")
+"""The columns of tokens that are kept."""
 _OF_WINDOWS = ("hash", "row", "size")
 _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 
@@ -51,19 +53,12 @@ class TokenSample:
     largest: list[tuple[float, int, int, float, float]] = field(default_factory=list)
     """|d|, row, position in its list, old, infer."""
 
-    def add(self, block: Block, rows: Integers, roles: Sequence[str], names: Sequence[str]) -> None:
-        """Add the policy tokens of responses.
-
-        Args:
-            block: with log-probs of several policies.
-            rows: [n] numbers of the responses in the input.
-            roles: of log-probs, which are NaN if the block lacks them.
-            names: of other columns of the block.
-        """
-        policy = block.policy()
+    def add(self, block: Block) -> None:
+        """Add the policy tokens of responses of a chunk, whose first one is that of `rows`."""
+        policy, rows = block.policy(), self.rows + block.places
         offsets = policy.offsets
         lengths = np.diff(offsets)
-        present = [role for role in roles if role in policy.values]
+        present = [role for role in ROLES if role in policy.values]
         if not offsets[-1] or len(present) < 2:  # noqa: PLR2004
             return
         if {*LOG_PROB_PAIRS[0]} <= {*present}:
@@ -79,12 +74,10 @@ class TokenSample:
             return
         first, size, owner = first[kept], (end - first)[kept], owner[kept]
         index = _ranges(first, size)
-        values = {x.removesuffix("_log_probs"): policy.values[x][index] for x in present}
-        missing = [x.removesuffix("_log_probs") for x in roles if x not in present]
-        values |= dict.fromkeys(missing, np.full(len(index), np.nan))
-        values |= {name: policy.values[name][index] for name in names}
         part = {"hash": hashes[kept], "row": rows[owner], "size": size}
-        part |= values
+        part |= {x: policy.values[x][index] for x in (*present, *OTHERS) if x in policy}
+        unknown = np.full(len(index), np.nan)
+        part |= {role: unknown for role in ROLES if role not in present}
         self.parts.append(part | _places(block, policy, index, np.repeat(owner, size)))
         self.tokens += len(index)
         if self.tokens > 2 * MOST_TOKENS:
@@ -134,6 +127,14 @@ class TokenSample:
             for _, row, place, old, infer in self.largest
         ]
 
+    def _tokens(self) -> tuple[dict[str, NDArray[Any]], Integers, Integers]:
+        """Return the values of the tokens, their windows, and the numbers of their responses."""
+        self._prune()
+        (part,) = self.parts
+        window = np.repeat(np.arange(len(part["size"])), part["size"])
+        values = {name: x for name, x in part.items() if name not in _OF_WINDOWS}
+        return values, window, part["row"][window]
+
     def shifts(self, rows: pl.DataFrame) -> dict[tuple[str, str], dict[Any, Shift]]:
         """Return the best lag of each pair of columns, of all tokens (None) and of each step.
 
@@ -144,24 +145,25 @@ class TokenSample:
         """
         if not self.parts:
             return {}
-        self._prune()
-        (part,) = self.parts
-        window = np.repeat(np.arange(len(part["size"])), part["size"])
+        values, window, row = self._tokens()
         codes, labels = _labels(rows["batch"]) if "batch" in rows else (np.full(self.rows, -1), [])
-        codes = codes[part["row"]][window]
-        order = np.argsort(codes, kind="stable")
-        bounds = np.searchsorted(codes[order], np.arange(len(labels) + 1))
+        order = np.argsort(codes[row], kind="stable")
+        bounds = np.searchsorted(codes[row][order], np.arange(len(labels) + 1))
         places = {None: slice(None)} | {
             label: order[bounds[at] : bounds[at + 1]] for at, label in enumerate(labels)
         }
-        shifts: dict[tuple[str, str], dict[Any, Shift]] = {}
-        for pair in LOG_PROB_PAIRS:
-            left, right = (part.get(role.removesuffix("_log_probs")) for role in pair)
-            if left is not None and right is not None:
-                for label, at in places.items():
-                    shift = best_lag(pair, left[at], right[at], window[at])
-                    shifts.setdefault(pair, {}).update({label: shift} if shift else {})
-        return shifts
+        return {
+            (left, right): {
+                label: shift
+                for label, at in places.items()
+                if (
+                    shift := best_lag(
+                        (left, right), values[left][at], values[right][at], window[at]
+                    )
+                )
+            }
+            for left, right in LOG_PROB_PAIRS
+        }
 
     def compared(self, rows: pl.DataFrame, machines: Sequence[str]) -> ComparedTokens | None:
         """Return the tokens of the sample with the labels of their rows; None if there are none.
@@ -172,27 +174,29 @@ class TokenSample:
         """
         if not self.parts:
             return None
-        self._prune()
-        (part,) = self.parts
-        window = np.repeat(np.arange(len(part["size"])), part["size"])
-        row = part["row"][window]
+        values, window, row = self._tokens()
         keys = {name: rows[f"machine:{name}"] for name in machines}
         keys |= {"step": rows["batch"]} if "batch" in rows else {}
         labels = {name: _labels(column) for name, column in keys.items()}
         labels = {name: (codes[row], names) for name, (codes, names) in labels.items()}
         step, steps = labels.get("step", (np.full(len(row), -1), []))
-        version = rows["version"].to_numpy()[row] if "version" in rows else None
-        version = part.get("version", version)
-        version = None if version is None else version.astype(np.float64)
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
-            values: dict[str, Any] = {
-                name: numbers.astype(np.float64) if numbers.dtype.kind == "f" else numbers
-                for name, numbers in part.items()
-                if name not in (*_OF_WINDOWS, "version", "ref")
-            }
+            old, infer, entropy, version = (
+                None if x is None else x.astype(np.float64)
+                for x in map(values.get, (*LOG_PROB_PAIRS[0], *OTHERS))
+            )
+        if version is None and "version" in rows:
+            version = rows["version"].to_numpy()[row].astype(np.float64)
+        assert old is not None
+        assert infer is not None
         tokens = ComparedTokens(
-            **values,
-            window=window,
+            old,
+            infer,
+            window,
+            values["since"],
+            values["until"],
+            values["later"],
+            entropy=entropy,
             lag=None if version is None else _lags(version, step, steps),
             labels=labels,
             stuck=None if version is None else _stuck(version, step, steps),

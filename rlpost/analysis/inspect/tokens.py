@@ -1,4 +1,4 @@
-"""The policy tokens of a chunk: flags of columns, and the populations that measures count.
+"""The policy tokens of a chunk: numbers of columns, and the populations that measures count.
 
 Chunks fit the cache of a core, and each number is one or two numpy calls on the flat values.
 """
@@ -6,7 +6,6 @@ Chunks fit the cache of a core, and each number is one or two numpy calls on the
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.columns import ListColumn
+    from rlpost.analysis.inspect.model import TokenColumn
     from rlpost.io.arrow import CellLocation
     from rlpost.kernels.moments import Floats, Mask
 
@@ -36,70 +36,60 @@ LOG_RATIO_CLAMP = Numerics().log_ratio_clamp.bound
 POLICIES = ("old_log_probs", "log_probs", "infer_log_probs")
 
 
-class ColumnCounts(Counter[str]):
-    """How many tokens of each column are zero, positive, null, ...; and their range."""
+class Buffers(dict[str, "Floats"]):
+    """Arrays to write into; their memory is used again, since new pages cost time."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.low: dict[str, float] = {}
-        self.high: dict[str, float] = {}
-        self._buffers: dict[str, Floats] = {}
+    def of(self, name: str, size: int) -> Floats:
+        """Return an array of a size."""
+        if len(self.setdefault(name, np.empty(0))) < size:
+            self[name] = np.empty(size * 5 // 4)
+        return self[name][:size]
 
-    def buffer(self, name: str, size: int) -> Floats:
-        """Return an array to write into; its memory is reused, since new pages cost time."""
-        if len(self._buffers.setdefault(name, np.empty(0))) < size:
-            self._buffers[name] = np.empty(size * 5 // 4)
-        return self._buffers[name][:size]
 
-    def drop_buffers(self) -> None:
-        """Free the memory of buffers."""
-        self._buffers.clear()
-
-    def count(self, name: str, flags: Any) -> None:
-        """Add how many flags are set."""
-        self[name] += int(np.count_nonzero(flags))
-
-    def add(self, role: str, policy: Block) -> tuple[Rows, Block]:
-        """Count the tokens of a chunk; return means and flags of responses, and finite tokens."""
-        values, offsets = policy.values[role], policy.offsets
-        wide = self.buffer("column", len(values))
-        wide[:] = values
+def column_rows(
+    column: TokenColumn, role: str, policy: Block, buffers: Buffers
+) -> tuple[Rows, Block]:
+    """Return means and flags of responses, and the finite tokens, which are added to a column."""
+    values, offsets = policy.values[role], policy.offsets
+    wide = buffers.of("column", len(values))
+    wide[:] = values
+    total = segment_sums(wide, offsets)
+    nonfinite = ~np.isfinite(total)
+    if nonfinite.any():
+        finite, null = np.isfinite(wide), np.count_nonzero(policy.nulls.get(role, False))
+        column.nonfinite_rows += int(nonfinite.sum())
+        column.null += int(null)
+        column.nan += int(np.count_nonzero(np.isnan(values)) - null)
+        column.minus_infinity += int(np.count_nonzero(values == -np.inf))
+        column.plus_infinity += int(np.count_nonzero(values == np.inf))
+        offsets, values, wide = kept_offsets(finite, offsets), values[finite], wide[finite]
         total = segment_sums(wide, offsets)
-        nonfinite = ~np.isfinite(total)
-        if nonfinite.any():
-            finite = np.isfinite(wide)
-            self.count(f"{role}.null", policy.nulls.get(role, False))
-            self.count(f"{role}.nan", np.isnan(values))
-            self.count(f"{role}.minus_infinity", values == -np.inf)
-            self.count(f"{role}.plus_infinity", values == np.inf)
-            offsets, values, wide = kept_offsets(finite, offsets), values[finite], wide[finite]
-            total = segment_sums(wide, offsets)
-        lengths, positive = np.diff(offsets), np.zeros(len(nonfinite), np.bool_)
-        self[f"{role}.tokens"] += len(values)
-        if len(values):
-            low, high = float(values.min()), float(values.max())
-            self.low[role] = min(self.low.get(role, math.inf), low)
-            self.high[role] = max(self.high.get(role, -math.inf), high)
-            if high >= 0 >= low:
-                self.count(f"{role}.zero", values == 0)
-            if high > LOG_PROB_ROUNDING:
-                above = values > LOG_PROB_ROUNDING
-                self.count(f"{role}.positive", above)
-                positive = segment_sums(above.astype(np.int64), offsets) > 0
-        mean = np.where(lengths > 0, total / np.maximum(lengths, 1), np.nan)
-        flags = {f"mean:{role}": mean, f"nonfinite:{role}": nonfinite, f"positive:{role}": positive}
-        return flags, Block(offsets, {"values": wide}, rows=policy.rows)
+    lengths, positive = np.diff(offsets), np.zeros(len(nonfinite), np.bool_)
+    column.tokens += len(values)
+    if len(values):
+        low, high = float(values.min()), float(values.max())
+        column.min = low if column.min is None else min(column.min, low)
+        column.max = high if column.max is None else max(column.max, high)
+        if high >= 0 >= low:
+            column.zero += int(np.count_nonzero(values == 0))
+        if high > LOG_PROB_ROUNDING:
+            above = segment_sums((values > LOG_PROB_ROUNDING).astype(np.int64), offsets)
+            column.positive += int(above.sum())
+            positive = above > 0
+    mean = np.where(lengths > 0, total / np.maximum(lengths, 1), np.nan)
+    flags = {f"mean:{role}": mean, f"nonfinite:{role}": nonfinite, f"positive:{role}": positive}
+    return flags, Block(offsets, {"values": wide}, rows=policy.rows)
 
 
-def compared_tokens(policy: Block, counts: ColumnCounts) -> Block:
+def compared_tokens(policy: Block, buffers: Buffers) -> Block:
     """Return the tokens with both log-probs: d = old - infer clamped to ±40, and its size."""
     infer, offsets = policy.values["infer_log_probs"], policy.offsets
-    gap, most = _gap(policy, "infer_log_probs", counts)
+    gap, most = _gap(policy, "infer_log_probs", buffers)
     if not math.isfinite(most):
         finite = np.isfinite(gap)
         gap, infer, offsets = gap[finite], infer[finite], kept_offsets(finite, offsets)
         most = np.abs(gap).max(initial=0.0)
-    size = np.abs(gap, out=counts.buffer("size", len(gap)))
+    size = np.abs(gap, out=buffers.of("size", len(gap)))
     none = np.zeros(len(gap), np.bool_)
     clamped, sure = none, none
     if most > LOG_RATIO_CLAMP:
@@ -107,25 +97,25 @@ def compared_tokens(policy: Block, counts: ColumnCounts) -> Block:
         np.clip(gap, -LOG_RATIO_CLAMP, LOG_RATIO_CLAMP, out=gap)
     if most > FAR:
         sure = confident_disagreement(infer, size)
-    excess = np.expm1(gap, out=counts.buffer("excess", len(gap)))
+    excess = np.expm1(gap, out=buffers.of("excess", len(gap)))
     columns = {"d": gap, "size": size, "excess": excess, "clamped": clamped, "sure": sure}
     return Block(offsets, columns, rows=policy.rows)
 
 
-def _gap(policy: Block, other: str, counts: ColumnCounts) -> tuple[Floats, float]:
+def _gap(policy: Block, other: str, buffers: Buffers) -> tuple[Floats, float]:
     """Return old - other, [T], and its largest size; both are NaN if a number is."""
     old = policy.values["old_log_probs"]
-    gap = counts.buffer("gap", len(old))
+    gap = buffers.of("gap", len(old))
     np.subtract(old, policy.values[other], dtype=np.float64, out=gap)
     return gap, float(max(gap.max(initial=0.0), -gap.min(initial=0.0)))
 
 
-def reference_tokens(policy: Block, counts: ColumnCounts) -> tuple[Floats, Block]:
+def reference_tokens(policy: Block, buffers: Buffers) -> tuple[Floats, Block]:
     """Return the mean of old - ref of each response, clamped to ±40, and the finite tokens.
 
     The mean is NaN if a number is not finite.
     """
-    gap, most = _gap(policy, "ref_log_probs", counts)
+    gap, most = _gap(policy, "ref_log_probs", buffers)
     tokens, offsets, clamped = gap, policy.offsets, gap
     if not most <= LOG_RATIO_CLAMP:
         finite = np.isfinite(gap)
@@ -133,7 +123,7 @@ def reference_tokens(policy: Block, counts: ColumnCounts) -> tuple[Floats, Block
         clamped = np.where(finite, gap.clip(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP), np.nan)
     lengths = np.maximum(np.diff(policy.offsets), 1)
     kl = segment_sums(clamped, policy.offsets) / lengths
-    size = np.abs(tokens, out=counts.buffer("size", len(tokens)))
+    size = np.abs(tokens, out=buffers.of("size", len(tokens)))
     return kl, Block(offsets, {"gap": tokens, "size": size}, rows=policy.rows)
 
 

@@ -11,7 +11,6 @@ import polars as pl
 from rlpost.analysis.inspect.causes import likeliest
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.responses import signs_of_failures
-from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.text import counted, percent, share
 from rlpost.recipe.roles import LOG_PROB_ROUNDING
@@ -206,7 +205,7 @@ def mask_values(data: CheckInput) -> Result:
     """
     rows, column = data.reading.rows, data.column("mask")
     if wrong := int(rows["not_binary"].sum()):
-        other = data.reading.counts.high.get("mask")
+        other = data.reading.other_mask
         value = "null" if other is None else f"{other:g}"
         text = f"`{column}` has values other than 0 and 1, such as {value}, in {data.part(wrong)}"
         flags = rows["not_binary"]
@@ -353,12 +352,11 @@ def same_log_probs(data: CheckInput) -> Result:
 
     Write the log-probs of each policy to a column of its own, or set it with --map ROLE=COLUMN.
     """
-    rows, counts = data.reading.rows, data.reading.counts
-    tokens = {pair: counts[f"{'/'.join(pair)}.tokens"] for pair in LOG_PROB_PAIRS}
-    pairs = [x for x in tokens if tokens[x] and data.facts.token_columns[x[0]].tokens >= FEW_TOKENS]
+    rows, differing = data.reading.rows, data.reading.differing
+    pairs = [x for x in differing if data.log_probs[x[0]].tokens >= FEW_TOKENS]
     if not pairs:
         return NotRun(f"fewer than {FEW_TOKENS} policy tokens")
-    equal = [pair for pair in pairs if counts[f"{'/'.join(pair)}.equal"] == tokens[pair]]
+    equal = [pair for pair in pairs if not differing[pair]]
     if data.steps < 2:  # noqa: PLR2004 - before the first update the policy equals its reference
         equal = [pair for pair in equal if "ref_log_probs" not in pair]
     if not equal:
