@@ -7,29 +7,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rlpost._version import __version__
 from rlpost.analysis.counted import counted_table, counting_of
-from rlpost.analysis.inspect.causes import causes_of
-from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
-from rlpost.analysis.inspect.footers import input_facts, role_facts
-from rlpost.analysis.inspect.measures import table_facts
-from rlpost.analysis.inspect.model import (
-    Facts,
-    FailureFacts,
-    Mismatch,
-)
+from rlpost.analysis.inspect.findings import FINDINGS, run_checks
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
-from rlpost.analysis.inspect.responses import (
-    entropy_profile,
-    group_facts,
-    group_table,
-    histograms_of,
-    populations_of,
-    profiles_of,
-    worst_groups,
-)
-from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, select_columns, unusable_roles
+from rlpost.analysis.inspect.rollouts import Rollouts
+from rlpost.analysis.inspect.selection import select_columns, unusable_roles
 from rlpost.analysis.rows import RowReader, joined, stream_chunks
 from rlpost.errors import UsageError, no_such
 from rlpost.findings import Place
@@ -37,8 +20,6 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
 from rlpost.pipeline.columns import LENGTH, absent, lacks_of, masked_rows, without_effect
-from rlpost.pipeline.failures import reasons_of_failures
-from rlpost.pipeline.groups import NO_GROUPS
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.recipe.input_columns import recorded_advantages, resolve_input
 from rlpost.recipe.recipe import Recipe
@@ -46,13 +27,7 @@ from rlpost.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
-    import polars as pl
-    from numpy.typing import NDArray
-
-    from rlpost.analysis.counted import CountedTable
-    from rlpost.analysis.inspect.model import Json
-    from rlpost.analysis.inspect.reading import PassResult
+    from rlpost.analysis.inspect.model import Facts, Json
     from rlpost.analysis.inspect.selection import ColumnSelection
     from rlpost.display.reporter import Reporter
     from rlpost.io.input_paths import InputPaths
@@ -85,7 +60,7 @@ def inspect_source(
     details: bool = True,
     reporter: Reporter | None = None,
     **counting: Any,
-) -> tuple[Facts, CheckInput]:
+) -> tuple[Facts, Rollouts]:
     """Return statistics and findings of an open source, and the rows behind them.
 
     Args:
@@ -127,75 +102,22 @@ def inspect_source(
     masked = masked_rows(source, selection.columns)
     counted = _counted(source, selection, resolved, masked=masked)
     reading = read(source, selection, segments, reporter, counted)
-    rows = reading.rows
-    table = counted_table(reading.said, resolved, count=len(rows), masked=masked)
-    groups = table.groups() if "group" in rows else None
-    group_rows = None if groups is None else group_table(rows, table, groups)
-    stored_input = input_facts(source, columns)
-    populations, pairs, labels = populations_of(rows, table, groups)
-    noun = "rollout" if resolved.unit == "rollout" else "response"
-    words = {"row": "row" if noun == "rollout" else noun, "unit": noun}
-    measured = table_facts(populations, pairs, labels, **words)
-    measured |= reading.sums.facts(labels, **words)
-    both = {*LOG_PROB_PAIRS[0]} <= {*selection.tokens}
-    credit = selection.advantages if "advantage" in measured else None
-    facts = Facts(
-        inputs=[str(location_of(path)) for path in inputs],
-        responses=len(rows),
-        rollouts=int(table.units["known"].sum()) if resolved.unit == "rollout" else None,
-        tokens=_token_counts(rows),
-        roles=role_facts(source, columns),
-        findings=[],
-        facts=measured,
-        prompt_groups=None if groups is None or group_rows is None else group_facts(
-            selection.columns, table, groups, group_rows, rewarded="reward" in rows
-        ),
-        histograms=histograms_of(reading, table),
-        token_columns=reading.columns,
-        mismatch=_mismatch(reading) if both and "engine_k3" in measured else None,
-        input=stored_input,
-        checks=[],
-        seconds=0.0,
-        rlpost_version=__version__,
-        advantages=None if credit is None else {
-            "column": credit,
-            "nonfinite": reading.nonfinite_advantages,
-            "recorded": selection.recorded,
-        },
-        failures=None if "failure" not in selection.columns else FailureFacts(
-            selection.columns.column("failure"),
-            recipe.failures,
-            dict(reasons_of_failures(table.rows).most_common()),
-        ),
-        worst_groups=[] if group_rows is None or "reward" not in rows else worst_groups(
-            reading, group_rows, [file.path for file in stored_input.files], evidence
-        ),
-        profiles=profiles_of(rows, table, NO_GROUPS if groups is None else groups),
-        counting={name: x for name, x in counting.items() if x is not None},
-        stored_counting=stored,
-        left_out=0 if "kept" not in rows else table.left_out.get("sample_mask", 0)
-        if masked != "none" else int((~rows["kept"].to_numpy() & table.counted).sum()),
+    table = counted_table(reading.said, resolved, count=len(reading.rows), masked=masked)
+    rollouts = Rollouts(
+        reading, table, columns, masked=masked != "none", segments=segments, chosen_unit=chosen,
+        evidence=evidence, partial=partial,
     )  # fmt: skip
-    data = CheckInput(
-        reading=reading,
-        table=table,
-        facts=facts,
-        group_rows=group_rows,
-        repeated=_repeated(segments, rows, table) if segments and len(rows) else None,
-        chosen_unit=chosen,
-        evidence=evidence,
-        partial=partial,
-    )
-    findings, checks = run_checks(data, ignore)
+    findings, checks = run_checks(rollouts, ignore)
     facts = replace(
-        facts,
+        rollouts.facts,
+        inputs=[str(location_of(path)) for path in inputs],
         findings=findings,
         checks=checks,
-        turns=bool((data.turns > 0).any()),
-        entropy=entropy_profile(reading, facts),
+        counting={name: x for name, x in counting.items() if x is not None},
+        stored_counting=stored,
         seconds=time.perf_counter() - start,
     )
-    return facts, data
+    return facts, rollouts
 
 
 def _counted(
@@ -218,14 +140,6 @@ def _counted(
     return None if counted.all() else counted
 
 
-def _repeated(
-    segments: SegmentReader, rows: pl.DataFrame, table: CountedTable
-) -> tuple[NDArray[np.int64], int]:
-    """Return what `SegmentReader.repeated` returns of the rows that have a rollout id."""
-    trains = rows["rollout"].is_not_null().to_numpy()
-    return segments.repeated(table.rows, trains, grouped="group" in rows)
-
-
 def with_names(facts: Facts, inputs: Sequence[str], made_of: InputPaths) -> Facts:
     """Return facts that name the inputs and their rows in place of those of temporary files.
 
@@ -239,9 +153,18 @@ def with_names(facts: Facts, inputs: Sequence[str], made_of: InputPaths) -> Fact
         replace(finding, rows=tuple(_named(place, made_of) for place in finding.rows))
         for finding in facts.findings
     ]
-    stored = replace(facts.input, files=files)
     worst = [group | {"place": _named(group["place"], made_of)} for group in facts.worst_groups]
-    return replace(facts, inputs=list(inputs), input=stored, findings=findings, worst_groups=worst)
+    gap = facts.mismatch
+    if gap is not None:
+        largest = [
+            replace(token, file=made_of.named(token.file), row=made_of.row(token.file, token.row))
+            for token in gap.largest
+        ]
+        gap = replace(gap, largest=largest)
+    return replace(
+        facts, inputs=list(inputs), input=replace(facts.input, files=files), findings=findings,
+        worst_groups=worst, mismatch=gap,
+    )  # fmt: skip
 
 
 def _named(place: Place, made_of: InputPaths) -> Place:
@@ -288,21 +211,3 @@ def _with_lengths(columns: ColumnMap, selection: ColumnSelection) -> ColumnMap:
     if selection.lists is not None and columns.how.get(LENGTH) == "map":
         raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")
     return columns if LENGTH in selection.columns else columns.without([LENGTH])
-
-
-def _token_counts(rows: pl.DataFrame) -> Json | None:
-    """Return how many tokens responses have, `all` and `policy`; None if that is unknown."""
-    if "tokens" not in rows:
-        return None
-    total = int(rows["length"].sum()) if "length" in rows else None
-    return {"all": total, "policy": int(rows["tokens"].fill_nan(0).sum())}
-
-
-def _mismatch(reading: PassResult) -> Mismatch:
-    """Return the causes of the difference of engine and trainer."""
-    rows = reading.rows
-    tokens = reading.sample.compared(rows, reading.selection.machines)
-    if tokens is None or not len(tokens):
-        return Mismatch()
-    largest = reading.sample.largest_tokens(rows, reading.files)
-    return Mismatch(causes_of(tokens), len(tokens), largest)

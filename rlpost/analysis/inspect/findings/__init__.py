@@ -15,6 +15,6 @@ from rlpost.analysis.inspect.findings import (  # noqa: F401
     recorded,
     responses,
 )
-from rlpost.analysis.inspect.findings.base import FINDINGS, CheckInput, run_checks
+from rlpost.analysis.inspect.findings.base import FINDINGS, run_checks
 
-__all__ = ["FINDINGS", "CheckInput", "run_checks"]
+__all__ = ["FINDINGS", "run_checks"]

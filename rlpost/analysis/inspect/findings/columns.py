@@ -19,8 +19,9 @@ from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
-    from rlpost.analysis.inspect.findings.base import CheckInput, Result
+    from rlpost.analysis.inspect.findings.base import Result
     from rlpost.analysis.inspect.model import ColumnFacts
+    from rlpost.analysis.inspect.rollouts import Rollouts
 
 
 MOST_COLUMNS = 3
@@ -35,7 +36,7 @@ NEEDED_TYPES = {
 
 
 @check("error", needs_rows=False)
-def no_rows(data: CheckInput) -> Result:
+def no_rows(data: Rollouts) -> Result:
     """The input has no rows.
 
     Nothing can be trained on.
@@ -49,7 +50,7 @@ def no_rows(data: CheckInput) -> Result:
 
 
 @check("error or warning")
-def missing_roles(data: CheckInput) -> Result:
+def missing_roles(data: Rollouts) -> Result:
     """No column has the role `reward`, which every estimator needs, or `group`, the prompt.
 
     Without a group, grpo, rloo and the like have no mean of a prompt's responses to subtract.
@@ -57,7 +58,7 @@ def missing_roles(data: CheckInput) -> Result:
     Name the column with --map ROLE=COLUMN, or the columns whose sum is the reward with
     --reward-components A,B.
     """
-    selection = data.reading.selection
+    selection = data.selection
     explained = {*selection.contents, *selection.unusable, *selection.columns.in_some_files}
     recipes = [(file.rlpost or {}).get("recipe", {}) for file in data.facts.input.files]
     if all(recipe.get("reward_components") for recipe in recipes):
@@ -88,7 +89,7 @@ def missing_roles(data: CheckInput) -> Result:
 
 
 @check("error or warning", needs_rows=False)
-def column_types(data: CheckInput) -> Result:
+def column_types(data: Rollouts) -> Result:
     """A column has a type that its role cannot have, or not one type in all files.
 
     A text in place of a number, or one number in place of a list, cannot be read, nor can a role
@@ -98,7 +99,7 @@ def column_types(data: CheckInput) -> Result:
     Write all files with one schema and the types that roles need, or set another column with --map
     ROLE=COLUMN, or none.
     """
-    selection = data.reading.selection
+    selection = data.selection
     typed = {column: role for role, (column, _) in selection.unusable.items()}
     lacking = {column: role for role, (column, _) in selection.columns.in_some_files.items()}
     unread = {**lacking, **typed}
@@ -163,7 +164,7 @@ def _plain(kind: str) -> str:
 
 
 @check("error", "keys")
-def unusable_keys(data: CheckInput) -> Result:
+def unusable_keys(data: Rollouts) -> Result:
     """Responses have no prompt id, step or domain, or a float that is no exact whole number.
 
     `rlpost advantages` rejects null keys and fractions: a response without a key belongs to no
@@ -173,7 +174,7 @@ def unusable_keys(data: CheckInput) -> Result:
     Fill the keys in or drop these rows, and write ids as int64 or as text; --unit row needs no ids
     of rollouts.
     """
-    rows = data.reading.rows
+    rows = data.rows
     keys = [role for role in ("group", "batch", "domain") if role in rows]
     keys += ["rollout"] if data.by_rollout else []
     types = {column.name: column.type for column in data.facts.input.columns}

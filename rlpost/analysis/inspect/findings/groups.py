@@ -13,7 +13,8 @@ from rlpost.pipeline.groups import LARGE, joins_files, mixed_domains, mixed_file
 from rlpost.pipeline.turns import BY_ID, evidence_counts, one_id, turn_evidence
 
 if TYPE_CHECKING:
-    from rlpost.analysis.inspect.findings.base import CheckInput, Result
+    from rlpost.analysis.inspect.findings.base import Result
+    from rlpost.analysis.inspect.rollouts import Rollouts
 
 
 UNEQUAL = 0.01  # of the groups differ in size from most
@@ -22,7 +23,7 @@ TURNS = "rows are turns, and a later turn's prompt has the turns before"
 
 
 @check("error or warning", "group", whole_groups=True)
-def group_key(data: CheckInput) -> Result:
+def group_key(data: Rollouts) -> Result:
     """Most groups have one response, or all responses of a step one key: it is not the prompt's.
 
     A response minus the mean of itself is 0, so with an id per response all advantages are 0. With
@@ -32,7 +33,7 @@ def group_key(data: CheckInput) -> Result:
     prompts that are empty or equal, --group-size N makes groups of N consecutive responses.
     """
     groups, rows, column = data.facts.prompt_groups, data.group_rows, data.column("group")
-    if groups is None or rows is None or not len(rows):
+    if groups is None or not len(rows):
         return None
     steps = rows["batch"].n_unique() if "batch" in rows else 1
     single, least = data.facts.whole("single")["total"], int(data.facts.whole("group_size")["min"])
@@ -57,7 +58,7 @@ def group_key(data: CheckInput) -> Result:
 
 
 @check("error or warning", "group", "prompts")
-def group_prompts(data: CheckInput) -> Result:
+def group_prompts(data: Rollouts) -> Result:
     """Responses of a group have different prompts.
 
     The baseline is then the mean of easy and hard questions, so advantages reward easy prompts.
@@ -83,7 +84,7 @@ def group_prompts(data: CheckInput) -> Result:
 
 
 @check("warning", "group", "domain")
-def group_domains(data: CheckInput) -> Result:
+def group_domains(data: Rollouts) -> Result:
     """Responses of a group have several domains, as of sources that number their prompts alike.
 
     A baseline is then the mean of answers to different prompts of easy and hard sources.
@@ -101,7 +102,7 @@ def group_domains(data: CheckInput) -> Result:
 
 
 @check("warning", "group")
-def group_files(data: CheckInput) -> Result:
+def group_files(data: Rollouts) -> Result:
     """Responses of a group are of several files that look like steps, and no column has the step.
 
     A baseline is then the mean of answers of several policies.
@@ -110,7 +111,7 @@ def group_files(data: CheckInput) -> Result:
     step_7, with --from parquet.
     """
     files = [file.path for file in data.facts.input.files]
-    if "batch" in data.reading.rows or len(files) == 1:
+    if "batch" in data.rows or len(files) == 1:
         return None
     groups = _kinds_in_groups(data, "file")
     mixed = groups.filter(pl.col("kinds") > 1)
@@ -126,7 +127,7 @@ def _pairs(keys: pl.DataFrame) -> list[int]:
     return [row for pair in keys.select("first", "other").iter_rows() for row in pair]
 
 
-def _kinds_in_groups(data: CheckInput, what: str) -> pl.DataFrame:
+def _kinds_in_groups(data: Rollouts, what: str) -> pl.DataFrame:
     """Count the values of a column within each group of a step.
 
     Returns:
@@ -145,7 +146,7 @@ def _kinds_in_groups(data: CheckInput, what: str) -> pl.DataFrame:
 
 
 @check("error or warning", "group", "rollout ids, turns or steps")
-def rows_are_turns(data: CheckInput) -> Result:
+def rows_are_turns(data: Rollouts) -> Result:
     """Rows are turns of rollouts: the steps count them, or each counts as a response of its group.
 
     Groups are within a step, so steps that are turns compare a rollout with parts of others. If
@@ -155,9 +156,9 @@ def rows_are_turns(data: CheckInput) -> Result:
     Join steps that are turns with --map batch=none; count a rollout once with --map rollout=COLUMN,
     or use the turns with the estimators gigpo and step_reinforce.
     """
-    rollout, flags = data.reading.selection.columns.columns.get("rollout"), data.turns > 0
+    rollout, flags = data.selection.columns.columns.get("rollout"), data.turns > 0
     if why := _turns_as_steps(data):
-        rows = data.reading.rows
+        rows = data.rows
         several = rows.drop_nulls(["batch", "group"]).group_by("group").agg(pl.n_unique("batch"))
         split = several.filter(pl.col("batch") > 1)["group"]
         text = f"`{data.column('batch')}` counts the turns of rollouts, not training batches: {why}"
@@ -168,7 +169,7 @@ def rows_are_turns(data: CheckInput) -> Result:
     if data.by_rollout:
         return _one_id(data)
     count = int(flags.sum())
-    unrewarded = rollout is not None and "reward" not in data.reading.rows
+    unrewarded = rollout is not None and "reward" not in data.rows
     if not count or data.chosen_unit == "row" or unrewarded:  # with rewards, rollouts count
         return None
     role = "rollout" if (data.turns == BY_ID).any() else "turn"
@@ -178,7 +179,7 @@ def rows_are_turns(data: CheckInput) -> Result:
     return Problem(text, flags, [role], option)
 
 
-def _turns_as_steps(data: CheckInput) -> str:
+def _turns_as_steps(data: Rollouts) -> str:
     """Return why steps are turns; empty if nothing shows it.
 
     In a training, a prompt comes in any step; and if it comes in all of them, then in file order
@@ -209,7 +210,7 @@ def _turns_as_steps(data: CheckInput) -> str:
     return f"it starts again at {start} {times:,} times within a prompt, else goes up by 1"
 
 
-def _one_id(data: CheckInput) -> Result:
+def _one_id(data: Rollouts) -> Result:
     """Return that each group is one rollout by an id that was not chosen."""
     rows = data.table.rows
     if data.chosen_unit is not None or "rollout" not in rows:
@@ -223,14 +224,14 @@ def _one_id(data: CheckInput) -> Result:
 
 
 @check("error", "group", "reward")
-def differing_rollout_rewards(data: CheckInput) -> Result:
+def differing_rollout_rewards(data: Rollouts) -> Result:
     """Rows of one rollout have different rewards, and no option selects the one that counts.
 
     A rollout has one reward in the baseline of its group: `rlpost advantages` rejects others.
 
     Choose that reward with --rollout-reward last, sum or mean, or count rows with --unit row.
     """
-    rows, reward, column = data.reading.rows, pl.col("reward"), data.column("rollout")
+    rows, reward, column = data.rows, pl.col("reward"), data.column("rollout")
     if not data.by_rollout:
         return NotRun("each row counts as a response (--map rollout=COLUMN counts rollouts)")
     if data.table.resolved.recipe.rollout_reward != "equal":
@@ -254,7 +255,7 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
 
 
 @check("warning", "group", whole_groups=True)
-def unequal_groups(data: CheckInput) -> Result:
+def unequal_groups(data: Rollouts) -> Result:
     """Prompt groups have fewer or more responses than most, so some were dropped or written twice.
 
     An asynchronous trainer drops slow or failed rollouts, which leaves a baseline of the quick
@@ -262,7 +263,7 @@ def unequal_groups(data: CheckInput) -> Result:
 
     Check whether the trainer dropped rollouts, or a restart wrote some again.
     """
-    rows, codes = data.reading.rows, data.table.rows
+    rows, codes = data.rows, data.table.rows
     unit = "rollout" if "rollout" in rows else "response"
     if unit == "response" and (data.turns > 0).any():
         return NotRun("rows are turns, and a rollout has any number of them")

@@ -10,14 +10,14 @@ import polars as pl
 
 from rlpost.analysis.inspect.causes import likeliest
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
-from rlpost.analysis.inspect.responses import signs_of_failures
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.text import counted, percent, share
 from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
 if TYPE_CHECKING:
-    from rlpost.analysis.inspect.findings.base import CheckInput, Result
+    from rlpost.analysis.inspect.findings.base import Result
     from rlpost.analysis.inspect.model import Shift, TokenColumn
+    from rlpost.analysis.inspect.rollouts import Rollouts
 
 
 HALF = 1 / 2  # of the responses: more of them are no coincidence
@@ -38,7 +38,7 @@ NO_TOKENS = "no policy token counts, or lists have unequal lengths"
 
 
 @check("error or warning", "log-probs")
-def shifted_lists(data: CheckInput) -> Result:
+def shifted_lists(data: Rollouts) -> Result:
     """A column is offset by one token against another column or against the mask.
 
     Ratios and KL of neighbouring tokens mean nothing. Frameworks that predict the next token
@@ -47,7 +47,7 @@ def shifted_lists(data: CheckInput) -> Result:
     Shift the column back, so that entry t of every list is of response token t; check whether it is
     offset against the mask, or the last token has no log-prob.
     """
-    rows, reading = data.reading.rows, data.reading
+    rows, reading = data.rows, data.reading
     by_pair = reading.sample.shifts(rows)
     shifts = [by_label[None] for by_label in by_pair.values() if None in by_label]
     shifted = [shift for shift in (*shifts, *reading.jumps.shifts()) if _is_shifted(shift)]
@@ -79,7 +79,7 @@ def _is_shifted(shift: Shift) -> bool:
     return shift.difference_at_lag * BETTER < shift.difference
 
 
-def _zero_at_an_end(data: CheckInput) -> Result:
+def _zero_at_an_end(data: Rollouts) -> Result:
     """Find log-probs of exactly 0 at the first or last policy token of most responses.
 
     With a single column, it is unknown whether the policy is certain of these tokens.
@@ -89,7 +89,7 @@ def _zero_at_an_end(data: CheckInput) -> Result:
     columns = data.log_probs
     alone = len(columns) == 1
     for role, column in columns.items():
-        flags = data.reading.rows[f"shifted:{role}"]
+        flags = data.rows[f"shifted:{role}"]
         count = int(flags.sum())
         zeros = column.zero / column.tokens if column.tokens else 1.0
         if count > HALF * data.count and zeros < HALF * count / data.count:
@@ -105,7 +105,7 @@ def _zero_at_an_end(data: CheckInput) -> Result:
 
 
 @check("error", "token lists")
-def unequal_lengths(data: CheckInput) -> Result:
+def unequal_lengths(data: Rollouts) -> Result:
     """The lists of a response differ in length.
 
     Entry t of each list belongs to response token t, so a list of another length cannot be
@@ -113,7 +113,7 @@ def unequal_lengths(data: CheckInput) -> Result:
 
     Write one entry per response token, without prompt and padding.
     """
-    selection, rows = data.reading.selection, data.reading.rows
+    selection, rows = data.selection, data.rows
     others, lists = [x for x in selection.tokens if x != selection.lists], selection.lists_column
     ids = [
         f"`{name}` has {x:,} values, and `{lists}` {y:,}: lists of a response differ in length"
@@ -139,7 +139,7 @@ def unequal_lengths(data: CheckInput) -> Result:
 
 
 @check("error or warning", "mask or log-probs")
-def padded_lists(data: CheckInput) -> Result:
+def padded_lists(data: Rollouts) -> Result:
     """Lists are padded: they begin or end with zeros, or have one length and masked ends.
 
     Padding without a mask counts as policy tokens: in lengths, whitening and means over tokens.
@@ -147,7 +147,7 @@ def padded_lists(data: CheckInput) -> Result:
 
     Cut each list to the tokens of its response.
     """
-    rows, zeros, unmasked = data.reading.rows, _zero_padding(data), 0
+    rows, zeros, unmasked = data.rows, _zero_padding(data), 0
     masked = {end: int(rows[end].sum()) for end in _VERBS}
     if zeros is not None:
         role, side, flags = zeros
@@ -172,14 +172,14 @@ def padded_lists(data: CheckInput) -> Result:
 _VERBS = {"trailing": "end with", "leading": "begin with"}
 
 
-def _zero_padding(data: CheckInput) -> tuple[str, str, pl.Series] | None:
+def _zero_padding(data: Rollouts) -> tuple[str, str, pl.Series] | None:
     """Return the role and the side (`padded` or `left`) of padding with zeros, and who has it.
 
     A shorter response has more padding. The first and last tokens of which the policy is certain
     are zeros, too, but not the more, the shorter the response is. None if fewer than half of the
     responses have zeros at an end, or if these are no padding.
     """
-    rows, padded = data.reading.rows, []
+    rows, padded = data.rows, []
     for role, column in data.log_probs.items():
         if column.tokens >= FEW_TOKENS and column.min == column.max:
             continue  # never computed
@@ -195,7 +195,7 @@ def _zero_padding(data: CheckInput) -> tuple[str, str, pl.Series] | None:
 
 
 @check("error or warning", "mask")
-def mask_values(data: CheckInput) -> Result:
+def mask_values(data: Rollouts) -> Result:
     """The mask has values other than 0 and 1, or looks inverted.
 
     A mask is 1 at policy tokens and 0 at observations; other values count as 1. It looks inverted
@@ -203,7 +203,7 @@ def mask_values(data: CheckInput) -> Result:
 
     Correct the mask, or set another column with --map mask=COLUMN; cut prompts and padding.
     """
-    rows, column = data.reading.rows, data.column("mask")
+    rows, column = data.rows, data.column("mask")
     if wrong := int(rows["not_binary"].sum()):
         other = data.reading.other_mask
         value = "null" if other is None else f"{other:g}"
@@ -222,7 +222,7 @@ def mask_values(data: CheckInput) -> Result:
 
 
 @check("error or warning", "lengths")
-def empty_masks(data: CheckInput) -> Result:
+def empty_masks(data: Rollouts) -> Result:
     """Responses have no policy token: they get no advantage, but count in their group's mean.
 
     Such a response is trained on nowhere, but its reward moves the baseline of its group. If no
@@ -230,14 +230,14 @@ def empty_masks(data: CheckInput) -> Result:
 
     Drop such responses, or correct the mask or the lengths.
     """
-    rows = data.reading.rows
-    signs = {} if data.facts.failures else signs_of_failures(rows)
+    rows = data.rows
+    signs = {} if data.facts.failures else data.signs_of_failures()
     failed = reduce(or_, signs.values(), data.flags("failed"))  # which have findings
     flags = (rows["tokens"] == 0) & ~failed
     if not (count := int(flags.sum())):
         return None
-    reason = f"`{data.reading.selection.lengths_column}` "
-    masked = data.reading.selection.lists == "mask"
+    reason = f"`{data.selection.lengths_column}` "
+    masked = data.selection.lists == "mask"
     reason += "is 0" if masked or "length" not in rows else "is empty"
     if nulls := int(rows["null_list"].sum()) if "null_list" in rows else 0:
         reason += f", or null ({nulls:,})"
@@ -247,7 +247,7 @@ def empty_masks(data: CheckInput) -> Result:
 
 
 @check("error", "numbers")
-def nonfinite(data: CheckInput) -> Result:
+def nonfinite(data: Rollouts) -> Result:
     """Rewards, log-probs, values or token rewards are null, NaN or infinite.
 
     One such number makes all advantages of its response NaN, those of its group if it is a reward,
@@ -257,7 +257,7 @@ def nonfinite(data: CheckInput) -> Result:
     Correct the dump, score the responses again, or leave them out of `rlpost advantages` with
     --nonfinite mask; --numerics is_missing=one gives tokens without an engine log-prob weight 1.
     """
-    rows, reward = data.reading.rows, pl.Series(data.table.nonfinite)
+    rows, reward = data.rows, pl.Series(data.table.nonfinite)
     kinds: dict[str, dict[str, int]] = {}
     flags = []
     if "reward" in rows and reward.any():
@@ -284,7 +284,7 @@ def nonfinite(data: CheckInput) -> Result:
 
 
 @check("error", "log-probs")
-def not_log_probs(data: CheckInput) -> Result:
+def not_log_probs(data: Rollouts) -> Result:
     """Log-probs are greater than 0, by more than rounding, or have one value in all tokens.
 
     Ratios and KL computed from it are wrong: it has probabilities, negative log-likelihoods or
@@ -296,7 +296,7 @@ def not_log_probs(data: CheckInput) -> Result:
     columns = data.log_probs
     if not any(column.tokens for column in columns.values()):
         return NotRun(NO_TOKENS)
-    rows, flags, texts = data.reading.rows, {}, []
+    rows, flags, texts = data.rows, {}, []
     for role, column in columns.items():
         name = f"`{column.column}`"
         if column.tokens >= FEW_TOKENS and column.min == column.max:
@@ -321,12 +321,12 @@ def not_log_probs(data: CheckInput) -> Result:
     return Problem("; ".join(texts), reduce(or_, flags.values()), [*flags], option)
 
 
-def _filled(data: CheckInput, role: str, roles: list[str]) -> pl.Series:
+def _filled(data: Rollouts, role: str, roles: list[str]) -> pl.Series:
     """Return the responses whose log-probs are all 0, and not in another column.
 
     They have some tokens together.
     """
-    rows = data.reading.rows
+    rows = data.rows
     zero = (rows[f"mean:{role}"] == 0) & (rows["tokens"] > 0)
     others = [rows[f"mean:{other}"] < -UNCERTAIN for other in roles if other != role]
     filled = zero & reduce(or_, others) if others else zero
@@ -344,7 +344,7 @@ def _likely_kind(column: TokenColumn) -> str:
 
 
 @check("warning", "log-probs of two policies")
-def same_log_probs(data: CheckInput) -> Result:
+def same_log_probs(data: Rollouts) -> Result:
     """The log-probs of two policies are equal in every token, or read from the same column.
 
     The KL, or the difference between rollout engine and trainer, is then 0 whatever happened. In
@@ -352,7 +352,7 @@ def same_log_probs(data: CheckInput) -> Result:
 
     Write the log-probs of each policy to a column of its own, or set it with --map ROLE=COLUMN.
     """
-    rows, differing = data.reading.rows, data.reading.differing
+    rows, differing = data.rows, data.reading.differing
     pairs = [x for x in differing if data.log_probs[x[0]].tokens >= FEW_TOKENS]
     if not pairs:
         return NotRun(f"fewer than {FEW_TOKENS} policy tokens")
@@ -373,7 +373,7 @@ def same_log_probs(data: CheckInput) -> Result:
 
 
 @check("warning", "old_log_probs", "infer_log_probs")
-def engine_mismatch(data: CheckInput) -> Result:
+def engine_mismatch(data: Rollouts) -> Result:
     """Rollout engine and trainer compute different probabilities for the same tokens.
 
     Advantages are then of tokens that the trainer would sample with another probability.
@@ -410,7 +410,7 @@ def engine_mismatch(data: CheckInput) -> Result:
         k3s = [f"{k3:.3g}" for k3 in sorted(steps.values())]
         parts.append(f"k3 is {' to '.join(dict.fromkeys([k3s[0], k3s[-1]]))}{in_steps}")
     parts += [cause] if (cause := likeliest(gap.causes)) else []
-    k3 = data.reading.rows["k3"].fill_nan(-1)
+    k3 = data.rows["k3"].fill_nan(-1)
     return Problem(
         "; ".join(parts),
         k3.arg_sort(descending=True)[: int((k3 > 0).sum())].to_list(),
@@ -420,7 +420,7 @@ def engine_mismatch(data: CheckInput) -> Result:
 
 
 @check("warning", "rollout ids", "token ids")
-def shared_prefixes(data: CheckInput) -> Result:
+def shared_prefixes(data: Rollouts) -> Result:
     """Several rows of a rollout train the same policy tokens: forks, and turns with their history.
 
     A segment of policy tokens counts as the same if all token ids are equal from the start of the
@@ -428,14 +428,13 @@ def shared_prefixes(data: CheckInput) -> Result:
 
     Set the mask of these tokens to 0 in all rows but one, or write one row for each rollout.
     """
-    assert data.repeated is not None
-    repeated, tokens = data.repeated
+    repeated, tokens = data.repeated()
     count, rows = int(repeated.sum()), int((repeated > 0).sum())
     if not tokens:
         return NotRun(NO_TOKENS)
     if count < SHARED * tokens:
         return None
     text = f"{count:,} of {tokens:,} policy tokens ({share(count, tokens)}), in "
-    text += f"{counted(rows, data.facts.row_noun)}, are trained by another row of their "
+    text += f"{counted(rows, data.noun)}, are trained by another row of their "
     text += f"`{data.column('rollout')}`, too: token ids are equal up to them"
     return Problem(text, pl.Series(repeated > 0), ["rollout"])

@@ -14,7 +14,8 @@ from rlpost.display.text import share
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlpost.analysis.inspect.findings.base import CheckInput, Result
+    from rlpost.analysis.inspect.findings.base import Result
+    from rlpost.analysis.inspect.rollouts import Rollouts
 
 SLACK = 0.01  # of the deviation of advantages: dumps round them
 FITS = 0.9  # of the groups; others lack responses that were left out
@@ -23,7 +24,7 @@ FOLLOWS, ERRORS = 0.5, 3.0  # correlation that penalties and shaping leave, less
 
 
 @check("warning", "group", "reward", "recorded advantages", whole_groups=True)
-def recorded_advantages(data: CheckInput) -> Result:
+def recorded_advantages(data: Rollouts) -> Result:
     """Advantages that a trainer recorded are of other groups than the key's, or of another reward.
 
     In a group, responses of equal rewards have equal advantages, those of higher rewards higher
@@ -34,13 +35,13 @@ def recorded_advantages(data: CheckInput) -> Result:
     Choose the key or the reward that the trainer had, and check the order of rows.
     """
     known = pl.col("advantage").is_finite() & pl.col("reward").is_finite()
-    rows = data.reading.rows.with_row_index("index")
+    rows = data.rows.with_row_index("index")
     rows = rows.with_columns(reward=data.table.row_rewards)
     rows = rows.filter(data.included & known)
     flat = rows.filter("one_advantage")
     if 2 * len(flat) < max(len(rows), 1):
         return NotRun("advantages differ between the tokens of a response")
-    keys, of = [x for x in ("batch", "group") if x in flat], data.reading.selection.advantages
+    keys, of = [x for x in ("batch", "group") if x in flat], data.selection.advantages
     shown, broken, several, fits = _contradictions(flat, keys)
     if fits:
         return None
@@ -71,7 +72,7 @@ def _correlation(rows: pl.DataFrame, keys: list[str]) -> float | None:
 
 
 def _other_groups(
-    data: CheckInput, rows: pl.DataFrame, keys: list[str]
+    data: Rollouts, rows: pl.DataFrame, keys: list[str]
 ) -> Iterator[tuple[str, str, list[str]]]:
     """Yield other groups: what they are, what chooses them, and their keys."""
     for role in ("prompt", "domain"):

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
-from rlpost.analysis.inspect.responses import (
-    signs_of_failures,
-)
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted, percent, share, value_list
 from rlpost.kernels.moments import reaches
 
 if TYPE_CHECKING:
-    from rlpost.analysis.inspect.findings.base import CheckInput, Result
+    from rlpost.analysis.inspect.findings.base import Result
+    from rlpost.analysis.inspect.rollouts import Rollouts
 
 
 HALF = 1 / 2  # of the groups
@@ -37,7 +35,7 @@ AT_LIMIT = 0.05  # of the responses have exactly the maximum length
 
 
 @check("error or warning", "reward")
-def equal_rewards(data: CheckInput) -> Result:
+def equal_rewards(data: Rollouts) -> Result:
     """All rewards are equal, an error, or 95 % of them are the highest or the lowest.
 
     A reward minus the mean of equal rewards is 0, so nothing is learnt: the prompts are too easy or
@@ -66,7 +64,7 @@ def equal_rewards(data: CheckInput) -> Result:
 
 
 @check("warning", "group", "reward")
-def no_signal(data: CheckInput) -> Result:
+def no_signal(data: Rollouts) -> Result:
     """Half of the groups have equal rewards, or 90 % of those of a step.
 
     A reward minus the mean of equal rewards is 0: these groups cost as much to sample as others,
@@ -78,7 +76,6 @@ def no_signal(data: CheckInput) -> Result:
     """
     facts, groups, rows = data.facts, data.facts.prompt_groups, data.group_rows
     assert groups is not None
-    assert rows is not None
     equal, passing = facts.whole("equal_rewards"), facts.whole("all_pass")["total"]
     if not equal["count"]:
         return NotRun("no group has several responses")
@@ -102,7 +99,7 @@ def no_signal(data: CheckInput) -> Result:
 
 
 @check("warning", "group", "reward", whole_groups=True)
-def signal_without_pass(data: CheckInput) -> Result:
+def signal_without_pass(data: Rollouts) -> Result:
     """Of the groups with signal, a quarter or more have no response that passes.
 
     Their advantages are of penalties and parts of the reward alone, so the policy learns these
@@ -112,7 +109,6 @@ def signal_without_pass(data: CheckInput) -> Result:
     Leave such groups out with --drop-difficulty 0:1, or subtract penalties in other groups alone.
     """
     table, rows = data.table, data.group_rows
-    assert rows is not None
     threshold = table.resolved.recipe.pass_threshold
     rewards = table.units["reward"][table.scored]
     passing = reaches(rewards, threshold)
@@ -129,16 +125,16 @@ def signal_without_pass(data: CheckInput) -> Result:
 
 
 @check("warning", "reward", "lengths")
-def length_follows_reward(data: CheckInput) -> Result:
+def length_follows_reward(data: Rollouts) -> Result:
     """Reward and length correlate with 0.5 or more (within groups, if there are groups).
 
     The policy learns lengths in place of answers.
 
     Check the grader and truncation; --overlong-penalty and --length-weight act against it.
     """
-    tokens = data.reading.rows["tokens"].cast(pl.Float64).fill_nan(None)
+    tokens = data.rows["tokens"].cast(pl.Float64).fill_nan(None)
     columns: dict[str, Any] = {"reward": data.table.row_rewards, "length": tokens, "group": 0}
-    where = " within groups" if "group" in data.reading.rows else ""
+    where = " within groups" if "group" in data.rows else ""
     if where:
         columns["group"] = data.table.rows["group"]
     rows = pl.DataFrame(columns).filter(pl.col("reward").is_finite()).drop_nulls()
@@ -152,14 +148,14 @@ def length_follows_reward(data: CheckInput) -> Result:
     if abs(value) < max(CORRELATED, CORRELATION_ERRORS / math.sqrt(len(rows))):
         return None
     longer = "longer" if value > 0 else "shorter"
-    text = f"{longer} {data.facts.row_noun}s score higher, correlation {value:+.2f}{where}: the "
+    text = f"{longer} {data.noun}s score higher, correlation {value:+.2f}{where}: the "
     text += f"policy learns to write {longer} ones"
     shown = tokens.arg_sort(descending=True, nulls_last=True).to_list()
     return Problem(text, shown, ["reward"], "--overlong-penalty")
 
 
 @check("error", "group", "rollout ids")
-def written_twice(data: CheckInput) -> Result:
+def written_twice(data: Rollouts) -> Result:
     """Rows of a rollout are there twice: with the same turn, text, reward and tokens.
 
     They count and are trained on twice. Without a text, a response is recognised by the mean of its
@@ -167,7 +163,7 @@ def written_twice(data: CheckInput) -> Result:
 
     Check whether a restart or a retry of the writer wrote them again, and drop the copies.
     """
-    names = data.reading.rows.columns
+    names = data.rows.columns
     means = [f"mean:{role}" for role in LOG_PROBS if f"mean:{role}" in names]
     if not ("copy" in names or means):
         return NotRun("no column for response texts or log-probs")
@@ -184,7 +180,7 @@ def written_twice(data: CheckInput) -> Result:
 
 
 @check("warning", "failures or rewards")
-def many_failures(data: CheckInput) -> Result:
+def many_failures(data: Rollouts) -> Result:
     """At least 25 % of the rollouts failed, or half of those of a step, or rewards of 0 look so.
 
     Without rollout ids, each row counts. A crash, a time-out or a failed judge is no wrong answer,
@@ -209,7 +205,7 @@ def many_failures(data: CheckInput) -> Result:
         text = f"{failed['total']:,} of {counted(failed['count'], facts.unit)} "
         text += f"({percent(failed['mean'])}) failed{at}: {value_list(facts.failures.reasons)}"
         return Problem(text, data.flags("failed"), ["failure"], "--failures drop")
-    signs = {x: flags for x, flags in signs_of_failures(data.reading.rows).items() if flags.any()}
+    signs = {x: flags for x, flags in data.signs_of_failures().items() if flags.any()}
     if not signs or reward["min"] == reward["max"]:
         return None
     either = reduce(or_, signs.values())
@@ -219,7 +215,7 @@ def many_failures(data: CheckInput) -> Result:
 
 
 @check("warning", "truncated or lengths")
-def many_truncated(data: CheckInput) -> Result:
+def many_truncated(data: Rollouts) -> Result:
     """At least 25 % of responses are truncated, or at least 5 % have exactly the most tokens.
 
     A truncated answer is mostly scored as wrong, whatever it would have become.
@@ -227,7 +223,7 @@ def many_truncated(data: CheckInput) -> Result:
     Raise the length limit, or leave such responses out: --drop-truncated, --drop-longer,
     --overlong-penalty.
     """
-    rows, included = data.reading.rows, data.included
+    rows, included = data.rows, data.included
     total = int(included.sum())
     if "truncated" in rows:
         flags = rows["truncated"] & included
@@ -243,12 +239,12 @@ def many_truncated(data: CheckInput) -> Result:
     if not many or not flags.any():
         return None
     count = int(flags.sum())
-    text = f"{count:,} of {counted(total, data.facts.row_noun)} ({share(count, total)}) {text}"
+    text = f"{count:,} of {counted(total, data.noun)} ({share(count, total)}) {text}"
     return Problem(text, flags, ["truncated"] if "truncated" in rows else [], "--drop-truncated")
 
 
 @check("warning", "truncated")
-def unknown_finish_reasons(data: CheckInput) -> Result:
+def unknown_finish_reasons(data: Rollouts) -> Result:
     """Finish reasons are not known as those of a truncated response, nor as those of a whole one.
 
     They count as not truncated.
@@ -257,7 +253,7 @@ def unknown_finish_reasons(data: CheckInput) -> Result:
     --map truncated=COLUMN; if they failed, write the reason to a column of its own and name it with
     --map failure=COLUMN; --map truncated=none ignores the column.
     """
-    reasons = data.reading.rows["unknown_reason"]
+    reasons = data.rows["unknown_reason"]
     flags = reasons != ""
     if not flags.any():
         return None
