@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.counted import counted_table, counting_of
 from rlpost.analysis.inspect.findings import FINDINGS, run_checks
+from rlpost.analysis.inspect.inspected import Inspected
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
-from rlpost.analysis.inspect.rollouts import Rollouts
 from rlpost.analysis.inspect.selection import select_columns, unusable_roles
 from rlpost.analysis.rows import RowReader, joined, stream_chunks
 from rlpost.errors import UsageError, no_such
@@ -60,7 +60,7 @@ def inspect_source(
     details: bool = True,
     reporter: Reporter | None = None,
     **counting: Any,
-) -> tuple[Facts, Rollouts]:
+) -> tuple[Facts, Inspected]:
     """Return statistics and findings of an open source, and the rows behind them.
 
     Args:
@@ -103,13 +103,13 @@ def inspect_source(
     counted = _counted(source, selection, resolved, masked=masked)
     reading = read(source, selection, segments, reporter, counted)
     table = counted_table(reading.said, resolved, count=len(reading.rows), masked=masked)
-    rollouts = Rollouts(
+    inspected = Inspected(
         reading, table, columns, masked=masked != "none", segments=segments, chosen_unit=chosen,
         evidence=evidence, partial=partial,
     )  # fmt: skip
-    findings, checks = run_checks(rollouts, ignore)
+    findings, checks = run_checks(inspected, ignore)
     facts = replace(
-        rollouts.facts,
+        inspected.facts,
         inputs=[str(location_of(path)) for path in inputs],
         findings=findings,
         checks=checks,
@@ -117,7 +117,7 @@ def inspect_source(
         stored_counting=stored,
         seconds=time.perf_counter() - start,
     )
-    return facts, rollouts
+    return facts, inspected
 
 
 def _counted(

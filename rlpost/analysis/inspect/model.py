@@ -151,7 +151,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class FailureFacts:
-    """Rollouts that failed, by a column; responses if rows count."""
+    """Inspected that failed, by a column; responses if rows count."""
 
     column: str
     treatment: str

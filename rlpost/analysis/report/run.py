@@ -59,7 +59,7 @@ def build(
     `inspect_source`; `counting` are the fields of COUNTING.
     """
     columns_map, source = columns_map or {}, Source(find_inputs(inputs))
-    facts, rollouts = inspect_source(
+    facts, inspected = inspect_source(
         source,
         inputs,
         columns_map=_with_advantages(source, columns_map),
@@ -70,8 +70,8 @@ def build(
     )
     if not facts.responses:
         raise DataError(f"{source.name}: the input has no rows")
-    selection, said = rollouts.selection, rollouts.reading.said
-    index = index_of(source, selection.columns, selection.lists_column, said, rollouts.table)
+    selection, said = inspected.selection, inspected.reading.said
+    index = index_of(source, selection.columns, selection.lists_column, said, inspected.table)
     names = shown(facts)
     index = index if made_of is None else replace(index, made_of=made_of)
     return names, html_of(

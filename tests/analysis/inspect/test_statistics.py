@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpost.analysis.inspect.rollouts import pass_at_k
+from rlpost.analysis.inspect.inspected import pass_at_k
 from rlpost.pipeline.measures import Numbers
 from rlpost.pipeline.totals import ExactTotals
 

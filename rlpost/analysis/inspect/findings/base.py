@@ -13,7 +13,7 @@ from rlpost.findings import Check, Finding, Place, Registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from rlpost.analysis.inspect.rollouts import Rollouts
+    from rlpost.analysis.inspect.inspected import Inspected
 
 
 CheckLevel = Literal["error", "warning", "error or warning"]
@@ -49,7 +49,7 @@ Result = Problem | NotRun | None
 
 
 @dataclass(frozen=True)
-class InputCheck(Check["Callable[[Rollouts], Result]"]):
+class InputCheck(Check["Callable[[Inspected], Result]"]):
     """A check of an input: how severe its finding is, and what it needs."""
 
     severity: CheckLevel
@@ -59,7 +59,7 @@ class InputCheck(Check["Callable[[Rollouts], Result]"]):
     whole_groups: bool
     """It compares numbers of rows of groups, so it does not run on the rows of a condition."""
 
-    def result(self, data: Rollouts) -> Result:
+    def result(self, data: Inspected) -> Result:
         """Run the check if the input has what it needs."""
         if self.needs_rows and not data.count:
             return NotRun("the input has no rows")
@@ -78,7 +78,7 @@ FINDINGS: Registry[InputCheck] = Registry()
 
 def check(
     severity: CheckLevel, *needs: str, needs_rows: bool = True, whole_groups: bool = False
-) -> Callable[[Callable[[Rollouts], Result]], Callable[[Rollouts], Result]]:
+) -> Callable[[Callable[[Inspected], Result]], Callable[[Inspected], Result]]:
     """Add a function to FINDINGS; its name is the finding's, its docstring the meaning.
 
     Args:
@@ -88,7 +88,7 @@ def check(
         whole_groups: whether it needs all rows of a group.
     """
 
-    def add(function: Callable[[Rollouts], Result]) -> Callable[[Rollouts], Result]:
+    def add(function: Callable[[Inspected], Result]) -> Callable[[Inspected], Result]:
         FINDINGS.add(InputCheck(function, severity, needs, needs_rows, whole_groups))
         return function
 
@@ -96,7 +96,7 @@ def check(
 
 
 def run_checks(
-    data: Rollouts, ignore: Collection[str] = ()
+    data: Inspected, ignore: Collection[str] = ()
 ) -> tuple[list[Finding], list[CheckRun]]:
     """Run every check; return the findings, errors first, and which checks ran.
 
@@ -115,7 +115,7 @@ def run_checks(
     return sorted(findings, key=lambda finding: finding.level == "warning"), runs
 
 
-def _finding(data: Rollouts, check: InputCheck, problem: Problem) -> Finding:
+def _finding(data: Inspected, check: InputCheck, problem: Problem) -> Finding:
     rows = problem.rows
     first = rows.arg_true().to_list() if isinstance(rows, pl.Series) else [*rows]
     advice, option = problem.advice or check.remedy, problem.option

@@ -20,8 +20,8 @@ from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import Result
+    from rlpost.analysis.inspect.inspected import Inspected
     from rlpost.analysis.inspect.model import ColumnFacts
-    from rlpost.analysis.inspect.rollouts import Rollouts
 
 
 MOST_COLUMNS = 3
@@ -36,7 +36,7 @@ NEEDED_TYPES = {
 
 
 @check("error", needs_rows=False)
-def no_rows(data: Rollouts) -> Result:
+def no_rows(data: Inspected) -> Result:
     """The input has no rows.
 
     Nothing can be trained on.
@@ -50,7 +50,7 @@ def no_rows(data: Rollouts) -> Result:
 
 
 @check("error or warning")
-def missing_roles(data: Rollouts) -> Result:
+def missing_roles(data: Inspected) -> Result:
     """No column has the role `reward`, which every estimator needs, or `group`, the prompt.
 
     Without a group, grpo, rloo and the like have no mean of a prompt's responses to subtract.
@@ -89,7 +89,7 @@ def missing_roles(data: Rollouts) -> Result:
 
 
 @check("error or warning", needs_rows=False)
-def column_types(data: Rollouts) -> Result:
+def column_types(data: Inspected) -> Result:
     """A column has a type that its role cannot have, or not one type in all files.
 
     A text in place of a number, or one number in place of a list, cannot be read, nor can a role
@@ -164,7 +164,7 @@ def _plain(kind: str) -> str:
 
 
 @check("error", "keys")
-def unusable_keys(data: Rollouts) -> Result:
+def unusable_keys(data: Inspected) -> Result:
     """Responses have no prompt id, step or domain, or a float that is no exact whole number.
 
     `rlpost advantages` rejects null keys and fractions: a response without a key belongs to no

@@ -14,7 +14,7 @@ from rlpost.pipeline.turns import BY_ID, evidence_counts, one_id, turn_evidence
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import Result
-    from rlpost.analysis.inspect.rollouts import Rollouts
+    from rlpost.analysis.inspect.inspected import Inspected
 
 
 UNEQUAL = 0.01  # of the groups differ in size from most
@@ -23,7 +23,7 @@ TURNS = "rows are turns, and a later turn's prompt has the turns before"
 
 
 @check("error or warning", "group", whole_groups=True)
-def group_key(data: Rollouts) -> Result:
+def group_key(data: Inspected) -> Result:
     """Most groups have one response, or all responses of a step one key: it is not the prompt's.
 
     A response minus the mean of itself is 0, so with an id per response all advantages are 0. With
@@ -58,7 +58,7 @@ def group_key(data: Rollouts) -> Result:
 
 
 @check("error or warning", "group", "prompts")
-def group_prompts(data: Rollouts) -> Result:
+def group_prompts(data: Inspected) -> Result:
     """Responses of a group have different prompts.
 
     The baseline is then the mean of easy and hard questions, so advantages reward easy prompts.
@@ -84,7 +84,7 @@ def group_prompts(data: Rollouts) -> Result:
 
 
 @check("warning", "group", "domain")
-def group_domains(data: Rollouts) -> Result:
+def group_domains(data: Inspected) -> Result:
     """Responses of a group have several domains, as of sources that number their prompts alike.
 
     A baseline is then the mean of answers to different prompts of easy and hard sources.
@@ -102,7 +102,7 @@ def group_domains(data: Rollouts) -> Result:
 
 
 @check("warning", "group")
-def group_files(data: Rollouts) -> Result:
+def group_files(data: Inspected) -> Result:
     """Responses of a group are of several files that look like steps, and no column has the step.
 
     A baseline is then the mean of answers of several policies.
@@ -127,7 +127,7 @@ def _pairs(keys: pl.DataFrame) -> list[int]:
     return [row for pair in keys.select("first", "other").iter_rows() for row in pair]
 
 
-def _kinds_in_groups(data: Rollouts, what: str) -> pl.DataFrame:
+def _kinds_in_groups(data: Inspected, what: str) -> pl.DataFrame:
     """Count the values of a column within each group of a step.
 
     Returns:
@@ -146,7 +146,7 @@ def _kinds_in_groups(data: Rollouts, what: str) -> pl.DataFrame:
 
 
 @check("error or warning", "group", "rollout ids, turns or steps")
-def rows_are_turns(data: Rollouts) -> Result:
+def rows_are_turns(data: Inspected) -> Result:
     """Rows are turns of rollouts: the steps count them, or each counts as a response of its group.
 
     Groups are within a step, so steps that are turns compare a rollout with parts of others. If
@@ -179,7 +179,7 @@ def rows_are_turns(data: Rollouts) -> Result:
     return Problem(text, flags, [role], option)
 
 
-def _turns_as_steps(data: Rollouts) -> str:
+def _turns_as_steps(data: Inspected) -> str:
     """Return why steps are turns; empty if nothing shows it.
 
     In a training, a prompt comes in any step; and if it comes in all of them, then in file order
@@ -210,7 +210,7 @@ def _turns_as_steps(data: Rollouts) -> str:
     return f"it starts again at {start} {times:,} times within a prompt, else goes up by 1"
 
 
-def _one_id(data: Rollouts) -> Result:
+def _one_id(data: Inspected) -> Result:
     """Return that each group is one rollout by an id that was not chosen."""
     rows = data.table.rows
     if data.chosen_unit is not None or "rollout" not in rows:
@@ -224,7 +224,7 @@ def _one_id(data: Rollouts) -> Result:
 
 
 @check("error", "group", "reward")
-def differing_rollout_rewards(data: Rollouts) -> Result:
+def differing_rollout_rewards(data: Inspected) -> Result:
     """Rows of one rollout have different rewards, and no option selects the one that counts.
 
     A rollout has one reward in the baseline of its group: `rlpost advantages` rejects others.
@@ -255,11 +255,11 @@ def differing_rollout_rewards(data: Rollouts) -> Result:
 
 
 @check("warning", "group", whole_groups=True)
-def unequal_groups(data: Rollouts) -> Result:
+def unequal_groups(data: Inspected) -> Result:
     """Prompt groups have fewer or more responses than most, so some were dropped or written twice.
 
     An asynchronous trainer drops slow or failed rollouts, which leaves a baseline of the quick
-    ones; restarts write a prompt twice. Rollouts count, not rows, if there are rollout ids.
+    ones; restarts write a prompt twice. Inspected count, not rows, if there are rollout ids.
 
     Check whether the trainer dropped rollouts, or a restart wrote some again.
     """

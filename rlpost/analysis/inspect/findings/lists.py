@@ -16,8 +16,8 @@ from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import Result
+    from rlpost.analysis.inspect.inspected import Inspected
     from rlpost.analysis.inspect.model import Shift, TokenColumn
-    from rlpost.analysis.inspect.rollouts import Rollouts
 
 
 HALF = 1 / 2  # of the responses: more of them are no coincidence
@@ -38,7 +38,7 @@ NO_TOKENS = "no policy token counts, or lists have unequal lengths"
 
 
 @check("error or warning", "log-probs")
-def shifted_lists(data: Rollouts) -> Result:
+def shifted_lists(data: Inspected) -> Result:
     """A column is offset by one token against another column or against the mask.
 
     Ratios and KL of neighbouring tokens mean nothing. Frameworks that predict the next token
@@ -79,7 +79,7 @@ def _is_shifted(shift: Shift) -> bool:
     return shift.difference_at_lag * BETTER < shift.difference
 
 
-def _zero_at_an_end(data: Rollouts) -> Result:
+def _zero_at_an_end(data: Inspected) -> Result:
     """Find log-probs of exactly 0 at the first or last policy token of most responses.
 
     With a single column, it is unknown whether the policy is certain of these tokens.
@@ -105,7 +105,7 @@ def _zero_at_an_end(data: Rollouts) -> Result:
 
 
 @check("error", "token lists")
-def unequal_lengths(data: Rollouts) -> Result:
+def unequal_lengths(data: Inspected) -> Result:
     """The lists of a response differ in length.
 
     Entry t of each list belongs to response token t, so a list of another length cannot be
@@ -139,7 +139,7 @@ def unequal_lengths(data: Rollouts) -> Result:
 
 
 @check("error or warning", "mask or log-probs")
-def padded_lists(data: Rollouts) -> Result:
+def padded_lists(data: Inspected) -> Result:
     """Lists are padded: they begin or end with zeros, or have one length and masked ends.
 
     Padding without a mask counts as policy tokens: in lengths, whitening and means over tokens.
@@ -172,7 +172,7 @@ def padded_lists(data: Rollouts) -> Result:
 _VERBS = {"trailing": "end with", "leading": "begin with"}
 
 
-def _zero_padding(data: Rollouts) -> tuple[str, str, pl.Series] | None:
+def _zero_padding(data: Inspected) -> tuple[str, str, pl.Series] | None:
     """Return the role and the side (`padded` or `left`) of padding with zeros, and who has it.
 
     A shorter response has more padding. The first and last tokens of which the policy is certain
@@ -195,7 +195,7 @@ def _zero_padding(data: Rollouts) -> tuple[str, str, pl.Series] | None:
 
 
 @check("error or warning", "mask")
-def mask_values(data: Rollouts) -> Result:
+def mask_values(data: Inspected) -> Result:
     """The mask has values other than 0 and 1, or looks inverted.
 
     A mask is 1 at policy tokens and 0 at observations; other values count as 1. It looks inverted
@@ -222,7 +222,7 @@ def mask_values(data: Rollouts) -> Result:
 
 
 @check("error or warning", "lengths")
-def empty_masks(data: Rollouts) -> Result:
+def empty_masks(data: Inspected) -> Result:
     """Responses have no policy token: they get no advantage, but count in their group's mean.
 
     Such a response is trained on nowhere, but its reward moves the baseline of its group. If no
@@ -247,7 +247,7 @@ def empty_masks(data: Rollouts) -> Result:
 
 
 @check("error", "numbers")
-def nonfinite(data: Rollouts) -> Result:
+def nonfinite(data: Inspected) -> Result:
     """Rewards, log-probs, values or token rewards are null, NaN or infinite.
 
     One such number makes all advantages of its response NaN, those of its group if it is a reward,
@@ -284,7 +284,7 @@ def nonfinite(data: Rollouts) -> Result:
 
 
 @check("error", "log-probs")
-def not_log_probs(data: Rollouts) -> Result:
+def not_log_probs(data: Inspected) -> Result:
     """Log-probs are greater than 0, by more than rounding, or have one value in all tokens.
 
     Ratios and KL computed from it are wrong: it has probabilities, negative log-likelihoods or
@@ -321,7 +321,7 @@ def not_log_probs(data: Rollouts) -> Result:
     return Problem("; ".join(texts), reduce(or_, flags.values()), [*flags], option)
 
 
-def _filled(data: Rollouts, role: str, roles: list[str]) -> pl.Series:
+def _filled(data: Inspected, role: str, roles: list[str]) -> pl.Series:
     """Return the responses whose log-probs are all 0, and not in another column.
 
     They have some tokens together.
@@ -344,7 +344,7 @@ def _likely_kind(column: TokenColumn) -> str:
 
 
 @check("warning", "log-probs of two policies")
-def same_log_probs(data: Rollouts) -> Result:
+def same_log_probs(data: Inspected) -> Result:
     """The log-probs of two policies are equal in every token, or read from the same column.
 
     The KL, or the difference between rollout engine and trainer, is then 0 whatever happened. In
@@ -373,7 +373,7 @@ def same_log_probs(data: Rollouts) -> Result:
 
 
 @check("warning", "old_log_probs", "infer_log_probs")
-def engine_mismatch(data: Rollouts) -> Result:
+def engine_mismatch(data: Inspected) -> Result:
     """Rollout engine and trainer compute different probabilities for the same tokens.
 
     Advantages are then of tokens that the trainer would sample with another probability.
@@ -420,7 +420,7 @@ def engine_mismatch(data: Rollouts) -> Result:
 
 
 @check("warning", "rollout ids", "token ids")
-def shared_prefixes(data: Rollouts) -> Result:
+def shared_prefixes(data: Inspected) -> Result:
     """Several rows of a rollout train the same policy tokens: forks, and turns with their history.
 
     A segment of policy tokens counts as the same if all token ids are equal from the start of the

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.analysis.inspect.findings.base import Result
-    from rlpost.analysis.inspect.rollouts import Rollouts
+    from rlpost.analysis.inspect.inspected import Inspected
 
 SLACK = 0.01  # of the deviation of advantages: dumps round them
 FITS = 0.9  # of the groups; others lack responses that were left out
@@ -24,7 +24,7 @@ FOLLOWS, ERRORS = 0.5, 3.0  # correlation that penalties and shaping leave, less
 
 
 @check("warning", "group", "reward", "recorded advantages", whole_groups=True)
-def recorded_advantages(data: Rollouts) -> Result:
+def recorded_advantages(data: Inspected) -> Result:
     """Advantages that a trainer recorded are of other groups than the key's, or of another reward.
 
     In a group, responses of equal rewards have equal advantages, those of higher rewards higher
@@ -72,7 +72,7 @@ def _correlation(rows: pl.DataFrame, keys: list[str]) -> float | None:
 
 
 def _other_groups(
-    data: Rollouts, rows: pl.DataFrame, keys: list[str]
+    data: Inspected, rows: pl.DataFrame, keys: list[str]
 ) -> Iterator[tuple[str, str, list[str]]]:
     """Yield other groups: what they are, what chooses them, and their keys."""
     for role in ("prompt", "domain"):

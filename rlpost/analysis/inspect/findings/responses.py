@@ -16,7 +16,7 @@ from rlpost.kernels.moments import reaches
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import Result
-    from rlpost.analysis.inspect.rollouts import Rollouts
+    from rlpost.analysis.inspect.inspected import Inspected
 
 
 HALF = 1 / 2  # of the groups
@@ -35,7 +35,7 @@ AT_LIMIT = 0.05  # of the responses have exactly the maximum length
 
 
 @check("error or warning", "reward")
-def equal_rewards(data: Rollouts) -> Result:
+def equal_rewards(data: Inspected) -> Result:
     """All rewards are equal, an error, or 95 % of them are the highest or the lowest.
 
     A reward minus the mean of equal rewards is 0, so nothing is learnt: the prompts are too easy or
@@ -64,7 +64,7 @@ def equal_rewards(data: Rollouts) -> Result:
 
 
 @check("warning", "group", "reward")
-def no_signal(data: Rollouts) -> Result:
+def no_signal(data: Inspected) -> Result:
     """Half of the groups have equal rewards, or 90 % of those of a step.
 
     A reward minus the mean of equal rewards is 0: these groups cost as much to sample as others,
@@ -99,7 +99,7 @@ def no_signal(data: Rollouts) -> Result:
 
 
 @check("warning", "group", "reward", whole_groups=True)
-def signal_without_pass(data: Rollouts) -> Result:
+def signal_without_pass(data: Inspected) -> Result:
     """Of the groups with signal, a quarter or more have no response that passes.
 
     Their advantages are of penalties and parts of the reward alone, so the policy learns these
@@ -125,7 +125,7 @@ def signal_without_pass(data: Rollouts) -> Result:
 
 
 @check("warning", "reward", "lengths")
-def length_follows_reward(data: Rollouts) -> Result:
+def length_follows_reward(data: Inspected) -> Result:
     """Reward and length correlate with 0.5 or more (within groups, if there are groups).
 
     The policy learns lengths in place of answers.
@@ -155,7 +155,7 @@ def length_follows_reward(data: Rollouts) -> Result:
 
 
 @check("error", "group", "rollout ids")
-def written_twice(data: Rollouts) -> Result:
+def written_twice(data: Inspected) -> Result:
     """Rows of a rollout are there twice: with the same turn, text, reward and tokens.
 
     They count and are trained on twice. Without a text, a response is recognised by the mean of its
@@ -180,7 +180,7 @@ def written_twice(data: Rollouts) -> Result:
 
 
 @check("warning", "failures or rewards")
-def many_failures(data: Rollouts) -> Result:
+def many_failures(data: Inspected) -> Result:
     """At least 25 % of the rollouts failed, or half of those of a step, or rewards of 0 look so.
 
     Without rollout ids, each row counts. A crash, a time-out or a failed judge is no wrong answer,
@@ -215,7 +215,7 @@ def many_failures(data: Rollouts) -> Result:
 
 
 @check("warning", "truncated or lengths")
-def many_truncated(data: Rollouts) -> Result:
+def many_truncated(data: Inspected) -> Result:
     """At least 25 % of responses are truncated, or at least 5 % have exactly the most tokens.
 
     A truncated answer is mostly scored as wrong, whatever it would have become.
@@ -244,7 +244,7 @@ def many_truncated(data: Rollouts) -> Result:
 
 
 @check("warning", "truncated")
-def unknown_finish_reasons(data: Rollouts) -> Result:
+def unknown_finish_reasons(data: Inspected) -> Result:
     """Finish reasons are not known as those of a truncated response, nor as those of a whole one.
 
     They count as not truncated.

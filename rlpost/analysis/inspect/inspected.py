@@ -63,8 +63,8 @@ _TINY, _LARGEST = np.finfo(np.float64).tiny, np.finfo(np.float64).max
 
 
 @dataclass
-class Rollouts:
-    """What was read of an input."""
+class Inspected:
+    """An input that was read."""
 
     reading: PassResult
     table: CountedTable
