@@ -78,7 +78,6 @@ HOMES = {
         "analysis.responses",
         "analysis.compare",
         "analysis.browse",
-        "formats.attempts",  # which are compared with those of all files
         "formats.conditions",  # of SQL, and what reads rows under them
         "formats.where",
         "formats.selected",

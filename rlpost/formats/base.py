@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
-from rlpost.formats.attempts import Attempts
 from rlpost.formats.containers import container_of
 from rlpost.recipe.roles import ON_DEMAND, ROLES
 
@@ -86,8 +85,6 @@ class ReadStats:
     """Blocks of records that became groups so far, so that groups of several files differ."""
     warnings: list[str] = field(default_factory=list)
     """What of a dump has no row, and what the user should check."""
-    attempts: Attempts = field(default_factory=Attempts)
-    """The attempts that wrote each step and rollout."""
     replaced: int = 0
     """Rows that were left out because there is a later attempt."""
     left_out: dict[str, None] = field(default_factory=dict)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from rlpost._version import __version__
@@ -17,6 +17,7 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, format_named
+from rlpost.formats.attempts import Attempts
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
 from rlpost.formats.listing import (
     Dump,
@@ -40,9 +41,8 @@ from rlpost.io.threads import MOST_WORKERS
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from rlpost.display.reporter import Reporter
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-DumpBatches: TypeAlias = Iterator[pa.RecordBatch | None]
 _LARGE = 128 << 20  # bytes; of fewer, two processes save less time than their start takes
 JOINED = "dumps.parquet"
 """The name of the temporary file for several dumps that are one input."""
@@ -156,59 +155,43 @@ def plan_targets(
     return plan
 
 
-@contextmanager
-def dump_reader(
+def read_dumps(
     dumps: Sequence[Dump], options: ReadOptions, workers: int | None
-) -> Iterator[DumpBatches]:
-    """Yield the batches of dumps whose rows match, in order; None follows the last one of each.
+) -> Iterator[tuple[Path, pa.RecordBatch]]:
+    """Yield the batches of dumps in order, each with the path of its dump.
 
     Processes read them, each a whole dump at a time.
 
     Args:
         dumps: in the order of their batches.
-        options: what the dumps do not contain; what is counted, and the attempts of all rows, are
-            added to its `stats`.
+        options: what the dumps do not contain; what is counted is added to its `stats`.
         workers: processes; None: one per core and dump, at most 8, if the dumps are large.
 
     Raises:
         DataError, NotEnoughMemoryError, ReadWriteError: as `read_dump`.
     """
-    read = replace(options, where=None)
     number = min(workers or min(cores(), MOST_WORKERS), len(dumps))
     small = workers is None and sum(dump.size for dump in dumps) < _LARGE
     if number == 1 or small or options.group_size is not None:  # blocks are counted over all dumps
-        here = (batch for dump in dumps for batch in chain(dump.read(read), (None,)))
-        yield _matching(dumps, here, options)
+        for dump in dumps:
+            yield from ((dump.path, batch) for batch in dump.read(options))
         return
     with Processes(number) as processes:
-        yield _matching(
-            dumps, _counted(processes.map(_read_whole, read, iter(dumps)), options), options
-        )
-
-
-def _matching(dumps: Sequence[Dump], batches: DumpBatches, options: ReadOptions) -> DumpBatches:
-    for dump in dumps:
-        rows = options.stats.attempts.recorded(iter(batches.__next__, None))
-        yield from rows if options.where is None else options.where.batches(rows, dump.path)
-        yield None
-
-
-def _counted(
-    results: Iterator[tuple[pa.RecordBatch | None, ReadStats]], options: ReadOptions
-) -> DumpBatches:
-    for batch, stats in results:
-        options.stats.add(stats)
-        yield batch
+        read = replace(options, where=None)
+        for path, batch, stats in processes.map(_read_whole, read, iter(dumps)):
+            if batch is not None:
+                yield path, batch
+            options.stats.add(stats)
 
 
 def _read_whole(
     options: ReadOptions, dump: Dump
-) -> Iterator[tuple[pa.RecordBatch | None, ReadStats]]:
-    """Yield the batches of a dump and None, and what was counted with the last one."""
+) -> Iterator[tuple[Path, pa.RecordBatch | None, ReadStats]]:
+    """Yield the batches of a dump, and None with what was counted."""
     options = replace(options, stats=(stats := ReadStats()))
     for batch in dump.read(options):
-        yield batch, ReadStats()
-    yield None, stats
+        yield dump.path, batch, ReadStats()
+    yield dump.path, None, stats
 
 
 def write_files(
@@ -223,7 +206,7 @@ def write_files(
         plan: the dumps of each target.
         options: what the dumps do not contain.
         reporter: gets the number of responses.
-        workers: as of `dump_reader`.
+        workers: as of `read_dumps`.
 
     Returns:
         The files that have rows; others, of which no row matches, are not written.
@@ -233,28 +216,51 @@ def write_files(
         ReadWriteError: reading or writing failed.
     """
     reporter.start("convert", None)
-    files: list[CanonicalFile] = []
-    dumps_of_all = [*chain.from_iterable(plan.values())]
-    with OutputFiles(plan) as staged, dump_reader(dumps_of_all, options, workers) as batches:
-        for target, dumps in plan.items():
-            file = CanonicalFile(staged.stage(target))
-            files.append(file)
-            for dump in dumps:
-                for batch in iter(batches.__next__, None):
-                    file.append(batch, str(dump.path))
-                    reporter.advance(batch.num_rows)
-            if not file.rows and options.where is None:
-                raise _no_records(dumps)
-        if options.attempts == "newest":
-            attempts = options.stats.attempts
-            options.stats.replaced = sum(file.leave_out(attempts) for file in files)
-        for file, dumps in zip(files, plan.values(), strict=True):
+    attempts = Attempts()
+    with OutputFiles(plan) as staged:
+        files = _written(plan, options, reporter, workers, staged, attempts)
+        flags = attempts.replaced() if options.attempts == "newest" else np.zeros(0, bool)
+        options.stats.replaced = int(flags.sum())
+        for target, file in files.items():
+            flags, replaced = flags[file.rows :], flags[: file.rows]
+            if replaced.any():
+                file.leave_out(replaced)
             if file.rows:
-                file.complete(dumps[0].format)
+                file.complete(plan[target][0].format)
             else:
-                staged.drop(file.target)
+                staged.drop(target)
         staged.publish()
-    return [file for file in files if file.rows]
+    return [file for file in files.values() if file.rows]
+
+
+def _written(
+    plan: Mapping[AnyPath, Sequence[Dump]],
+    options: ReadOptions,
+    reporter: Reporter,
+    workers: int | None,
+    staged: OutputFiles,
+    attempts: Attempts,
+) -> dict[AnyPath, CanonicalFile]:
+    """Return the files of targets, with the rows that match; all rows are added to the attempts."""
+    target_of = {dump.path: target for target, dumps in plan.items() for dump in dumps}
+    files: dict[AnyPath, CanonicalFile] = {}
+    for path, batch in read_dumps([*chain.from_iterable(plan.values())], options, workers):
+        if (target := target_of[path]) not in files:
+            for file in files.values():
+                file.flush()
+            files[target] = CanonicalFile(staged.stage(target))
+        where = options.where
+        kept = np.ones(len(batch), bool) if where is None else where.kept_of_dump(batch, str(path))
+        attempts.add(batch, kept)
+        if kept.any():
+            files[target].append(batch.filter(pa.array(kept)), str(path))
+            reporter.advance(int(kept.sum()))
+    for target, dumps in plan.items():
+        if options.where is not None:
+            options.where.check_dumps(str(dumps[0].path))
+        elif target not in files:
+            raise _no_records(dumps)
+    return files
 
 
 def _no_records(dumps: Sequence[Dump]) -> DataError:

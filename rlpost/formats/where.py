@@ -22,8 +22,7 @@ from rlpost.io.finish_reasons import truncations
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Container, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -59,6 +58,7 @@ class Where:
         if not self.names:
             raise self.error("names no column, so it is the same for all rows")
         self.rows = self.matched = 0
+        self._of_dumps: dict[str, str] = {}
         self._groups: dict[bool, list[NDArray[np.uint64]]] = {True: [], False: []}
 
     def error(self, problem: str) -> UsageError:
@@ -138,6 +138,17 @@ class Where:
                 of_groups.append(np.unique(codes[known & (kept == which)]))
         return kept
 
+    def kept_of_dump(self, batch: pa.RecordBatch, path: str) -> NDArray[np.bool_]:
+        """Return which rows of a dump match, as `kept`, by canonical columns and roles."""
+        roles = role_columns(batch.schema.names)
+        self._of_dumps |= {name: name for name in batch.schema.names} | roles
+        return self.kept(batch, roles, path)
+
+    def check_dumps(self, of: str) -> None:
+        """Raise UsageError for a name that no batch of the dumps has."""
+        if self._of_dumps:
+            self.check(self.columns(self._of_dumps, self._of_dumps), self._of_dumps, of)
+
     def _values(self, name: str, column: pa.Array, place: CellLocation) -> pl.Series:
         """Return the values of a name; a finish reason by the name of its role is true or false.
 
@@ -194,23 +205,6 @@ class Where:
     def line(self) -> str:
         """Return `12 of 512 rows match --where ok; 3 of 4 prompt groups are cut to ...`."""
         return str(self.as_json()["line"])
-
-    def batches(self, batches: Iterable[pa.RecordBatch], path: Path) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a dump that match; a column that a batch lacks is null there.
-
-        Raises:
-            UsageError: no batch has a column for a name, or the condition does not fit the types.
-        """
-        known, named = set[str](), set[str]()
-        for batch in batches:
-            roles = role_columns(batch.schema.names)
-            known |= {*batch.schema.names, *roles}
-            named |= self.columns(batch.schema.names, roles).keys()
-            kept = self.kept(batch, roles, str(path))
-            if kept.any():
-                yield batch.filter(pa.array(kept))
-        if known:
-            self.check(named, known, str(path))
 
 
 def of_steps(text: str, chosen: Mapping[str, str]) -> Where:

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.formats.attempts import KEYS
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.rows import has_failed, text_of
 from rlpost.io.arrow import common_type, is_list, is_string
@@ -24,7 +23,8 @@ from rlpost.recipe.roles import ROLES, kind_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from rlpost.formats.attempts import Attempts
+    from numpy.typing import NDArray
+
     from rlpost.formats.base import Format
     from rlpost.io.outputs import OutputFile
 
@@ -88,7 +88,7 @@ class CanonicalFile:
         self._batches.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= ROW_GROUP_BYTES:
-            self._flush()
+            self.flush()
 
     @contextmanager
     def _rewritten(self) -> Iterator[pq.ParquetFile]:
@@ -101,22 +101,27 @@ class CanonicalFile:
             with arrow_file(copy) as file:
                 yield pq.ParquetFile(file)
 
-    def leave_out(self, attempts: Attempts) -> int:
-        """Write the file again without rows of older attempts; return their number."""
-        if not (self.rows and attempts.several):
-            return 0
-        self._flush()
-        source, rows = next(iter(self._sources)), self.rows
+    def flush(self) -> None:
+        """Write the rows so far, so that none waits in memory."""
+        if self._batches:
+            if self._writer is not None and self._kinds != self._written:
+                with self._rewritten() as stored:
+                    for group in range(stored.num_row_groups):
+                        self._write(stored.read_row_group(group).to_batches())
+            self._write(self._batches)
+            self._batches, self._bytes = [], 0
+
+    def leave_out(self, flags: NDArray[np.bool_]) -> None:
+        """Write the file again without some of its rows, [n]."""
+        self.flush()
+        source, first = next(iter(self._sources)), 0
         with self._rewritten() as stored:
             self._clear()
-            keys = [name for name in KEYS if name in stored.schema_arrow.names]
-            kept, first = ~attempts.replaced(stored.read(keys)), 0
             for group in range(stored.num_row_groups):
                 for batch in stored.read_row_group(group).to_batches():
-                    newest = kept[first : first + batch.num_rows]
-                    self.append(batch.filter(pa.array(newest)), source)
-                    first += batch.num_rows
-        return rows - self.rows
+                    kept = ~flags[first : first + len(batch)]
+                    self.append(batch.filter(pa.array(kept)), source)
+                    first += len(batch)
 
     def _close(self) -> None:
         """Close the file, whose footer is complete."""
@@ -141,7 +146,7 @@ class CanonicalFile:
         if not self.rows:
             names = ", ".join(self._sources) or "the input"
             raise DataError(f"{names}: no records, so there is nothing to convert")
-        self._flush()
+        self.flush()
         assert self._writer is not None
         missing = missing_roles(dump_format, self.columns)
         self._writer.add_key_value_metadata(
@@ -153,16 +158,6 @@ class CanonicalFile:
         )
         self._close()
         self._staged.complete()
-
-    def _flush(self) -> None:
-        if not self._batches:
-            return
-        if self._writer is not None and self._kinds != self._written:
-            with self._rewritten() as stored:
-                for group in range(stored.num_row_groups):
-                    self._write(stored.read_row_group(group).to_batches())
-        self._write(self._batches)
-        self._batches, self._bytes = [], 0
 
     def _write(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Write a row group, with all columns so far."""
