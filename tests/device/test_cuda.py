@@ -177,7 +177,7 @@ def test_a_chunk_that_does_not_fit_is_an_error_and_smaller_ones_fit(large, tmp_p
     most = torch.cuda.memory_reserved() + (96 << 20)
     torch.cuda.set_per_process_memory_fraction(most / total, 0)
     try:
-        with pytest.raises(NotEnoughMemoryError, match="--chunk-tokens makes chunks smaller"):
+        with pytest.raises(NotEnoughMemoryError, match="smaller chunks need less: --chunk-tokens"):
             written(large, tmp_path / "out.parquet", workers=1, chunk_tokens=1 << 24)
         torch.cuda.empty_cache()
         _, table, _ = written(large, tmp_path / "out.parquet", workers=1, chunk_tokens=1 << 15)

@@ -8,7 +8,6 @@ import format_writers_text as texts
 import pyarrow.parquet as pq
 import pytest
 from runs import long_rollout, rollout, run, save
-from store_runs import local_run
 
 from rlpost.errors import ReadWriteError
 from rlpost.io.parquet.reader import ParquetReader
@@ -20,27 +19,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 # The same bytes at any place
-
-
-OPTIONS = [[], ["--emit-only"], ["--estimator", "reinforce_pp", "--kl-coef", "0.1"]]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("rows", [400, 90])
-@pytest.mark.usefixtures("small_steps")
-def test_a_run_on_s3_writes_the_bytes_of_a_local_run(s3, tmp_path, options, rows):
-    source = save(long_rollout(), tmp_path / "in.parquet", rows)
-    expected = local_run(source, tmp_path, *options)
-    url = s3.put("in/in.parquet", source.read_bytes())
-    near, far = tmp_path / "near.parquet", "s3://lab/out/far.parquet"
-    assert run("advantages", url, near, "-q", *options).code == 0
-    assert run("advantages", url, far, "-q", *options).code == 0
-    assert near.read_bytes() == expected
-    assert s3.get("out/far.parquet") == expected
-    assert run("advantages", source, far, "-q", "--overwrite", *options).code == 0
-    assert s3.get("out/far.parquet") == expected
-    assert s3.keys() == ["in/in.parquet", "out/far.parquet"]
 
 
 @pytest.mark.usefixtures("s3")

@@ -89,5 +89,5 @@ def test_a_chunk_that_does_not_fit_is_an_error_with_what_to_do(tmp_path, monkeyp
             SAMPLE, tmp_path / "out.parquet", options=rlpost.Options(device="torch:cpu")
         )
     assert f"{SAMPLE}, row 0: this chunk does not fit into the memory of cpu" in str(caught.value)
-    assert "--chunk-tokens makes chunks smaller" in str(caught.value)
+    assert "smaller chunks need less: --chunk-tokens" in str(caught.value)
     assert not list(tmp_path.iterdir())

@@ -10,9 +10,6 @@ from summaries import parts, warnings_of, whole
 
 import rlpost
 from rlpost import Options, Recipe
-from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.source import Source
-from rlpost.pipeline.run import bind
 from rlpost.recipe.roles import RECORDED_ADVANTAGES
 
 ROWS, GRPO = 48, Recipe(estimator="grpo")
@@ -92,15 +89,6 @@ def test_two_signs_that_are_flipped_are_a_warning(tokens):
     assert steps["total"] == size
 
 
-def test_one_sign_of_many_numbers_is_a_line_and_no_warning():
-    table = pa.concat_tables([rollouts()] * 4)
-    values = recorded(table)
-    table = table.append_column("dumped_advantages", flipped(values, 0))
-    summary = summary_of(table)
-    assert whole(summary, "recorded_sign_differs")["total"] == LENGTHS[0] == 1
-    assert summary["recorded"] not in warnings_of(summary)
-
-
 def test_those_of_another_group_key_differ_and_other_numbers_are_named():
     table = rollouts()
     other = recorded(table, Recipe(estimator="grpo", columns={"group": "data_source"}))
@@ -153,14 +141,6 @@ def test_a_number_a_response_is_that_of_its_tokens():
     assert whole(summary, "recorded_differs")["count"] == summary["tokens"]["policy"]
 
 
-def test_tokens_that_do_not_train_are_not_compared():
-    table = rollouts()
-    values = flipped(recorded(table), *range(24))
-    table = table.append_column("dumped_advantages", values)
-    kept = table.append_column("sample_mask", pa.array(np.arange(ROWS) >= 24))
-    assert summary_of(kept)["recorded"].endswith("equal")
-
-
 @pytest.mark.parametrize("tokens", [True, False])
 @pytest.mark.parametrize("choice", ["none", "adv"])
 def test_a_choice_of_the_column(choice, tokens):
@@ -202,13 +182,3 @@ def test_what_rlpost_wrote_is_none_and_verify_accepts_what_it_replaced(tmp_path)
     rlpost.advantages(path, kept, GRPO)
     assert rlpost.verify(kept).ok
     assert "recorded" in rlpost.advantages(kept, again, replacing, Options(overwrite=True))
-
-
-def test_the_column_is_read_in_the_last_pass_alone(tmp_path):
-    table = rollouts()
-    path = tmp_path / "in.parquet"
-    pq.write_table(table.append_column("dumped_advantages", recorded(table)), path)
-    whitening = Recipe(estimator="grpo", whiten_advantages=True)
-    first, *later = bind(Source(find_inputs([path])), whitening).passes()
-    assert [("dumped_advantages" in one.columns) for one in later][-1]
-    assert not any("dumped_advantages" in one.columns for one in (first, *later[:-1]))

@@ -1,10 +1,8 @@
 """The sample mask of an input: 0 leaves a response out of statistics and of training."""
 
-import json
 import re
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +10,7 @@ import pytest
 from runs import run
 from strategies import to_table
 from summaries import dropped, warnings_of
-from test_left_out import close, flat, responses, written
+from test_left_out import close, responses, written
 
 import rlpost
 from rlpost.analysis.loss import run as loss_run
@@ -158,21 +156,3 @@ def test_the_loss_uses_the_mask_beside_the_advantages(tmp_path):
 
 
 # Left-out responses with numbers that are not finite
-
-
-@pytest.mark.parametrize("name", ["old", "ref"])
-@pytest.mark.parametrize("numerics", [{}, {"kl_credit": "response"}, {"kl_credit": "token"}])
-def test_numbers_of_left_out_responses_are_zero_in_every_column(name, numerics):
-    rows = responses()
-    rows[2] = replace(rows[2], **{name: [-1.0, float("nan"), -1.0]})
-    emit = (*EMIT, "final_response_mask")
-    for estimator in ("grpo", "raw", "reinforce", "reinforce_pp"):
-        recipe = rlpost.Recipe(
-            estimator=estimator, kl_coef=0.1, nonfinite="mask", emit=emit, numerics=numerics
-        )
-        table, _ = rlpost.enrich(to_table(rows), recipe)
-        for column in emit:
-            value = written(table, column)[2]
-            assert not any(value if isinstance(value, list) else [value]), column
-        assert np.isfinite(flat(written(table, "kl"))).all()
-        json.dumps(written(table, "kl"), allow_nan=False)

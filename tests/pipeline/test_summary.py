@@ -304,21 +304,6 @@ def test_a_column_that_could_serve_a_role_is_named(tmp_path):
     assert warnings(unread) == []
 
 
-def test_a_footer_has_the_numbers_of_its_file_and_does_not_grow_with_steps(tmp_path):
-    sizes = []
-    for steps in (1, 40):
-        table = frame().with_columns(step=pl.int_range(pl.len()) % steps).to_arrow()
-        source = save(table, tmp_path / "in.pq")
-        target = tmp_path / f"{steps}.parquet"
-        summary = rlpost.advantages(source, target).facts
-        footer = pq.read_metadata(target)
-        stored = loads(footer.metadata[b"rlpost.summary"])["facts"]
-        whole = {name: {x: entry[x] for x in ("of", "all")} for name, entry in summary.items()}
-        assert stored == loads(json.dumps(whole))
-        sizes.append(footer.serialized_size)
-    assert abs(sizes[1] - sizes[0]) < 1000
-
-
 def test_a_footer_has_the_findings_of_its_file_whatever_files_are_beside_it(tmp_path):
     alone, beside = tmp_path / "alone", tmp_path / "beside"
     for number in (1, 2):

@@ -1,10 +1,8 @@
 """Presets: what they are, how they are asked for, shown and compared; golden tests hold them."""
 
 import json
-import re
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from runs import rollout, run, save
@@ -163,21 +161,3 @@ def test_no_estimator_of_a_preset_has_another_name_on_screen(name):
     words += ("--format", "json")
     values = {row["field"]: row["value"] for row in json.loads(run(*words).out)}
     assert "grpo" in (values["estimator"], values["estimator_name"])
-
-
-def test_kl_before_normalisation_in_groups_of_equal_rewards_is_warned_of(tmp_path):
-    table = rollout()
-    equal = table.set_column(
-        table.schema.get_field_index("reward"), "reward", pa.array([1.0] * table.num_rows)
-    )
-    words = ("--preset", "verl", "--estimator", "grpo", "--kl-coef", "0.1")
-    for rows, warned in ((equal, True), (table, False)):
-        save(rows, tmp_path / "in.parquet")
-        ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet", *words)
-        assert ran.code == 0
-        text = " ".join(ran.err.split())
-        warning = "groups with equal raw rewards: the KL penalty is subtracted before"
-        assert (re.search(rf"! [0-9]+ of [0-9]+ {warning}", text) is not None) == warned
-        assert "reward before normalisation" in recipe_line(ran)
-        assert "raw returns" not in text
-        (tmp_path / "out.parquet").unlink()

@@ -68,26 +68,6 @@ def test_they_have_no_more_tokens_than_a_chunk(tmp_path):
     assert several
 
 
-@pytest.mark.parametrize("recipe", [GRPO, GAE], ids=["grpo", "gae"])
-def test_the_result_is_that_of_one_row_group(tmp_path, recipe):
-    made, steps = [], Steps()
-    for rows in (7, 100_000):
-        out = tmp_path / f"{rows}.out.parquet"
-        options = rlpost.Options(reporter=steps, workers=2)
-        rlpost.advantages(grouped(tmp_path / f"{rows}.parquet", rows), out, recipe, options)
-        made.append(pq.read_table(out))
-        if rows == 7:
-            assert pq.read_metadata(out).row_group(0).num_rows == 7
-            assert all(max(done) > 7 for done in steps.passes)
-    left, right = made
-    for name in ("advantages", "returns"):
-        ours, theirs = (t[name].combine_chunks().flatten().to_numpy() for t in made)
-        if recipe is GAE:
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
-            left, right = left.drop_columns([name]), right.drop_columns([name])
-    assert left.equals(right)
-
-
 def test_an_error_names_the_row_of_the_file(tmp_path):
     table = pq.read_table(SAMPLE)
     lists = table["old_log_probs"].to_pylist()

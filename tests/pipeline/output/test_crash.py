@@ -140,9 +140,6 @@ def test_many_runs_on_one_output_at_once_are_safe(inputs, wanted, tmp_path):
     assert contents(tmp_path) == wanted["grpo"]
 
 
-# Out of disk, out of memory
-
-
 # Inputs that change or fail
 
 

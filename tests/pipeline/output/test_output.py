@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import duckdb
-import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from processed_files import ALL_ON, USUAL, foreign
@@ -42,21 +40,3 @@ def test_a_file_says_how_it_was_made(process, tmp_path, words):
     assert summary["responses"] == 12
     assert recipe.kl_coef == (0.1 if words is ALL_ON else 0.0)
     assert enrich(rollout(), recipe)[0].equals(process(rollout(), *words))
-
-
-def test_other_tools_read_the_output(process, tmp_path):
-    out = process(foreign())
-    path = tmp_path / "out.parquet"
-    frame = pl.read_parquet(path, columns=["prompt_id", *USUAL])
-    assert (
-        frame.to_arrow()
-        .cast(out.select(["prompt_id", *USUAL]).schema)
-        .equals(out.select(["prompt_id", *USUAL]))
-    )
-    with duckdb.connect() as connection:
-        rows = connection.execute(f"select advantages, returns, price from '{path}'").fetchall()  # noqa: S608
-        keys = connection.execute(f"select key from parquet_kv_metadata('{path}')").fetchall()  # noqa: S608
-    assert rows == list(
-        zip(*(out[name].to_pylist() for name in ("advantages", "returns", "price")), strict=True)
-    )
-    assert {(b"rlpost.recipe",), (b"origin",)} <= set(keys)

@@ -37,22 +37,6 @@ def test_k4_of_a_teacher_reads_the_ratio_without_a_reference_policy():
         close_lists(written["advantages"].to_pylist(), want)
 
 
-def test_the_reward_on_the_last_token_is_lost_where_that_is_an_observation():
-    rows = [row(1.0, [1, 0, 1]), row(2.0, [1, 1, 0])]
-    last = {"terminal_reward": "last_token"}
-    assert credit(rows, last, estimator="reinforce") == [[1, 0, 1], [0, 0, 0]]
-    assert credit(rows, {}, estimator="reinforce") == [[1, 0, 1], [2, 2, 0]]
-
-
-def test_observations_may_be_states_with_a_step_of_their_own():
-    rows = [row(8.0, [1, 0, 0, 1], values=[0.0] * 4)]
-    skipped, states = {}, {"observations": "states"}
-    for estimator in ("reinforce", "gae"):
-        halves = {"estimator": estimator, "gamma": 0.5, "lam": 1.0}
-        assert credit(rows, skipped, **halves) == [[4, 0, 0, 8]]
-        assert credit(rows, states, **halves) == [[1, 0, 0, 8]]
-
-
 def test_the_clamp_of_k3():
     rows = [row(0.0, [1, 1], old=[-9.0, -1.0], ref=[0.0, -1.0])]
     options = {"estimator": "raw", "kl_coef": 1.0, "kl_estimator": "k3"}
