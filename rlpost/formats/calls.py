@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -40,14 +39,6 @@ def error_name(message: object) -> str | None:
         return None
     name = re.match(r"[\w.]+(?=\()", str(message))
     return name[0] if name else str(message).splitlines()[0][:60]
-
-
-def seconds_of(record: Record, start: str, end: str) -> float | None:
-    """Return the time between two fields with times; None if one is missing."""
-    begun, ended = record.find(start), record.find(end)
-    if not begun or not ended:
-        return None
-    return (datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds()
 
 
 @dataclass(frozen=True, slots=True)

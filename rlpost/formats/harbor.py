@@ -6,17 +6,14 @@ details, or else in the steps of its trajectories.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from rlpost.formats.base import Format
-from rlpost.formats.calls import CALLS, TYPES, ModelCall, call_rows, seconds_of
+from rlpost.formats.calls import CALLS, TYPES, ModelCall, call_rows
 from rlpost.formats.containers import FOLDER, JSON, json_records
-from rlpost.formats.fields import content_key, joined_text
+from rlpost.formats.fields import FILE_STEP, content_key, joined_text
 from rlpost.formats.reading import check_version
 from rlpost.formats.records import Field
 
@@ -33,7 +30,6 @@ _BUDGET = {
 }  # fmt: skip
 """Exceptions at a limit of the agent: the response is truncated, and its reward is valid."""
 _VALID = {*_BUDGET, "AgentSafetyRefusalError", "ContentPolicyViolationError"}
-_JOB = re.compile(r"step_(-?\d+)")
 
 
 def _is_harbor(fields: Mapping[str, Any]) -> bool:
@@ -138,20 +134,9 @@ def _rollout(trial: Record) -> str:
     return str(trial.find("id") or session or trial.where)
 
 
-def _step(trial: Record) -> int | None:
-    job = _JOB.fullmatch(Path(trial.file).absolute().parents[1].name)
-    return int(job[1]) if job and "trial_name" in trial else None
-
-
 def _failure(trial: Record) -> str | None:
     kind = trial.find("exception_info.exception_type")
     return None if kind in _VALID else kind
-
-
-def _length(trial: Record) -> int | None:
-    """Return what the agent counted, of a trial that has no calls."""
-    unknown = trial.get("trajectories") or _failure(trial)
-    return None if unknown else trial.find("agent_result.n_output_tokens")
 
 
 FORMAT = Format(
@@ -166,13 +151,13 @@ FORMAT = Format(
         **dict.fromkeys(("mask", "infer_log_probs"), "the agent recorded no token ids and "
                         "log-probs: set its option collect_rollout_details"),
         "failure": "", "agent_role": "",
-        "batch": "Harbor has no training steps, and the folder of the job is not named step_N",
+        "batch": "Harbor has no training steps, and no folder is named step_N",
     },
     sniff=_is_harbor,
     rows=_rows,
     reads=frozenset({"trial_name", "config", "trajectories", "agent_execution"}),
     keeps=False,
-    types={**TYPES, "seconds": pa.float64()},
+    types=TYPES,
     version=("schema_version", tuple(f"ATIF-v1.{minor}" for minor in range(9))),
     part_of=trial_of,
     source="harbor 0.25.0 models/trial/result.py, models/trajectories; ATIF 1.0 to 1.8",
@@ -186,10 +171,9 @@ FORMAT = Format(
             "exception_info.exception_type") in _BUDGET if "trial_name" in trial else None),
         "failure": Field("exception_info, except time-outs, limits of tokens and refusals",
                          _failure),
-        "error": "exception_info.exception_message", "step": Field("the job's folder", _step),
-        "response_length": Field("agent_result.n_output_tokens", _length),
-        "seconds": Field("agent_execution", lambda trial: seconds_of(
-            trial, "agent_execution.started_at", "agent_execution.finished_at")),
+        "error": "exception_info.exception_message", "step": FILE_STEP,
+        "response_length": Field("agent_result.n_output_tokens", lambda trial: None
+                                 if _failure(trial) else trial.find("agent_result.n_output_tokens")),
     },
     note="Each call of the model is a row, and a trial counts once; --unit row counts calls.",
 )  # fmt: skip

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from rlpost.errors import DataError
 from rlpost.formats.base import Format, has
 from rlpost.formats.containers import JSON
 from rlpost.formats.fields import FILE_STEP, same_tokens
-from rlpost.formats.layout import as_vector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
     from rlpost.formats.records import Record
 
 
-_PEEKED = 16
 _LISTS = {
     "response_mask": "token_loss_mask",
     "response_token_ids": "token_ids",
@@ -30,46 +26,25 @@ _LISTS = {
 }
 
 
-def _unwrapped(record: Record) -> Record:
-    """Return the record without the batch of one that the writer adds to each field."""
-    lists = {name: x for name in _LISTS.values() if isinstance(x := record.find(name), list) and x}
-    wrapped = [name for name, x in lists.items() if isinstance(x[0], list)]
-    if wrapped and len(wrapped) < len(lists):
-        flat = next(name for name in lists if name not in wrapped)
-        raise DataError(
-            f"{record.where}: `{wrapped[0]}` is a list of lists, and `{flat}` is a flat list; all "
-            "token lists must be flat, or all must be in a batch of one"
-        )
-    fields = {
-        name: value[0] if isinstance(value, list) and len(value) == 1 else value
-        for name, value in record.fields.items()
-    }
-    return replace(record, fields=fields if wrapped else {**fields, **lists})
-
-
-def _is_measured(record: Record) -> bool:
-    values = record.find("prev_logprobs") or []
-    return bool(as_vector(record.where, "prev_logprobs", values).any())
-
-
 def _rows(records: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
-    """Yield the records, without log-probs of the training policy that were not computed.
+    """Yield the records without the batch of one that the writer adds to each field.
 
-    With `force_on_policy_ratio` NeMo-RL skips the forward pass for them and writes zeros. Usually
-    the first record has another number, which proves that they were computed.
+    With `force_on_policy_ratio` NeMo-RL skips the forward pass for log-probs of the training policy
+    and writes zeros: these were not computed.
     """
-    records = map(_unwrapped, records)
-    head = [*islice(records, _PEEKED)]
-    measured = any(map(_is_measured, head))
-    for record in chain(head, records):
-        if not measured and _is_measured(record):
-            raise DataError(
-                f"{record.where}: `prev_logprobs` has values here, but only zeros in the first "
-                f"{_PEEKED} records, which look like log-probs that were not computed"
-            )
-        yield (
-            record if measured else replace(record, fields={**record.fields, "prev_logprobs": None})
-        )
+    for record in records:
+        fields = {**record.fields}
+        if any(_is_wrapped(fields.get(name)) for name in _LISTS.values()):
+            fields = {name: x[0] if isinstance(x, list) and len(x) == 1 else x
+                      for name, x in fields.items()}  # fmt: skip
+        previous = fields.get("prev_logprobs")
+        if isinstance(previous, list) and not any(previous):
+            fields["prev_logprobs"] = None
+        yield replace(record, fields=fields)
+
+
+def _is_wrapped(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], list)
 
 
 FORMAT = Format(

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
-from rlpost.errors import DataError
 from rlpost.formats.attempts import ATTEMPT
 from rlpost.formats.base import Format, has
 from rlpost.formats.calls import CALLS, TYPES, ModelCall, call_rows
@@ -101,26 +99,11 @@ def _failure(trace: Record) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _group(trace: Record) -> Any:
-    group = trace.find("group.id | task.key | task.hash")
-    if group is None:
-        raise DataError(
-            f"{trace.where}: has no group.id, task.key or task.hash, so its group is unknown; omit "
-            "groups with --map group=none"
-        )
-    return group
-
-
 def _truncated(trace: Record) -> bool:
     """Return whether the last call that succeeded, or the trace, ended at a limit."""
     calls = [call for call in trace.find("calls") or () if not call.get("error")]
     ends = [call.get("finish_reason") for call in calls[-1:]]
     return not TRUNCATED.isdisjoint({*ends, trace.fields.get("stop_condition")})
-
-
-def _seconds(trace: Record) -> float | None:
-    span = trace.find("timing.agent") or {}
-    return max(0.0, span["end"] - span["start"]) if span.get("end") else None
 
 
 def _reward(trace: Record) -> float | None:
@@ -254,13 +237,13 @@ TRACES = Format(
     layout="padded",
     reads=frozenset({"version", "nodes", "calls", "info", "traces", "run", ATTEMPT}),
     keeps=False,
-    types={**TYPES, "seconds": pa.float64()},
+    types=TYPES,
     source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
     "(chunks.py at 551bfc39)",
     fields={
         **CALLS, **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
         "response_mask": "nodes.mask", "response_token_ids": "nodes.token_ids",
-        "prompt_id": Field("group.id | task.key | task.hash", _group),
+        "prompt_id": "group.id | task.key | task.hash",
         "reward": Field("rewards (score · weight, summed)", _reward), "rollout_id": "id",
         "step": Field("info.ship.step | run.work.step", lambda trace: step_key_of(trace.file)
                       if (step := trace.find("info.ship.step | run.work.step")) is None else step),
@@ -270,7 +253,7 @@ TRACES = Format(
         "policy_version": "run.work.policy.start", "dumped_advantage": "info.advantage",
         "failure": Field("ok | errors", lambda trace: _failure(trace)[0]),
         "error": Field("errors", lambda trace: _failure(trace)[1]),
-        "run_attempt": ATTEMPT, "seconds": Field("timing", _seconds),
+        "run_attempt": ATTEMPT,
     },
     note="Each branch of a trace is one response. Newer traces store log-probs with 4 decimals.",
 )  # fmt: skip

@@ -1,8 +1,7 @@
 """ROLL: the logging board (`save_logging_board_dir`) and `rollout_dump_data.step_{N}.jsonl`.
 
 The board's lists begin at the response's first token and keep the right padding. Its token rewards
-also cover the prompt, and are stored a second time under `values`. The rollout dump has one object
-of columns per line.
+are stored a second time under `values`. The rollout dump has one object of columns per line.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import re
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from rlpost.formats.base import Format, has
 from rlpost.formats.containers import JSON
@@ -33,19 +30,6 @@ _SPECIAL = re.compile(r"^(?:<[^<>\s]+>|\[PAD\])+")
 
 def _same_prompt(record: Record) -> str:
     return content_key(_SPECIAL.sub("", record.typed("prompt", str)))
-
-
-def _token_rewards(record: Record) -> list[Any]:
-    """Return the token rewards of the response; the list also covers the prompt.
-
-    Raises:
-        DataError: there are fewer.
-    """
-    rewards = record.typed("token_rewards", list)
-    length = len(record.typed("new_response_mask", list))
-    if len(rewards) < length:
-        raise record.error("token_rewards", rewards, f"prompt and response, at least {length},")
-    return rewards[len(rewards) - length :]
 
 
 def _is_rollout(fields: Mapping[str, Any]) -> bool:
@@ -88,21 +72,19 @@ BOARD = Format(
         "reward": "reward", "prompt": "prompt", "response": "response",
         "response_mask": "new_response_mask", "old_log_probs": "logprobs",
         "ref_log_probs": "ref_logprobs", "entropy": "old_log_probs2_entropy",
-        "dumped_token_rewards": Field("token_rewards", _token_rewards),
     },
     lacks={
         "values": "ROLL's logging board stores token rewards under `values`, not critic values",
         "token_rewards": "ROLL's token_rewards already include the response's reward and the KL "
-        "penalty, which rlpost adds itself; they are kept as dumped_token_rewards",
+        "penalty, which rlpost adds itself",
         "domain": "ROLL's logging board has one file per domain and step, without the domain's "
         "name",
         "entropy": "",
     },
     note="The reward is normalised and clipped by ROLL; the raw score is not dumped. Without a "
     "reference model, ROLL writes the policy's log-probs again as those of the reference.",
-    types={"dumped_token_rewards": pa.list_(pa.float32())},
     layout="padded",
-    reads=frozenset({"values"}),
+    reads=frozenset({"values", "token_rewards"}),
     keeps=False,
 )  # fmt: skip
 

@@ -25,6 +25,7 @@ MOST_BYTES = 4 << 20
 JSON = pa.large_binary()
 """The type of a column whose values are of several types, objects or lists of lists: JSON texts."""
 _LARGE, _COPIES = 1 << 20, 4  # bytes of a row, and how often it is in memory
+_ARRAYS = (np.generic, np.ndarray)
 _PLAIN = (pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.string())
 
 
@@ -72,11 +73,16 @@ def tables(
 def packed(value: Any) -> Any:
     """Return a list of numbers of one kind as a vector, in a fraction of its memory, else itself.
 
+    A tensor is an array, and an array of one number is that number.
+
     >>> packed([1, 0]), packed([0.5, None])
     (array([1, 0], dtype=uint8), [0.5, None])
     """
     if type(value) is not list:
-        return value.item() if isinstance(value, np.generic) else value
+        if type(value).__module__ == "torch":
+            dense = value.detach()
+            value = (dense.float() if "float16" in str(dense.dtype) else dense).numpy()
+        return value.item() if isinstance(value, _ARRAYS) and value.ndim == 0 else value
     try:
         return _vector(value) if value else np.zeros(0)
     except (TypeError, struct.error, OverflowError):  # null, other types, more than 64 bits

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError
@@ -15,9 +13,6 @@ from rlpost.formats.fields import messages, same_tokens
 from rlpost.formats.records import Field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
 
 
@@ -25,24 +20,6 @@ _FINISHED = {"truncated": "length", "completed": "stop"}
 
 RANK = "data_parallel_rank"
 """The rank of the trainer that had a response. Advantages are whitened over all ranks."""
-
-
-def _plain_samples(samples: Iterator[Record], _: ReadOptions) -> Iterator[Record]:
-    """Yield the samples with numbers and arrays in place of pickled tensors."""
-    for sample in samples:
-        yield replace(sample, fields=plain({**sample.fields}))
-
-
-def plain(value: Any) -> Any:
-    """Return a tensor as an array, a tensor or array of one number as that number."""
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    if type(value).__module__ == "torch" and hasattr(value, "detach"):
-        dense = value.detach()
-        value = (dense.float() if "float16" in str(dense.dtype) else dense).numpy()
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        return value.item()
-    return value
 
 
 def _step(sample: Record) -> int:
@@ -73,7 +50,7 @@ def _reward(sample: Record) -> Any:
 
 def _raw_reward(sample: Record) -> float | None:
     """Return the reward before normalisation, which the dump stores in the rollout's order."""
-    rewards = plain((sample.outer or sample).fields.get("raw_reward"))
+    rewards = (sample.outer or sample).fields.get("raw_reward")
     if rewards is None:
         return None
     position = sample.fields.get("rollout_position")
@@ -116,7 +93,7 @@ ROLLOUT = Format(
                         "it is in train_data/, not in rollout_data/"),
     },
     note="A .pt file is one object: tensors are memory-mapped, lists are read into memory.",
-    layout="tail", at="samples", rows=_plain_samples, keeps=False,
+    layout="tail", at="samples", keeps=False,
 )  # fmt: skip
 
 
@@ -151,7 +128,7 @@ TRAIN = Format(
     },
     note="Tensors are memory-mapped.",
     types={"dumped_kl": pa.list_(pa.float32())},
-    layout="tail", at="samples", rows=_plain_samples, keeps=False,
+    layout="tail", at="samples", keeps=False,
     reads=frozenset({"rollout_position"}),
     version=("format_version", (2,)),
 )  # fmt: skip

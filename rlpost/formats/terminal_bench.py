@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
-from rlpost.formats.calls import FAILURES, seconds_of
+from rlpost.formats.calls import FAILURES
 from rlpost.formats.containers import JSON
 from rlpost.formats.fields import one_of
 from rlpost.formats.records import Field
@@ -51,8 +51,6 @@ FORMAT = Format(
         "truncated": one_of("failure_mode", _LIMITS),
         "response_length": Field("total_output_tokens", lambda trial: trial.find(
             "total_output_tokens") or None),
-        "seconds": Field("agent_started_at | agent_ended_at", lambda trial: seconds_of(
-            trial, "agent_started_at", "agent_ended_at")),
     },
     lacks={"failure": "", "response_length": "the agent counted no tokens"},
     at="results",
