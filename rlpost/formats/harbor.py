@@ -139,6 +139,10 @@ def _failure(trial: Record) -> str | None:
     return None if kind in _VALID else kind
 
 
+def _length(trial: Record) -> int | None:
+    return None if _failure(trial) else trial.find("agent_result.n_output_tokens")
+
+
 FORMAT = Format(
     name="harbor",
     title="Harbor trials (result.json) and ATIF trajectories (trajectory.json)",
@@ -172,8 +176,7 @@ FORMAT = Format(
         "failure": Field("exception_info, except time-outs, limits of tokens and refusals",
                          _failure),
         "error": "exception_info.exception_message", "step": FILE_STEP,
-        "response_length": Field("agent_result.n_output_tokens", lambda trial: None
-                                 if _failure(trial) else trial.find("agent_result.n_output_tokens")),
+        "response_length": Field("agent_result.n_output_tokens", _length),
     },
     note="Each call of the model is a row, and a trial counts once; --unit row counts calls.",
 )  # fmt: skip

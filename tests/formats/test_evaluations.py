@@ -180,7 +180,7 @@ def test_results_of_terminal_bench_are_those_of_the_run_where_it_has_them(tmp_pa
         whole(tmp_path / "run" / "t" / f"t.{i}" / "results.json", trial)
     expected = {
         "groups": [0] * 4, "reward": [1.0, 0.0, None, None], "sample_id": ["t.0", "t.1", "t.2",
-        "t.3"], "truncated": [False, True, False, False], 
+        "t.3"], "truncated": [False, True, False, False],
         "failure": [None, None, "parse_error", "no result"], "response_length": [None, 9, 18, 27],
     }  # fmt: skip
     check(read(tmp_path / "run", "terminal-bench", tmp_path), **expected)
