@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.cli.errors import print_warning
 from rlpost.errors import UsageError
-from rlpost.recipe.base import words_of
 from rlpost.recipe.estimators import NAMES
-from rlpost.recipe.flags import SET, flag_of
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import (
     DEFAULT,
@@ -69,8 +68,7 @@ class Settings:
         """Store what was set, without any check.
 
         Args:
-            options: by field of Recipe or LossOptions; None if unset. `assigned` has the words of
-                --set, which override the others. Further ones are ignored.
+            options: by field of Recipe or LossOptions; None if unset. Further ones are ignored.
             config: the recipe file.
             preset: the framework; None: the file's.
             variables: the RLPOST_* variables of the options that they, and no flags, set.
@@ -104,14 +102,14 @@ class Settings:
 
     @cached_property
     def _typed_layers(self) -> list[tuple[str, Values]]:
-        """The flag or variable of each option that is set, and its field; --set is the last."""
+        """The flag or variable of each option that is set, and its field."""
         layers = []
         for name, value in self._set(Recipe).items():
             if name in TABLES and not isinstance(value, dict):
                 value = name_values(value, flag_of(name))  # noqa: PLW2901
             flag = f"--no-{flag_of(name)[2:]}" if value is False else flag_of(name)
             layers.append((self.variables.get(name, flag), {name: value}))
-        return [*layers, (SET, self._assigned)]
+        return layers
 
     @property
     def _layers(self) -> list[tuple[str, Values]]:
@@ -123,21 +121,6 @@ class Settings:
         file = str(self._config), self._recipe_file
         below = [file, named] if self._correction else [named, file]
         return [*below, *self._typed_layers]
-
-    @cached_property
-    def _assigned(self) -> Values:
-        """The fields that --set sets."""
-        values: Values = {}
-        for path, value in name_values(self._options.get("assigned", []), SET).items():
-            field, _, name = path.partition(".")
-            field = field.replace("-", "_")
-            if field not in TABLES:
-                values[path.replace("-", "_")] = value
-            elif name:
-                values.setdefault(field, {})[name] = value
-            else:
-                raise UsageError(f"{SET} {path}={value}: write it {field}.NAME=VALUE")
-        return values
 
     def _set(self, model: type[OptionModel]) -> Values:
         """Return the options of a model's fields that are set."""
@@ -205,10 +188,10 @@ class Settings:
 
     @property
     def words(self) -> list[str]:
-        """The preset, the recipe file and the fields that are set, as one types them with --set."""
+        """The preset, the recipe file and the fields that are set, as one types them."""
         words = [] if self._preset is None else ["--preset", self._preset]
         words += [] if self._config is None else ["--config", str(self._config)]
-        return words + [word for name, x in self.typed.items() for word in words_of(name, x)]
+        return words + [word for name, x in self.typed.items() for word in Recipe.words_of(name, x)]
 
     def with_loss_columns(self) -> tuple[Settings, list[str]]:
         """Return settings without the columns of a loss in --emit, and these columns."""
@@ -262,8 +245,8 @@ class Settings:
             return recipe
         from rlpost.estimators import typed  # noqa: PLC0415 - slow to import
 
-        flags = {SET, *self.variables.values()}
-        files = {name: source for name, source in self.sources.items() if source not in flags}
+        variables = {*self.variables.values()}
+        files = {name: source for name, source in self.sources.items() if source not in variables}
         return typed(recipe, origins=files)
 
     def given(self) -> Values:
@@ -310,8 +293,7 @@ class Settings:
 
         table, options = self._file.get("loss", {}), self._set(LossOptions)
         if "loss_options" in options:
-            words_of = options["loss_options"]
-            options["loss_options"] = name_values(words_of, flag_of("loss_options"))
+            options["loss_options"] = name_values(options["loss_options"], flag_of("loss_options"))
         axes = _axes(sweep)
         points = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
         if len(points) > MOST_SETTINGS:
@@ -351,7 +333,7 @@ def name_values(words: Sequence[str], flag: str) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals and value):
-            raise UsageError(f"{flag} {word}: write it {'FIELD' if flag == SET else 'NAME'}=VALUE")
+            raise UsageError(f"{flag} {word}: write it NAME=VALUE")
         pairs[name] = value
     return pairs
 

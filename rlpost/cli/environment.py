@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, ErrorPart, RlpostError, closest
-from rlpost.recipe.flags import PREFIX, SET, field_of, variable_of
-from rlpost.recipe.recipe import TABLES, Recipe
+from rlpost.recipe.flags import PREFIX, field_of, variable_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     import typer
 
 
-_TYPED = re.compile(r"--(no-)?([a-z][a-z-]*)( (?=\w+=|[^\s:;-]+:))?")
-"""A flag in a sentence, with the gap before its value."""
 _VARIABLE = "ENVIRONMENT"  # click's name for the source of such a value
 
 
@@ -46,10 +43,9 @@ def unknown_variables(environment: Mapping[str, str], options: Collection[str]) 
 
 @contextmanager
 def naming_variables(context: typer.Context) -> Iterator[None]:
-    """Name variables and --set in errors, in place of flags that were not typed.
+    """Name variables in errors, in place of flags that were not typed.
 
-    An error that begins with a flag, or with the recipe file, begins with the variable that set it;
-    a flag that the command lacks is named as the field of --set.
+    An error that begins with a flag, or with the recipe file, begins with the variable that set it.
     """
     try:
         yield
@@ -57,9 +53,6 @@ def naming_variables(context: typer.Context) -> Iterator[None]:
         parts = [*error.parts]
         if not isinstance(error, DataError):
             parts = [replace(part, text=with_variable(part.text, context)) for part in parts]
-        if "assigned" in context.params:
-            flags = {flag for parameter in context.command.params for flag in parameter.opts}
-            parts = [part.changed(lambda text: with_set(text, flags)) for part in parts]
         if parts == [*error.parts]:
             raise
         raise error.with_parts(parts) from error.__cause__
@@ -79,30 +72,3 @@ def with_variable(line: str, context: typer.Context) -> str:
     word = rest.split(maxsplit=1)[0].rstrip(":") if rest[:1] == " " else ""
     is_value = word and os.environ.get(variable, "").startswith(word.strip("'"))
     return f"{variable}={rest[1:]}" if is_value else f"{variable}{rest}"
-
-
-def assigning(flag: str) -> str:
-    """Return the option that sets the field of a flag; empty if it is the flag of no field."""
-    field = field_of(flag)
-    if field not in Recipe.model_fields:
-        return ""
-    return f"{SET} {field}{'.NAME' * (field in TABLES)}=VALUE"
-
-
-def with_set(text: str, flags: Collection[str]) -> str:
-    """Return a text with `--set FIELD` in place of flags of fields that are none of these.
-
-    >>> with_set("--gamma 2: needs --kl-coef; --estimator gae reads it", ["--estimator"])
-    '--set gamma=2: needs --set kl_coef; --estimator gae reads it'
-    >>> with_set("--numerics single=raw without --no-whiten-rewards", [])
-    '--set numerics.single=raw without --set whiten_rewards=false'
-    """
-
-    def assigned(typed: re.Match[str]) -> str:
-        off, field, gap = typed[1], field_of(f"--{typed[2]}"), typed[3]
-        if f"--{off or ''}{typed[2]}" in flags or field not in Recipe.model_fields:
-            return typed[0]
-        joint = "." if field in TABLES else "="
-        return f"{SET} {field}{'=false' * bool(off)}{joint * bool(gap)}"
-
-    return _TYPED.sub(assigned, text)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperArgument
 
-from rlpost.cli.environment import assigning
 from rlpost.cli.help_screen import usage_of, value_of
 from rlpost.errors import (
     ErrorPart,
@@ -22,7 +21,7 @@ from rlpost.errors import (
     closest,
     series,
 )
-from rlpost.recipe.flags import SET, field_of
+from rlpost.recipe.flags import field_of
 from rlpost.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -134,8 +133,6 @@ def _name(parameter: Any) -> str:
 def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
     """Return the part for an unknown option: what has it, or close ones."""
     text = f"no option {flag}"
-    if SET in known and (assigned := assigning(flag)):
-        return ErrorPart(text, (assigned,))
     if option := _of_function(field_of(flag), known):
         return ErrorPart(text, (option,))
     if owners := _commands_with(flag, context):

@@ -61,7 +61,6 @@ COMPLETERS: dict[str, Completer] = {
     "sweep": completion.fields(LossOptions),
     "preset": completion.of_kind("presets"),
     "correction": completion.corrections,
-    "set": completion.fields(Recipe, Numerics),
     "column": completion.column,
     "source": completion.of_kind("dumps"),
     "to": completion.of_kind("targets"),
@@ -158,13 +157,26 @@ def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Paramet
 
 
 def _fields(
-    model: type[OptionModel], *, uncommon: Collection[str] = (), names: Collection[str] = ()
+    model: type[OptionModel],
+    *,
+    uncommon: Collection[str] = (),
+    names: Collection[str] = (),
+    without: Collection[str] = (),
+    variable: bool = True,
 ) -> Iterator[inspect.Parameter]:
-    """Yield the options of a model's fields, or of some; the short help has none of some panels."""
+    """Yield the options of a model's fields.
+
+    Args:
+        model: Recipe or LossOptions.
+        uncommon: panels of which the short help has none.
+        names: of the fields; empty: all.
+        without: fields that are no options.
+        variable: an RLPOST_* variable sets each, too.
+    """
     panel = ""
     for name, info in model.model_fields.items():
         panel = model.panels.get(name, panel)
-        if name in OF_PRESETS or (names and name not in names):
+        if name in (*OF_PRESETS, *without) or (names and name not in names):
             continue
         kinds = [*_kinds(info.annotation), *info.metadata]
         common = panel not in uncommon and any(
@@ -176,7 +188,7 @@ def _fields(
             default = "by loss, see rlpost list losses"
         text = _with_default(text, None if name == "numerics" else default)
         heading = IN_OUT if names else panel
-        yield _parameter(name, kinds, text, panel=heading, common=common, variable=True)
+        yield _parameter(name, kinds, text, panel=heading, common=common, variable=variable)
 
 
 def _of_functions(options: Iterable[Option]) -> Iterator[inspect.Parameter]:
@@ -256,13 +268,6 @@ Config = Annotated[
     Path | None,
     option("--config", "PATH", "Recipe file (TOML).", panel=ESTIMATOR, variable=True),
 ]
-Assigned = Annotated[
-    list[str] | None,
-    option(
-        "--set", "FIELD=VALUE", "Field of the recipe: gamma=0.9, numerics.single=raw.",
-        panel=ESTIMATOR, common=False,
-    ),
-]  # fmt: skip
 SummaryJson = Annotated[
     str | None, option("--summary-json", "PATH", "Write the summary as JSON; - is stdout.")
 ]
@@ -292,12 +297,13 @@ def options_of(
     """Return a decorator that adds options to a command, whose parameters of these names get them.
 
     `chosen` gets the values of the function's parameters, `run` those of `Options`, `settings` the
-    recipe's. A command with a function has --max-memory, and runs under that limit.
+    recipe's; `typed` what was typed, of a command with several recipes, which no variable sets. A
+    command with a function has --max-memory, and runs under that limit.
 
     Args:
         function: its keyword-only parameters are options, but those that the command has itself.
         only: of the function's parameters; empty: all.
-        without: of the function's parameters.
+        without: of the function's parameters, and fields of the recipe.
         runs: fields of `Options`.
         recipe: the fields of a recipe, --preset, --config, --correction, and a warning about
             RLPOST_* variables that set nothing.
@@ -317,8 +323,8 @@ def options_of(
             from rlpost.io.memory_limit import check_addresses, limited_memory  # noqa: PLC0415
 
             check_addresses()
-            values = {"context": context, **typed}
-            if recipe:
+            values = {"context": context, "typed": typed, **typed}
+            if "settings" in parameters:
                 values["settings"] = _settings(context, typed, loss=loss)
             values["chosen"] = {
                 name: _parsed(entry, typed[name]) for name, entry in options.items()
@@ -330,11 +336,13 @@ def options_of(
                 values["run"] = Options(**settings)
                 command(**{name: values[name] for name in parameters})
 
-        given = ("context", "settings", "chosen", "run")
+        given = ("context", "settings", "typed", "chosen", "run")
         uncommon = (REWARDS, KL, MASKS, ADVANTAGES) if loss else ()
+        of_recipes = _fields(Recipe, uncommon=uncommon, without=(*without, *parameters),
+                             variable="settings" in parameters)  # fmt: skip
         added = [
-            *(_fields(Recipe, uncommon=uncommon) if recipe else ()),
-            *(_keyword(*pair) for pair in _OF_RECIPES * recipe),
+            *(of_recipes if recipe else ()),
+            *(_keyword(*pair) for pair in _OF_RECIPES * recipe if pair[0] not in parameters),
             *(_fields(LossOptions) if loss else ()),
             *(x.replace(kind=x.KEYWORD_ONLY) for x in parameters.values() if x.name not in given),
             *_of_functions(options.values()),
@@ -349,7 +357,7 @@ def options_of(
 
 
 _OF_RECIPES = (
-    ("preset", Preset), ("config", Config), ("correction", CorrectionName), ("assigned", Assigned),
+    ("preset", Preset), ("config", Config), ("correction", CorrectionName),
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, core_schema
 
 from rlpost.errors import ErrorPart, OptionValueError, UsageError, closest, no_such, series
-from rlpost.recipe.flags import FLAG, SET, field_of, flag_of, variable_of
+from rlpost.recipe.flags import FLAG, field_of, flag_of, variable_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -395,8 +395,8 @@ def choices_in(annotation: Any) -> tuple[Any, ...]:
     return tuple(x for part in parts if get_origin(part) is Literal for x in get_args(part))
 
 
-def as_typed(value: Any, joint: str = " ") -> str:
-    """Return a value as one types it after a flag; a list with a joint, which is a comma in --set.
+def as_typed(value: Any) -> str:
+    """Return a value as one types it after a flag.
 
     >>> as_typed(-1.0), as_typed((1, 2.5)), as_typed("abc"), as_typed("a b"), as_typed(True)
     ('-1', '1 2.5', 'abc', "'a b'", 'true')
@@ -404,7 +404,7 @@ def as_typed(value: Any, joint: str = " ") -> str:
     ('0.1:0.95', '5', ':4')
     """
     if isinstance(value, list | tuple) and not isinstance(value, Written):
-        return joint.join(map(as_typed, value))
+        return " ".join(map(as_typed, value))
     return shlex.quote(text_of(value))
 
 
@@ -415,27 +415,6 @@ def text_of(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def words_of(name: str, value: Any) -> list[str]:
-    """Return the words that set a field, or `numerics.NAME`, on a command line with --set.
-
-    >>> words_of("gamma", 0.9), words_of("numerics.kl_clamp", math.inf), words_of("kl_target", None)
-    (['--set', 'gamma=0.9'], ['--set', 'numerics.kl_clamp=never'], [])
-    >>> words_of("columns", {"reward": "score"}), words_of("teachers", {"big": 0.5})
-    (['--map', 'reward=score'], ['--set', 'teachers.big=0.5'])
-    """
-    if value is None:
-        return []
-    if name == "estimator":
-        return [flag_of(name), str(value)]
-    if name == "columns":
-        return [
-            word for key, column in value.items() for word in (flag_of(name), f"{key}={column}")
-        ]
-    if isinstance(value, dict):
-        return [word for key in value for word in words_of(f"{name}.{key}", value[key])]
-    return [SET, f"{name}={'never' if value == math.inf else text_of(value)}"]
 
 
 def wrong_value(place: str, value: Any, needed: str) -> ErrorPart:
@@ -579,20 +558,40 @@ class OptionModel(BaseModel):
         source = origins.get(name, origins.get(field, where))
         if item["type"] == "extra_forbidden":
             option = f"{flag} {keys[0]}" if keys else flag
-            option = f"{SET} {name}" if source == SET else option
-            typed = source in (SET, flag, variable_of(field))
+            typed = source in (flag, variable_of(field))
             text = f"{option}: no such field" if typed else f"{source}: no option {name!r}"
             model: Any = cls.model_fields[field].annotation if keys else cls
             return text, model.no_option(text.removeprefix(": "), item["loc"][-1])
-        if source == SET:
-            place = f"{SET} {name}={as_typed(value, ',')}"
-        elif source in (flag, variable_of(field)):
+        if source in (flag, variable_of(field)):
             key = name.removeprefix(field).removeprefix(".")
             place = f"{flag} {key}{'=' * bool(key)}{as_typed(value)}"
         else:
             place = f"{source}{': ' * bool(source)}{name} is {value!r}"
         needed = "a value is missing" if item["type"] == "missing" else item["msg"]  # of a tuple
         return place, wrong_value(place, value, needed)
+
+    @classmethod
+    def words_of(cls, name: str, value: Any) -> list[str]:
+        """Return the words that set a field, or `numerics.NAME`, on a command line; None has none.
+
+        A table has its option for each name, a flag `--no-` if it is off.
+        """
+        field, _, key = name.partition(".")
+        flag, text = flag_of(field), "never" if value == math.inf else text_of(value)
+        if value is None:
+            return []
+        if isinstance(value, dict):
+            return [word for part in value for word in cls.words_of(f"{name}.{part}", value[part])]
+        words = [flag, f"{key}={text}" if key else text]
+        if not key and isinstance(value, bool):
+            words = [flag if value else f"--no-{flag[2:]}"]
+        elif not key and isinstance(value, list | tuple) and not isinstance(value, Written):
+            info = cls.model_fields[field]
+            if any(isinstance(kind, InHelp) and kind.repeated for kind in info.metadata):
+                words = [word for part in value for word in (flag, text_of(part))]
+            elif not any(Ellipsis in get_args(kind) for kind in get_args(info.annotation)):
+                words = [flag, *map(text_of, value)]
+        return words
 
     @classmethod
     def no_option(cls, text: str, name: Any) -> ErrorPart:
@@ -613,6 +612,6 @@ def _with_source(text: str, loc: Sequence[Any], where: str, origins: Mapping[str
         source = origins.get(".".join(map(str, loc[:2])), origins.get(field, where))
     else:
         source = where or origins.get(field, flag)
-    if source in (SET, flag_of(field)) or (source, flag) == (variable_of(field), flag_of(field)):
+    if source == flag_of(field) or (source, flag) == (variable_of(field), flag_of(field)):
         return text if text.startswith(flag) else f"{flag}: {text}"
     return f"{source}: {text}" if source else text

@@ -13,8 +13,6 @@ FLAGS = {
     "loss_options": "--loss-option",
 }
 """Options that are not called like their field."""
-SET = "--set"
-"""The option that sets any field: `--set FIELD=VALUE`."""
 PREFIX = "RLPOST_"
 """How the names of environment variables begin."""
 OF_RUNS = ("device", "chunk_tokens", "workers", "max_memory", "engine")

@@ -21,7 +21,7 @@ from rlpost.errors import DataError, UsageError
 
 SAMPLE = ROOT / "sample_data" / "arithmetic.parquet"
 STAGES = ("kl", "token_level_rewards", "raw_advantages", "advantages", "returns")
-GAE = ("--preset", "verl", "--estimator", "gae", "--set", "kl_coef=0.05")
+GAE = ("--preset", "verl", "--estimator", "gae", "--kl-coef", "0.05")
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_a_reproduced_recipe_is_code_0_with_every_stage_equal(folder):
 @pytest.fixture(scope="module")
 def parted(folder):
     """A replay with another λ, of one of two steps and of everything."""
-    words = ["--set", "lam=0.5", "--sample", "500", "--format", "json"]
+    words = ["--lam", "0.5", "--sample", "500", "--format", "json"]
     ran = run(["replay", "gae.parquet", *GAE, *words], folder)
     assert ran.code == 1
     return strict_json(ran.out)
@@ -93,7 +93,7 @@ def block(lines, title):
 
 def test_the_first_stage_that_parts_is_the_verdict_with_its_largest_differences(parted, folder):
     found, lines = parted, printed(parted)
-    assert "`--set lam=1`" in lines[2]  # what the difference is
+    assert "`--lam 1`" in lines[2]  # what the difference is
     assert lines.index("Stages") > 2
     (parts,) = [one for one in found["stages"] if one["first"]]
     (verdict,) = [line for line in lines if line.startswith("✗ ")]
@@ -144,7 +144,7 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
 
 
 def test_the_recipe_in_the_metadata_is_compared_before_a_search(rollouts, tmp_path):
-    named = ["--preset", "verl", "--estimator", "grpo", "--set", "numerics.norm_eps=0.01"]
+    named = ["--preset", "verl", "--estimator", "grpo", "--numerics", "norm_eps=0.01"]
     pq.write_table(rollouts, tmp_path / "in.parquet")
     assert run(["advantages", "in.parquet", "out.parquet", *named, "-q"], tmp_path).code == 0
     words = ["replay", "out.parquet", "--estimator", "grpo", "--format", "json"]
@@ -152,7 +152,7 @@ def test_the_recipe_in_the_metadata_is_compared_before_a_search(rollouts, tmp_pa
     best = found["search"]["best"]
     assert (best["named"], best["by_metadata"]) == (shlex.join(named), True)
     assert (found["reproduced"], found["search"]["tried"]) == (True, 0)
-    other = strict_json(run([*words, "--set", "numerics.norm_eps=0.02"], tmp_path).out)
+    other = strict_json(run([*words, "--numerics", "norm_eps=0.02"], tmp_path).out)
     assert other["search"]["tried"] > 0
 
 
@@ -167,9 +167,9 @@ def of_turns(name):
 
 IDS = ("traj_id", "rollout_id", "trajectory_id", "conversation")
 COLUMNS_NAMED = {
-    **{name: f"--estimator grpo --map rollout={name} --set rollout_reward=last" for name in IDS},
-    "components": "--estimator gdpo --set reward_components=bonus,difficulty --set unit=row",
-    "teacher": "--estimator opd --set teachers.infer_log_probs=0.5 --set unit=row",
+    **{name: f"--estimator grpo --map rollout={name} --rollout-reward last" for name in IDS},
+    "components": "--estimator gdpo --reward-components bonus,difficulty --unit row",
+    "teacher": "--estimator opd --teacher infer_log_probs=0.5 --unit row",
 }
 """Options that name a column; text and lists of whole numbers are read only if one names them."""
 
@@ -219,21 +219,16 @@ ERRORS = {
     (GAE_FILE, "--tolerance", "-1"): (2, "--tolerance -1.0: a number from 0 on is needed"),
     (GAE_FILE, "--sample", "0"): (2, "--sample 0: at least 1 token is needed"),
     (GAE_FILE, *GAE, "-v", "--format", "json"): (2, "--verbose: has no effect with --format json"),
-    (GAE_FILE, "--set", "emit=kl"): (2, "--set emit: .*leave it out"),
-    (GAE_FILE, "--set", "lam=2"): (2, "--set lam=2: must be less than or equal to 1"),
+    (GAE_FILE, "--emit", "kl"): (2, "no option --emit"),
+    (GAE_FILE, "--lam", "2"): (2, "--lam 2: must be less than or equal to 1"),
     (GAE_FILE, "--estimator", "no"): (2, "--estimator: no estimator 'no'"),
-    (GAE_FILE, "--estimator", "grpo", "--set", "lam=0.5"): (2, "--set lam .*grpo"),
-    (GAE_FILE, "--preset", "trl", "--set", "reward_components=a,b"): (
-        3, "gae.parquet: --set reward_components=a: no column 'a'",
+    (GAE_FILE, "--estimator", "grpo", "--lam", "0.5"): (2, "--lam .*grpo"),
+    (GAE_FILE, "--preset", "trl", "--reward-components", "a,b"): (
+        3, "gae.parquet: --reward-components a: no column 'a'",
     ),
-    (GAE_FILE, "--set", "gama=1"): (2, "--set gama: no such field did you mean gamma"),
-    (GAE_FILE, "--set", "numerics.sinlge=raw"): (2, "--set numerics.sinlge: no .* mean single"),
-    (GAE_FILE, "--set", "numerics.single=rw"): (2, "numerics.single=rw: must be .* mean raw"),
-    (GAE_FILE, "--set", "numerics=raw"): (2, "--set numerics=raw: write it numerics.NAME=VALUE"),
-    (GAE_FILE, "--set", "gamma"): (2, "--set gamma: write it FIELD=VALUE"),
-    (GAE_FILE, "--set", "kl_target=1"): (2, "--set kl_target needs --set kl_coef above 0"),
-    (GAE_FILE, "--estimator", "gdpo", "--preset", "verl"): (2, "gdpo needs --set rew.*_comp"),
-    (GAE_FILE, "--gamma", "1"): (2, "no option --gamma did you mean --set gamma=VALUE?"),
+    (GAE_FILE, "--numerics", "sinlge=raw"): (2, "--numerics sinlge: no .* mean single"),
+    (GAE_FILE, "--kl-target", "1"): (2, "--kl-target needs --kl-coef above 0"),
+    (GAE_FILE, "--estimator", "gdpo", "--preset", "verl"): (2, "gdpo needs --reward-components"),
     ("grpo.parquet", "--preset", "trl", *WEIGHTS): (3, "computes none of the recorded columns"),
 }  # fmt: skip
 

@@ -94,12 +94,6 @@ OFFERS = {
     "advantages --numerics whiten_f": ["whiten_floor=add", "whiten_floor=clamp"],
     "advantages --numerics whiten_floor=c": ["clamp"],
     "advantages --option step_g": ["step_gamma="],
-    "replay in.parquet --set numerics.whiten_fl": [
-        "numerics.whiten_floor=add",
-        "numerics.whiten_floor=clamp",
-    ],
-    "replay in.parquet --set norm_std=g": ["group"],
-    "replay in.parquet --set emit_o": ["emit_only="],
     "advantages --is-weight se": ["segment", "sequence"],
     "advantages --emit returns,group_s": ["returns,group_std", "returns,group_size"],
     "advantages in.parquet --map _": [f"{role}=" for role in ROLES],

@@ -9,19 +9,18 @@ import pytest
 from recipe_options import CASES
 
 from rlpost.cli.options import OF_PRESETS
-from rlpost.recipe.base import words_of
 from rlpost.recipe.recipe import Recipe
 
 
 @pytest.mark.parametrize("field", CASES)
-def test_a_flag_and_set_set_a_field_and_no_other(asked, field):
+def test_a_flag_sets_its_field_and_no_other_and_a_field_is_written_as_flags(asked, field):
     words, value, needs = CASES[field]
     recipe = asked(*shlex.split(words), *shlex.split(needs))[2]
     beside = asked(*shlex.split(needs))[2].model_dump() if needs else {}
     assert recipe == Recipe.of({**beside, field: value})
     typed = getattr(recipe, field)
     typed = typed.model_dump(exclude_unset=True) if field == "numerics" else typed
-    assert asked(*words_of(field, typed), *shlex.split(needs))[2] == recipe
+    assert asked(*Recipe.words_of(field, typed), *shlex.split(needs))[2] == recipe
 
 
 def test_the_cases_cover_every_field():

@@ -27,9 +27,6 @@ OLD_WORDS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^(export .*rows.jsonl .*)", r"\1 --lossy"),
     (r"^config diff ", "presets diff "),
     (r"^compare .*", lambda line: line[0].replace(" --config ", " --recipe ")),
-    (r"--set numerics\.(\S+)", r"--numerics \1"),
-    (r"--set (\w+)=true", lambda field: f"--{field[1].replace('_', '-')}"),
-    (r"--set (\w+)=(\S+)", lambda field: f"--{field[1].replace('_', '-')} {field[2]}"),
     (r"--failures mask", "--failures drop --numerics failed=count"),
     (r"--drop-longer ", "--max-len-mask --max-response-length "),
     (
@@ -634,18 +631,6 @@ def of_reading() -> list[Case]:
     return made
 
 
-def with_set(options: str) -> str:
-    """Options of a recipe as `replay` takes them: `--kl-coef 1` is `--set kl_coef=1`."""
-
-    def assigned(option: re.Match[str]) -> str:
-        field = option[1].replace("-", "_")
-        if field in ("preset", "estimator"):
-            return option[0]
-        return f"--set {field}{'.' if field == 'numerics' else '='}{option[2] or 'true'}"
-
-    return re.sub(r"--([a-z-]+)(?: (?!--)(\S+))?", assigned, options)
-
-
 def of_replays() -> list[Case]:
     emit = "--emit advantages,returns,token_level_rewards,response_level_rewards,kl"
     made = []
@@ -655,15 +640,15 @@ def of_replays() -> list[Case]:
         ("multiturn", f"--preset default {MASKED}", "--kl-estimator k2"),
     ):
         record = f"advantages @{source}.parquet in.parquet -q {recipe} {emit}"
-        replay = f"replay in.parquet --format json {with_set(recipe)}"
+        replay = f"replay in.parquet --format json {recipe}"
         made += [
             case(f"replay {recipe} on {source}", record, replay),
-            case(f"replay {recipe} with {other}", record, f"{replay} {with_set(other)}", code=1),
+            case(f"replay {recipe} with {other}", record, f"{replay} {other}", code=1),
         ]
     enriched = f"advantages @steps.parquet in.parquet -q {GAE} {emit}"
     return [
         *made,
-        case("replay with a search", enriched, f"replay in.parquet --format json {with_set(GAE)}"),
+        case("replay with a search", enriched, f"replay in.parquet --format json {GAE}"),
     ]  # fmt: skip
 
 

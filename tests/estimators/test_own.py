@@ -348,10 +348,9 @@ def test_a_file_of_an_installed_estimator_is_verified_with_its_options(files, tm
         assert (done := run("advantages", files, out, *words)).code == 0, done.err
         assert run("verify", out).code == 2
         assert run("verify", out, "--estimator", "theirs").code == 0
-        words[-2:] = ["--set", "options.beta=2"]
         replayed = run("replay", out, "--preset", "default", *words)
         assert replayed.code == 0, replayed.err + replayed.out
-        words[-1] = "options.beta=3"
+        words[-1] = "beta=3"
         assert run("replay", out, "--preset", "default", *words).code == 1
 
 

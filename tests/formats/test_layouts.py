@@ -305,7 +305,7 @@ def test_slime_advantages_are_whitened_over_all_ranks(tmp_path):
     assert found.first == "advantages"
     assert "not compared: `dumped_kl` is 0 in all rows" in " ".join(found.warnings)
     assert found.findings[0]["check"] == "option:whiten_advantages"
-    assert "reproduced by `--set whiten_advantages=true`" in found.findings[0]["text"]
+    assert "reproduced by `--whiten-advantages`" in found.findings[0]["text"]
     charged = rlpost.replay(dump, rlpost.preset("slime", estimator="grpo", kl_coef=0.1))
     assert (charged.first, charged.stages[1]["column"]) == ("kl", "dumped_kl")
 

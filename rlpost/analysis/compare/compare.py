@@ -89,8 +89,7 @@ def compare(
 
     if len(paths) == 1 and not recipes:
         raise UsageError(
-            f"{paths[0]}: a comparison needs another input, or --preset, --config, "
-            "--estimator or --set"
+            f"{paths[0]}: a comparison needs another input, or --preset, --config or --estimator"
         )
     sources = [Source(find_inputs(own)) for own in ([paths] if recipes else [[p] for p in paths])]
     short = [Path(str(path)).name for path in names or paths]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from rlpost.errors import UsageError
 from rlpost.estimators import completed
 from rlpost.pipeline.effects import fields_of
-from rlpost.recipe.base import words_of
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.presets import (
     DEFAULT,
@@ -127,7 +126,7 @@ class Candidate:
         parts += ["--estimator", self.estimator]
         for name, value in {**self.given, **self.changes}.items():
             if name != "estimator":
-                parts += words_of(name, value)
+                parts += Recipe.words_of(name, value)
         return parts
 
     @property

@@ -28,7 +28,6 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
 from rlpost.findings import Check, Finding, Registry
 from rlpost.pipeline.needs import coupling_of
-from rlpost.recipe.base import words_of
 from rlpost.recipe.presets import merged
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
@@ -285,8 +284,8 @@ def _changed(seen: Evidence, changes: Mapping[str, Any]) -> Iterator[PossibleCau
     values = seen.recipe.model_dump(exclude_unset=True)
     with suppress(UsageError):
         recipe = Recipe.of(merged(values, nested(changes)))
-        typed = [" ".join(words_of(name, value)) for name, value in changes.items()]
-        before = [" ".join(words_of(name, value_of(seen.recipe, name))) for name in changes]
+        typed = [" ".join(Recipe.words_of(name, value)) for name, value in changes.items()]
+        before = [" ".join(Recipe.words_of(name, value_of(seen.recipe, name))) for name in changes]
         options, replaced = " ".join(filter(None, typed)), " ".join(filter(None, before))
         text = f"reproduced by `{options}`" if options else f"reproduced without `{replaced}`"
         text += f", in place of `{replaced}`" if options and replaced else ""

@@ -8,20 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import Settings
+from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.environment import with_variable
-from rlpost.cli.help_screen import ESTIMATOR, argument, command
-from rlpost.cli.options import option, options_of
+from rlpost.cli.help_screen import argument, command
+from rlpost.cli.options import options_of
 from rlpost.cli.output import reporting, show
 from rlpost.errors import UnavailableError, UsageError
 from rlpost.interface import functions
 from rlpost.pipeline.options import Options  # noqa: TC001 - typer reads annotations
-from rlpost.recipe.flags import SET
 
 Json = dict[str, Any]
 EXIT_DIFFERS = 1
 OF_OUTPUT = ("emit", "emit_only", "replace", "pass_threshold")
-"""Fields of a recipe that change no recorded number."""
+"""Fields of a recipe that change no recorded number, so replay has no such options."""
 
 
 # ---- verify ----
@@ -60,22 +59,11 @@ def verify(
 
 
 @command()
-@options_of(functions.replay, without=("fixed", "named"))
+@options_of(functions.replay, without=("fixed", "named", "columns", *OF_OUTPUT), recipe=True)
 def replay(
+    settings: Settings,
     chosen: Json,
     paths: Annotated[list[str], argument("IN...", "Files with recorded columns.")],
-    preset: declared.Preset = None,
-    config: declared.Config = None,
-    estimator: Annotated[
-        str | None,
-        option(
-            "--estimator",
-            "NAME",
-            "Estimator of the recipe, or of those that are searched.",
-            panel=ESTIMATOR,
-        ),
-    ] = None,
-    assigned: declared.Assigned = None,
     how: declared.Output = "table",
     verbose: declared.Verbose = False,
 ) -> None:
@@ -88,20 +76,15 @@ def replay(
     Examples:
       rlpost replay dump.parquet --preset verl --estimator grpo
       rlpost replay dump.parquet
-      rlpost replay dump.parquet --preset verl --set numerics.norm_eps=1e-8
+      rlpost replay dump.parquet --preset verl --numerics norm_eps=1e-8
       rlpost replay 'steps/*.parquet' --map advantages=adv --preset trl
     """
-    settings = Settings({"estimator": estimator, "assigned": assigned}, config, preset)
-    if unread := [name for name in OF_OUTPUT if name in settings.typed]:
-        raise UsageError(f"{SET} {unread[0]}: replay writes no column; leave it out")
     if verbose and how == "json":
         raise UsageError("--verbose: has no effect with --format json, which has everything")
     if settings.has_base:
         recipe, named = settings.recipe, shlex.join(settings.words)
     else:
         recipe, named, chosen["fixed"] = None, "", settings.given()
-        columns = chosen["fixed"].pop("columns", {})
-        chosen["columns_map"] = columns | (chosen["columns_map"] or {})
     with reporting(bars=how == "table") as reporter:
         result = functions.replay(paths, recipe, named=named, **chosen, progress=reporter)
     show(result, how, verbose=verbose)

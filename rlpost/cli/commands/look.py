@@ -309,9 +309,10 @@ def _output_of(paths: list[str], output: str | None) -> tuple[list[str], str]:
 
 
 @command()
-@options_of(functions.compare)
+@options_of(functions.compare, without=("columns_map",), recipe=True)
 def compare(
     chosen: Json,
+    typed: Json,
     paths: Annotated[list[str], argument("IN...", "Enriched inputs, or one input with recipes.")],
     how: declared.Output = "table",
     config: Annotated[
@@ -331,7 +332,6 @@ def compare(
             panel=ESTIMATOR,
         ),
     ] = None,
-    assigned: declared.Assigned = None,
 ) -> None:
     """Compare the advantages of files, or of one input under several recipes.
 
@@ -341,11 +341,11 @@ def compare(
     Examples:
       rlpost compare run-a.parquet run-b.parquet
       rlpost compare in.parquet --estimator grpo --estimator rloo
-      rlpost compare in.parquet --preset verl --preset trl --set gamma=0.9
+      rlpost compare in.parquet --preset verl --preset trl --advantage-clip 5
       rlpost compare 'dumps/*.parquet' --config a.toml --config b.toml
     """
-    columns = chosen["columns_map"]
-    recipes = variants(config, preset, estimator, {"columns": columns, "assigned": assigned})
+    recipes = variants(config, preset, estimator, typed)
+    chosen["columns_map"] = Settings({"columns": typed["columns"]}).typed.get("columns")
     with reporting(bars=how == "table") as reporter:
         comparison = functions.compare(paths, recipes, **chosen, progress=reporter)
     show(comparison, how)
@@ -369,7 +369,8 @@ def variants(
         UsageError: too many; or as the recipes.
     """
     kinds: list[Sequence[Any]] = [configs or [None], presets or [None], estimators or [None]]
-    if kinds == [[None]] * 3 and not options.get("assigned"):
+    shared = {name: x for name, x in options.items() if name != "estimator"}
+    if kinds == [[None]] * 3 and not Settings(shared).typed.keys() - {"columns"}:
         return {}
     vary = [len(kind) > 1 for kind in kinds]
     recipes: dict[str, Recipe] = {}
@@ -378,7 +379,9 @@ def variants(
         name = " ".join(str(word) for word, more in chosen if word and (more or not any(vary)))
         name = name or "recipe"
         name = name if name not in recipes else f"{name} ({config})"
-        recipes[name] = Settings({**options, "estimator": estimator}, config, preset).recipe
+        of_side = {**shared, "estimator": estimator}
+        settings = Settings(of_side, config, preset, correction=shared.get("correction"))
+        recipes[name] = settings.recipe
     if len(recipes) > MOST_SIDES:
         raise UsageError(f"{len(recipes)} recipes: at most {MOST_SIDES} can be compared at once")
     return recipes

@@ -98,5 +98,5 @@ def test_a_finding_names_the_first_stage_that_differs_and_what_it_reproduces():
     table = rlpost.enrich(rollouts(302, responses=96), emit)[0].replace_schema_metadata()
     found = rlpost.replay(table, rlpost.Recipe.of({**true.model_dump(), "kl_coef": 0.0})).findings
     assert (found[0]["check"], found[0]["stage"]) == ("option:kl_coef", "returns")
-    assert found[0]["option"] == "--set kl_coef=0.013"
-    assert found[0]["text"].startswith("`returns` and `advantages`: reproduced by `--set kl_coef")
+    assert found[0]["option"] == "--kl-coef 0.013"
+    assert found[0]["text"].startswith("`returns` and `advantages`: reproduced by `--kl-coef")

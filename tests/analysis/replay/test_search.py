@@ -117,7 +117,7 @@ def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
         recorded = enrich(turns(), true)[0]
         (finding,) = replay(recorded, other).findings
         assert finding["check"] == "option:unit"
-        assert f"--set unit={true.unit or 'rollout'}" in finding["text"].partition("in place of")[0]
+        assert f"--unit {true.unit or 'rollout'}" in finding["text"].partition("in place of")[0]
 
 
 def test_a_recipe_whose_first_stage_differs_is_found_by_its_later_ones():
