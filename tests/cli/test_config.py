@@ -188,7 +188,6 @@ def test_recipes_of_presets_fit(name):
         ("gamma = 2.0", False),
         ('preset = "verk"', False),
         ('kl_estimator = "k5"', False),
-        ("[numerics]\nkl_clamp = 'ever'", False),
         ("[numerics]\nwhiten = 1", False),
     ],
 )
