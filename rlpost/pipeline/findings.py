@@ -328,6 +328,20 @@ def same_column(run: RunFacts) -> Texts:
 
 
 @check()
+def kl_noise(run: RunFacts) -> Texts:
+    """Rewards of groups with equal raw rewards minus their KL are divided by their deviation."""
+    equal, resolved = run.whole("equal_rewards")["total"], run.resolved
+    early = resolved.recipe.kl_coef > 0 and resolved.recipe.numerics.kl_credit == "response"
+    divides = not resolved.estimator.rewards and resolved.norm[1] in ("group", "others")
+    if equal and early and divides:
+        yield (
+            f"{equal:,} of {counted(run.summary['groups'], 'group')} with equal raw rewards: the "
+            "KL penalty is subtracted before normalisation, so their advantages are differences in "
+            "KL alone, scaled to deviation 1; --drop-equal-rewards drops them"
+        )
+
+
+@check()
 def process_rewards(run: RunFacts) -> Texts:
     """Process rewards are read by no estimator."""
     if "token_rewards" in run.plan.columns and run.resolved.process is None:
@@ -358,7 +372,9 @@ def no_policy_tokens(run: RunFacts) -> Texts:
     """Responses have no policy token."""
     if empty := run.totals.count("empty"):
         what = counted(empty, "response")
-        yield f"{what} without policy tokens, so without an advantage"
+        text = f"{what} without policy tokens, so without an advantage"
+        counts = "; their rewards count in the baseline of their group, unless `sample_mask` is 0"
+        yield text + counts * run.resolved.grouped
 
 
 @check()
