@@ -9,24 +9,28 @@ from decimal import Decimal
 
 import duckdb
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlpost.errors import UsageError
+from rlpost.display.reporter import SilentReporter
+from rlpost.errors import DataError, UsageError
 from rlpost.formats.where import Where
+from rlpost.interface.inputs import open_inputs
 
 TYPES = {"x": pl.Float64, "y": pl.Float64, "i": pl.Int64, "s": pl.String, "t": pl.String,
-         "b": pl.Boolean, "n": pl.Int8}  # fmt: skip
-FLOATS = st.sampled_from([None, -2.5, -1.0, 0.0, 0.25, 1.0, 3.0])
+         "b": pl.Boolean, "n": pl.Int8, "f": pl.Float32, "prompt_id": pl.String}  # fmt: skip
+FLOATS = st.sampled_from([None, math.nan, -2.5, -1.0, 0.0, 0.25, 1.0, 3.0])
 INTEGERS = st.sampled_from([None, -3, -1, 0, 1, 2, 7])
 TEXTS = st.sampled_from([None, "", "a", "ab", "B", "a'b", "a%", "a_c", "a.c", "ä\n"])
 ROWS = st.lists(
     st.fixed_dictionaries(
         {"x": FLOATS, "y": FLOATS, "i": INTEGERS, "s": TEXTS, "t": TEXTS,
-         "b": st.sampled_from([None, True, False]), "n": st.sampled_from([None, -128, 0, 5, 127])}
+         "b": st.sampled_from([None, True, False]), "n": st.sampled_from([None, -128, 0, 5, 127]),
+         "f": FLOATS, "prompt_id": st.sampled_from([None, "g", "h"])}
     ),
-    min_size=1, max_size=6,
+    min_size=1, max_size=9,
 )  # fmt: skip
 SIGN = st.sampled_from(["<", "<=", "=", "==", "<>", "!=", ">", ">="])
 NUMBER = st.sampled_from(["-2.5", "-1", "0", "0.25", "1", "3", "100", "1e0"])
@@ -39,7 +43,7 @@ def build(form, *parts):
 
 
 NUMBERS = st.recursive(
-    st.sampled_from(["x", "y", "i", "n", "-2.5e0", "-1", "0", "0.25e0", "3"]),
+    st.sampled_from(["x", "y", "i", "n", "f", "step", "-2.5e0", "-1", "0", "0.25e0", "3"]),
     lambda part: st.one_of(
         build("({} {} {})", part, st.sampled_from(["+", "-", "*"]), part),
         build("({} {} «{}»)", part, st.sampled_from(["/", "%"]), part),
@@ -78,10 +82,20 @@ CONDITIONS = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+def written(rows, path):
+    """A file of rows in groups of two rows, and its table as conditions see it."""
+    table = pl.DataFrame(rows, TYPES).with_row_index("step").with_columns(
+        pl.col("step") // 3, place=pl.int_range(pl.len()))  # fmt: skip
+    arrow = table.cast({"s": pl.Categorical, "step": pl.UInt64}).to_arrow()
+    pq.write_table(arrow, path, row_group_size=2)
+    return table.with_columns(pl.col(pl.Float64, pl.Float32).fill_nan(None))
+
+
+@settings(max_examples=100, deadline=None)
 @given(rows=ROWS, text=CONDITIONS)
-def test_rows_are_those_of_duckdb(rows, text):
-    frame = pl.DataFrame(rows, TYPES)
+def test_files_give_the_rows_of_duckdb_and_count_them(tmp_path_factory, rows, text):
+    path = tmp_path_factory.mktemp("where") / "in.parquet"
+    table = written(rows, path)
     try:
         where = Where(text.replace("«", "").replace("»", ""))
     except UsageError as error:
@@ -89,10 +103,23 @@ def test_rows_are_those_of_duckdb(rows, text):
         return
     of_duckdb = text.replace("«", "nullif(").replace("»", ", 0)")  # null here, too
     with duckdb.connect() as base:
-        base.register("rows", frame.with_row_index().cast({"n": pl.Int64}).to_arrow())
-        expected = base.sql(f"select index from rows where {of_duckdb} order by 1").fetchall()  # noqa: S608
-    found = where.matching({name: frame[name] for name in where.names})
-    assert found.nonzero()[0].tolist() == [row for (row,) in expected]
+        base.register("rows", table.cast({"n": pl.Int64}).to_arrow())
+        matches = base.sql(f"select place from rows where {of_duckdb} order by 1").fetchall()  # noqa: S608
+    expected = [place for (place,) in matches]
+    try:
+        with open_inputs([path], reporter=SilentReporter(), where=where) as opened:
+            kept = pl.concat(map(pl.read_parquet, opened.paths))["place"].to_list()
+    except DataError:
+        kept = []
+    assert kept == expected
+    counts = where.as_json()
+    assert (counts["rows"], counts["matched"]) == (len(rows), len(expected))
+    if {*where.names} != {"step"}:  # of which all rows of a group have one
+        known = table.filter(pl.col("prompt_id").is_not_null())
+        groups = known.group_by("prompt_id", "step").agg(pl.col("place").is_in(expected))
+        groups = groups.filter(pl.col("place").list.any())
+        cut = groups.filter(~pl.col("place").list.all())
+        assert (counts["groups"], counts["groups_cut"]) == (len(groups), len(cut))
 
 
 ATTACKS = (
@@ -219,3 +246,23 @@ def test_values_of_any_type_are_compared(text, rows):
     where = Where(text)
     found = where.matching({name: columns[name] for name in where.names})
     assert found.nonzero()[0].tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("where", "needed"),
+    [
+        ("not count", "bool"), ("flag and count", "bool"), ("count is true", "bool"),
+        ("contains(count, '1')", "text"), ("count in ('3')", "text"), ("count like '1'", "text"),
+        ("name + 1 > 2", "number"), ("-name > 2", "number"), ("abs(flag) > 0", "number"),
+    ],
+)  # fmt: skip
+def test_a_part_of_another_kind_than_is_needed_is_an_error(where, needed):
+    values = {"count": pl.Series([3], dtype=pl.UInt64), "name": pl.Series(["a"]),
+              "flag": pl.Series([True]), "empty": pl.Series([None])}  # fmt: skip
+    condition = Where(where)
+    with pytest.raises(UsageError, match=rf"` is a \w+, and a {needed} is needed"):
+        condition.matching({name: values[name] for name in condition.names})
+    for name in condition.names:  # a column without values fits all
+        where = where.replace(name, "empty")
+    assert not Where(where).matching({"empty": values["empty"]}).any()
+    assert Where("-count < 0").matching({"count": values["count"]}).all()
