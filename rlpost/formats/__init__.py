@@ -22,37 +22,22 @@ from rlpost.formats import (
     verifiers,
     verl,
 )
+from rlpost.formats.base import Format
 from rlpost.formats.containers import JSON
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlpost.formats.base import Format
 
-
-FORMATS: dict[str, Format] = {
-    dump_format.name: dump_format
-    for dump_format in (
-        nemo_rl.FORMAT,
-        slime.ROLLOUT,
-        slime.TRAIN,
-        harbor.FORMAT,
-        nemo_gym.FORMAT,
-        prime_rl.TRACES,
-        prime_rl.TOKENS,
-        open_instruct.FORMAT,
-        roll.BOARD,
-        roll.ROLLOUT,
-        verifiers.FORMAT,
-        inspect_ai.FORMAT,
-        tau2.FORMAT,
-        terminal_bench.FORMAT,
-        verl.FORMAT,
-        trl.FORMAT,
-        ms_swift.FORMAT,
-        generic.JSONL,
-        generic.PARQUET_ROWS,
-    )
+_MODULES = (
+    nemo_rl, slime, harbor, nemo_gym, prime_rl, open_instruct, roll, verifiers, inspect_ai, tau2,
+    terminal_bench, verl, trl, ms_swift, generic,
+)  # fmt: skip
+FORMATS = {
+    layout.name: layout
+    for module in _MODULES
+    for layout in vars(module).values()
+    if isinstance(layout, Format)
 }
 """Every format by its name: dumps with tokens, dumps of texts, then any JSONL and Parquet."""
 

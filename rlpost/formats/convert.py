@@ -25,7 +25,6 @@ from rlpost.formats.listing import (
     fetched_inputs,
     find_dumps,
     is_dump_table,
-    is_empty,
     is_nested,
 )
 from rlpost.formats.records import first_names
@@ -246,7 +245,7 @@ def _written(
     files: dict[AnyPath, CanonicalFile] = {}
     for path, batch in read_dumps([*chain.from_iterable(plan.values())], options, workers):
         if (target := target_of[path]) not in files:
-            for file in files.values():
+            for file in [*files.values()][-1:]:
                 file.flush()
             files[target] = CanonicalFile(staged.stage(target))
         where = options.where
@@ -259,16 +258,9 @@ def _written(
         if options.where is not None:
             options.where.check_dumps(str(dumps[0].path))
         elif target not in files:
-            raise _no_records(dumps)
+            names = ", ".join(str(dump.path) for dump in dumps)
+            raise DataError(f"{names}: no records, so there is nothing to convert")
     return files
-
-
-def _no_records(dumps: Sequence[Dump]) -> DataError:
-    names = ", ".join(str(dump.path) for dump in dumps)
-    empty = all(is_empty(dump.path) for dump in dumps)
-    files = "the file is" if len(dumps) == 1 else "the files are"
-    what = f"{files} empty" if empty else "no records"
-    return DataError(f"{names}: {what}, so there is nothing to convert")
 
 
 @contextmanager

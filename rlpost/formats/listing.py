@@ -28,7 +28,6 @@ from rlpost.formats.generic import JSONL
 from rlpost.formats.pickles import is_cut_archive
 from rlpost.formats.proposal import Proposal, field_paths, propose, sample_of
 from rlpost.formats.reading import no_field, read_dump
-from rlpost.io.compressed import open_bytes
 from rlpost.io.input_paths import InputPaths, naming_errors, step_key_of
 from rlpost.io.locks import scratch_folder
 from rlpost.io.parquet.column_names import is_canonical
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _WITH_EVALUATION = ("slime-rollout", "prime-rl")
-_BLOCK, _HEAD = 1 << 16, 16  # bytes to read at a time, and to show
+_HEAD = 16  # bytes to show
 _FEW = 16  # records that show which fields a dump has
 GENERIC = ("jsonl", "parquet")
 Located = tuple[Path, Path]
@@ -74,14 +73,13 @@ class Dump:
         return sum(file.stat().st_size for file in files if file.is_file())
 
     def read(self, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-        """Yield its rows as canonical columns; none for an empty file.
+        """Yield its rows as canonical columns.
 
         Where no field has the step, it is that of the name of the file.
         """
-        batches = iter(()) if is_empty(self.path) else read_dump(self.path, self.format, options)
         omitted = self.format.name not in GENERIC or "step" in options.omitted_columns
         step = None if omitted else step_key_of(self.path)
-        for batch in batches:
+        for batch in read_dump(self.path, self.format, options):
             if step is None or not {"step", "batch"}.isdisjoint(batch.schema.names):
                 yield batch
             else:
@@ -251,8 +249,6 @@ def _without_records(path: Path) -> RlpostError:
     Raises:
         DataError: it is damaged, as its container says.
     """
-    if is_empty(path):
-        return DataError(f"{path}: the file is empty, so there is nothing to convert")
     if is_cut_archive(path):
         return DataError(f"{path}: damaged: a zip archive whose end is missing; write it again")
     if (container := container_of(path)) is not None:
@@ -377,18 +373,6 @@ def is_nested(table: Path, columns_map: Mapping[str, str]) -> bool:
     if record is None or columns_map or resolve(record.fields, {}, "").columns:
         return False
     return any(isinstance(value, dict) for value in record.fields.values())
-
-
-def is_empty(path: Path) -> bool:
-    """Return whether a file has only white space.
-
-    Raises:
-        ReadWriteError: it cannot be read.
-    """
-    if path.is_dir():
-        return False
-    with open_bytes(path) as file:
-        return not any(block.strip() for block in iter(lambda: file.read(_BLOCK), b""))
 
 
 @contextmanager

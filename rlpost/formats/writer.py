@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost._version import __version__
-from rlpost.errors import DataError, ReadWriteError
+from rlpost.errors import DataError
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.rows import has_failed, text_of
 from rlpost.io.arrow import common_type, is_list, is_string
 from rlpost.io.locks import scratch_folder
+from rlpost.io.outputs import file_errors
 from rlpost.io.ranges import arrow_file
 from rlpost.recipe.roles import ROLES, kind_of
 
@@ -62,7 +63,7 @@ class CanonicalFile:
         self._written = self._kinds  # the columns of the rows that are written
         self._writer: pq.ParquetWriter | None = None
         self._file: pa.OSFile | None = None
-        self._sources: dict[str, int] = {}
+        self._sources: dict[str, None] = {}
 
     @property
     def columns(self) -> list[str]:
@@ -79,7 +80,7 @@ class CanonicalFile:
         Raises:
             DataError: the rows lack a token column of the file, or earlier ones lack theirs.
         """
-        self._sources.setdefault(source, self.rows)
+        self._sources[source] = None
         self.rows += batch.num_rows
         self.tokens += _tokens(batch)
         for name, kind in zip(batch.schema.names, batch.schema.types, strict=True):
@@ -127,25 +128,16 @@ class CanonicalFile:
         """Close the file, whose footer is complete."""
         assert self._writer is not None
         assert self._file is not None
-        try:
+        with file_errors(self.target, "cannot be written"):
             self._writer.close()
             self._file.close()
-        except OSError as error:
-            raise self._write_error(error) from None
 
     def complete(self, dump_format: Format) -> None:
-        """Write the last rows and the footer; the target does not exist yet.
-
-        Args:
-            dump_format: the format of the dump.
+        """Write the last rows, and the footer; the target does not exist yet.
 
         Raises:
-            DataError: there were no rows.
             ReadWriteError: writing failed.
         """
-        if not self.rows:
-            names = ", ".join(self._sources) or "the input"
-            raise DataError(f"{names}: no records, so there is nothing to convert")
         self.flush()
         assert self._writer is not None
         missing = missing_roles(dump_format, self.columns)
@@ -165,11 +157,9 @@ class CanonicalFile:
                  *(name for name in self._kinds if name not in CANONICAL)]  # fmt: skip
         schema = pa.schema([(name, self._kinds[name]) for name in names])
         table = pa.Table.from_batches([self._fitted(batch, schema) for batch in batches], schema)
-        try:
+        with file_errors(self.target, "cannot be written"):
             self._writer = self._writer or self._open_writer(schema)
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
-        except OSError as error:
-            raise self._write_error(error) from None
         self._written = dict(self._kinds)
 
     def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -181,26 +171,23 @@ class CanonicalFile:
                 if _has_no_tokens(batch.filter(column.is_null())):
                     column = pa.array([x or [] for x in column.to_pylist()], kind)
                 elif name in TOKEN_COLUMNS:  # not every call has its prompt
-                    raise DataError(self._uneven_text(name))
+                    raise DataError(
+                        f"{' and '.join(self._sources)}: only some have {name}, and all or none "
+                        "must have it: convert them to a directory, one file each, or omit it with "
+                        f"--map {name}=none"
+                    )
             arrays.append(as_type(column, kind))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _uneven_text(self, name: str) -> str:
-        return (
-            f"{' and '.join(self._sources)}: only some have {name}, and all or none must have it: "
-            f"convert them to a directory, one file each, or omit it with --map {name}=none"
-        )
-
     def _open_writer(self, schema: pa.Schema) -> pq.ParquetWriter:
-        kinds = {
-            f"{one.name}.list.element" if pa.types.is_list(one.type) else one.name: one.type
-            for one in schema
-        }
-        lists = {name: kind.value_type for name, kind in kinds.items() if pa.types.is_list(kind)}
-        floats = [name for name, kind in lists.items() if pa.types.is_floating(kind)]
-        others = [name for name, kind in kinds.items() if not pa.types.is_nested(kind)]
-        others += [name for name, kind in lists.items()
-                   if not (pa.types.is_floating(kind) or pa.types.is_int32(kind))]  # fmt: skip
+        floats, others = [], []
+        for column in schema:
+            kind = column.type.value_type if pa.types.is_list(column.type) else column.type
+            name = f"{column.name}.list.element" if kind is not column.type else column.name
+            if kind is not column.type and pa.types.is_floating(kind):
+                floats.append(name)
+            elif kind is column.type or not pa.types.is_int32(kind):
+                others.append(name)
         self._file = arrow_file(self._staged.path, "wb")
         return pq.ParquetWriter(
             self._file,
@@ -210,9 +197,6 @@ class CanonicalFile:
             use_dictionary=others,
             column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
         )
-
-    def _write_error(self, error: OSError) -> ReadWriteError:
-        return ReadWriteError(f"{self.target}: cannot be written: {error.strerror or error}")
 
 
 def joined_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:
