@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 WIDEST = 100
 MOST_IN_HELP = 40  # options
 NAMES = ["-h", "--help"]
+ALL = "--help-all"
 SETTINGS: dict[str, Any] = {"help_option_names": NAMES}
 """Of the context of every command."""
 
@@ -62,6 +63,9 @@ class Panel(str):
 class Command(TyperCommand):
     """A command whose help has panels of options, and whose errors name variables."""
 
+    lists_all = False
+    """Whether the help has every option, as --help-all asks."""
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the command in its usage line."""
         del ctx
@@ -81,7 +85,7 @@ class Command(TyperCommand):
             panel = getattr(parameter, "rich_help_panel", None) or EXECUTION
             if isinstance(parameter, TyperArgument):
                 rows[ARGUMENTS].append((str(parameter.metavar), parameter.help or ""))
-            elif getattr(panel, "common", True) or not self._is_long():
+            elif getattr(panel, "common", True) or self.lists_all or not self._is_long():
                 rows[_JOINED.get(panel, panel)].append((_label(parameter), parameter.help or ""))
         for title, lines in rows.items():
             if lines:
@@ -91,9 +95,9 @@ class Command(TyperCommand):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write examples, and where the other options are."""
         super().format_epilog(ctx, formatter)
-        if self._is_long():
+        if self._is_long() and not self.lists_all:
             formatter.write_paragraph()
-            formatter.write_text("These are the common options; `rlpost help options` has all.")
+            formatter.write_text(f"These are the common options; {ALL} lists all.")
 
     def _is_long(self) -> bool:
         return len(self.params) > MOST_IN_HELP
@@ -107,6 +111,8 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read options and arguments; raises UsageError if there are too many arguments."""
+        self.lists_all = ALL in args
+        args = [NAMES[-1] if word == ALL else word for word in args]
         for before, word in pairwise(["", *args] * (not ctx.resilient_parsing)):
             flag, equals, value = word.partition("=") if word[:2] == "--" else (before, "=", word)
             if equals and not value.strip():
