@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from rlpost.errors import DataError
-from rlpost.io.arrow import CellLocation, common_type, key, list_values
+from rlpost.io.arrow import CellLocation, common_type, key
 
 TEXTS = pa.dictionary(pa.int8(), pa.string())
 
@@ -41,13 +41,6 @@ def test_a_common_type_has_the_values_of_all_in_any_order(kinds, want):
 
 
 WHERE = CellLocation("a.parquet", 10, "uid")
-
-
-@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view])
-def test_lists_of_any_kind_have_the_same_values(kind):
-    rows = pa.array([[9, 9], [1, 2, 3], [], [4]], kind(pa.uint8())).slice(1)
-    offsets, values = list_values(rows, WHERE)
-    assert (offsets.tolist(), values.tolist()) == ([0, 3, 3, 4], [1, 2, 3, 4])
 
 
 def test_keys_beyond_signed_integers_are_texts():

@@ -9,7 +9,7 @@ from runs import run
 
 from rlpost.errors import UsageError
 from rlpost.recipe.estimators import NAMES
-from rlpost.recipe.recipe import Numerics, Recipe
+from rlpost.recipe.recipe import Recipe
 
 
 def test_a_reward_of_rollouts_needs_that_rollouts_count():
@@ -18,34 +18,6 @@ def test_a_reward_of_rollouts_needs_that_rollouts_count():
     assert code == 2
     assert err.startswith("error: --rollout-reward has no effect")
     assert Recipe(rollout_reward="sum").unit is None  # as presets have it
-
-
-# Defaults
-
-
-DEFAULTS = {
-    "scan": "row",
-    "options": {},
-    "teachers": {},
-    "estimator": "grpo",
-    "gamma": 1.0,
-    "lam": 0.95,
-    "kl_coef": 0.0,
-    "rollout_reward": "equal",
-    "failures": "drop",
-    "attempts": "newest",
-    "nonfinite": "error",
-    "pass_threshold": 1.0,
-    "is_filter": (),
-    "is_policy": "old",
-    "columns": {},
-    "numerics": Numerics(),
-}
-
-
-def test_the_default_is_grpo_with_everything_else_off():
-    for name, value in Recipe():
-        assert value in ([DEFAULTS[name]] if name in DEFAULTS else [None, False]), name
 
 
 # Keeping
