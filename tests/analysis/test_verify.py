@@ -89,51 +89,79 @@ def test_one_number_that_was_changed_is_found_with_its_row(enriched):
     assert "| advantages | DIFFERS" in run("verify", enriched, "--format", "markdown").out
 
 
-def nothing(values):
-    values[0] = np.nan
+def as_double(table):
+    lists = table["returns"].cast(pa.list_(pa.float64()))
+    return table.set_column(table.schema.get_field_index("returns"), "returns", lists)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("reward", lambda values: values.__setitem__(3, 7.0)),
-        ("old_log_probs", lambda values: values.__setitem__(3, -9.0)),
-        ("response_mask", lambda values: values.__setitem__(0, 0)),
-        ("returns", nothing),
-        ("response_level_rewards", lambda values: values.__setitem__(47, -1.0)),
-    ],
-)
-def test_a_column_that_was_changed_is_found(enriched, name, change):
-    rewritten(enriched, with_column(name, change))
-    assert run("verify", enriched).code == 1
+def without_summary(metadata):
+    del metadata[b"rlpost.summary"]
 
 
-def test_a_column_that_was_dropped_or_has_another_type_is_found(enriched):
-    rewritten(
-        enriched,
-        lambda table: table.set_column(
-            table.schema.get_field_index("returns"), "returns",
-            table["returns"].cast(pa.list_(pa.float64())),
-        ),
-    )  # fmt: skip
-    ran = run("verify", enriched)
-    assert ran.code == 1
-    told = " ".join(ran.out.split())  # lines end where the terminal does
-    assert "the type is list<element: double>, and should be list<element: float>" in told
-    rewritten(enriched, lambda table: table.drop_columns(["returns"]))
-    ran = run("verify", enriched)
-    assert (ran.code, "the column is missing" in ran.out) == (1, True)
-
-
-def test_a_summary_that_was_changed_is_found(enriched):
-    summary = loads(pq.read_metadata(enriched).metadata[b"rlpost.summary"])
+def other_summary(metadata):
+    summary = loads(metadata[b"rlpost.summary"])
     whole(summary, "advantage")["mean"] += 0.5
     summary["groups"] = 7
-    rewritten(enriched, lambda table: table, {b"rlpost.summary": json.dumps(summary).encode()})
+    metadata[b"rlpost.summary"] = json.dumps(summary).encode()
+
+
+def other_recipe(**fields):
+    """Return a function that writes a recipe of another version."""
+
+    def change(metadata):
+        metadata |= {b"rlpost.version": b"0.0.1", b"rlpost.recipe": json.dumps(fields).encode()}
+
+    return change
+
+
+def same(table):
+    return table
+
+
+def nothing(_):
+    pass
+
+
+HERE = f"written by rlpost 0.0.1, this is {rlpost.__version__}"
+CHANGES = {
+    "a reward": (with_column("reward", lambda x: x.__setitem__(3, 7.0)), nothing, 1, "DIFFERS"),
+    "a log-prob": (with_column("old_log_probs", lambda x: x.__setitem__(3, -9.0)), nothing, 1, ""),
+    "a mask": (with_column("response_mask", lambda x: x.__setitem__(0, 0)), nothing, 1, "DIFFERS"),
+    "NaN": (with_column("returns", lambda x: x.__setitem__(0, np.nan)), nothing, 1, "DIFFERS"),
+    "a number of a response": (
+        with_column("response_level_rewards", lambda x: x.__setitem__(47, -1.0)), nothing, 1,
+        "row 47",
+    ),
+    "a type": (
+        as_double, nothing, 1,
+        "the type is list<element: double>, and should be list<element: float>",
+    ),
+    "no column": (
+        lambda table: table.drop_columns(["returns"]), nothing, 1, "the column is missing"
+    ),
+    "a summary": (same, other_summary, 1, "groups: 7 stored, 12 recomputed"),
+    "a mean": (same, other_summary, 1, "facts.advantage.all.mean: 0.6"),
+    "no summary": (same, without_summary, 0, "it has no summary to compare"),
+    "a field of another version": (
+        same, other_recipe(estimator="gigpo", step_gamma=0.9), 3,
+        f"{HERE}, is invalid: rlpost.recipe: no option 'step_gamma'",
+    ),
+}  # fmt: skip
+"""How columns and metadata are changed, the exit code, and what is said."""
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_what_was_changed_is_found(enriched, case):
+    columns, metadata, code, text = CHANGES[case]
+    table = pq.read_table(enriched)
+    summary = pq.read_metadata(enriched).metadata[b"rlpost.summary"]
+    stored = {**table.schema.metadata, b"rlpost.summary": summary}
+    metadata(stored)
+    changed = columns(table).replace_schema_metadata(stored)
+    pq.write_table(changed, enriched, row_group_size=10)
     ran = run("verify", enriched)
-    assert ran.code == 1
-    assert "groups: 7 stored, 12 recomputed" in ran.out
-    assert "facts.advantage.all.mean: 0.6" in ran.out
+    assert ran.code == code
+    assert text in " ".join(f"{ran.out} {ran.err}".split())  # lines end where the terminal does
 
 
 def test_what_rlpost_did_not_write_is_an_error(tmp_path):
@@ -141,18 +169,6 @@ def test_what_rlpost_did_not_write_is_an_error(tmp_path):
     assert ran.code == 3
     assert "rlpost.recipe" in ran.err
     assert run("verify", tmp_path / "missing.parquet").code == 4
-
-
-def test_a_recipe_with_fields_of_another_version_is_an_error_that_names_it(enriched):
-    table = pq.read_table(enriched)
-    recipe = json.dumps({"estimator": "gigpo", "step_gamma": 0.9}).encode()
-    entries = {b"rlpost.version": b"0.0.1", b"rlpost.recipe": recipe}
-    entries = {**table.schema.metadata, **entries}
-    pq.write_table(table.replace_schema_metadata(entries), enriched)
-    ran = run("verify", enriched)
-    assert ran.code == 3
-    here = f"written by rlpost 0.0.1, this is {rlpost.__version__}, is invalid"
-    assert f"{here}: rlpost.recipe: no option 'step_gamma'" in " ".join(ran.err.split())
 
 
 @pytest.mark.parametrize(
@@ -171,17 +187,11 @@ def test_metadata_that_is_no_recipe_is_an_error(enriched, text):
 
 def test_what_could_not_be_compared_is_told(enriched):
     table = pq.read_table(enriched)
-    told = {key: value for key, value in table.schema.metadata.items() if key != b"rlpost.summary"}
-    told[b"rlpost.version"] = b"0.0.1"
-    pq.write_table(table.replace_schema_metadata(told), enriched)
-    ran = run("verify", enriched)
-    assert ran.code == 0
-    assert "it has no summary to compare" in ran.out
-    notes = ["it has no summary to compare",
-             f"it was written by rlpost 0.0.1, this is {rlpost.__version__}"]  # fmt: skip
-    assert strict_json(run("verify", enriched, "--format", "json").out)["files"][0]["notes"] == (
-        notes
-    )
+    stored = {**table.schema.metadata, b"rlpost.version": b"0.0.1"}
+    pq.write_table(table.replace_schema_metadata(stored), enriched)
+    notes = ["it has no summary to compare", f"it was {HERE}"]
+    (file,) = strict_json(run("verify", enriched, "--format", "json").out)["files"]
+    assert file["notes"] == notes
     assert f"- ! {notes[1]}" in run("verify", enriched, "--format", "markdown").out
 
 

@@ -1,4 +1,4 @@
-"""The facts of each sample file, and the summary of a run on it."""
+"""The facts of each sample file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import rlpost
-from rlpost import Recipe
 from rlpost.analysis.inspect.facts import inspect
 
 SAMPLES = Path(__file__).parents[3] / "sample_data"
@@ -22,9 +20,3 @@ def sample(request):
 @pytest.fixture(scope="module")
 def facts(sample):
     return inspect([sample], unit="row")
-
-
-@pytest.fixture(scope="module")
-def summary(sample, tmp_path_factory):
-    recipe = Recipe(estimator="grpo", unit="row", is_weight="token", kl_estimator="k1")
-    return rlpost.advantages(sample, tmp_path_factory.mktemp("out") / "out.parquet", recipe)

@@ -4,37 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rlpost.analysis.inspect import columns as decode
-from rlpost.analysis.inspect.facts import inspect
 from rlpost.io.arrow import CellLocation
-
-
-def test_hive_partitions_are_columns(tmp_path, sample):
-    table = pq.read_table(sample).drop_columns(["step"])
-    for step in (3, 10):
-        (tmp_path / f"step={step}").mkdir()
-        pq.write_table(table, tmp_path / f"step={step}" / "a.parquet")
-    found = inspect([tmp_path])
-    assert found.labels("step") == [3, 10]
-    assert found.responses == 2 * len(table)
-
-
-def test_missing_numbers_and_null_lists_are_counted(tmp_path):
-    columns = {
-        "prompt_id": ["a", "a", "a"],
-        "reward": [1.0, None, 0.0],
-        "response_mask": [[1, 1], [1], [1, 0, 1]],
-        "old_log_probs": [[-1.0, None], [-1.0], None],
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    found = inspect([tmp_path / "a.parquet"])
-    column = found.token_columns["old_log_probs"]
-    assert (column.null, column.nan, column.unequal_rows, column.tokens) == (1, 0, 1, 2)
-    assert found.whole("reward")["count"] == 2
-    assert found.whole("group_size")["max"] == 2
 
 
 @pytest.mark.parametrize(

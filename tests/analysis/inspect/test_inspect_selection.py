@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +10,7 @@ from inspected_files import RUN, SAMPLES
 
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.cli.app import app_of
+from rlpost.recipe.roles import resolve
 
 ARITHMETIC = SAMPLES / "arithmetic.parquet"
 
@@ -63,36 +61,13 @@ FRAMEWORKS = {
         "reference_logprobs": "ref_log_probs", "env_name": "domain",
     },
 }  # fmt: skip
-KEYS = {"group", "domain", "batch", "truncated", "rollout"}
-NUMBERS = {"reward", "difficulty", "reward_baseline", None}
-
-
-def foreign(roles):
-    """A file with the column names of a framework."""
-    rng = np.random.default_rng(0)
-    columns = {}
-    for name, role in roles.items():
-        if role in KEYS:
-            columns[name] = [
-                "length" if role == "truncated" else f"{role}-{i // 4}" for i in range(8)
-            ]
-        elif role in NUMBERS:
-            columns[name] = rng.random(8)
-        elif role == "mask":
-            columns[name] = [np.ones(5, np.int64)] * 8
-        else:
-            columns[name] = [-rng.random(5) for _ in range(8)]
-    return pa.table(columns)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_names_of_every_framework_find_their_roles(framework, tmp_path):
-    roles = FRAMEWORKS[framework]
-    pq.write_table(foreign(roles), tmp_path / "a.parquet")
-    done = RUN.invoke(app_of("inspect"), [str(tmp_path / "a.parquet"), "--format", "json"])
-    assert done.exit_code == 0, done.output
-    found = {role: one["column"] for role, one in json.loads(done.stdout)["roles"].items()}
-    assert found == {role: name for name, role in roles.items() if role}
+def test_the_names_of_every_framework_find_their_roles(framework):
+    names = FRAMEWORKS[framework]
+    found = resolve([*names], {}, "a.parquet").columns
+    assert found == {role: name for name, role in names.items() if role}
 
 
 def test_ambiguous_names_alone_get_no_role(tmp_path):
@@ -101,9 +76,8 @@ def test_ambiguous_names_alone_get_no_role(tmp_path):
     assert inspect([tmp_path / "a.parquet"]).roles == {}
 
 
-def test_a_map_overrides_the_names_of_a_framework(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(foreign(FRAMEWORKS["slime, of the trainer"]), path)
-    roles = inspect([path], columns_map={"log_probs": "log_probs"}).roles
-    assert roles["log_probs"].column == "log_probs"
+def test_a_map_overrides_the_names_of_a_framework():
+    names = [*FRAMEWORKS["slime, of the trainer"]]
+    roles = resolve(names, {"log_probs": "log_probs"}, "a.parquet").columns
+    assert roles["log_probs"] == "log_probs"
     assert "old_log_probs" not in roles

@@ -47,9 +47,8 @@ def checked(table, tmp_path, **options):
     return facts, next((x for x in facts.findings if x.check == NAME), None), run.not_run
 
 
-def test_those_of_the_groups_are_no_finding(tmp_path):
-    facts, finding, not_run = checked(with_advantages(rollouts()), tmp_path)
-    assert (finding, not_run) == (None, None)
+def test_those_of_the_groups_are_statistics(tmp_path):
+    facts = checked(with_advantages(rollouts()), tmp_path)[0]
     assert (facts.advantages["column"], facts.advantages["recorded"]) == ("dumped_advantages", True)
     assert facts.whole("advantage")["count"] == 240
 
@@ -58,14 +57,11 @@ def test_those_of_the_groups_are_no_finding(tmp_path):
     ("recipe", "key", "option"),
     [
         ({"columns": {"group": "prompt"}}, "groups by `prompt`", "--map group=prompt"),
-        (
-            {"columns": {"group": "data_source"}},
-            "groups by `data_source`",
-            "--map group=data_source",
-        ),
+        ({"columns": {"group": "data_source"}}, "groups by `data_source`",
+         "--map group=data_source"),
         ({"numerics": {"batch": "all"}}, "groups over all steps", "--map batch=none"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
 def test_those_of_another_key_name_it(recipe, key, option, estimator, tmp_path):
     table = with_advantages(rollouts(), estimator=estimator, **recipe)
@@ -78,70 +74,83 @@ def test_those_of_another_key_name_it(recipe, key, option, estimator, tmp_path):
     assert finding.columns == ("prompt_id", "reward", "dumped_advantages")
 
 
-@pytest.mark.parametrize(
-    ("rows", "off", "finds"),
-    [(ROWS, 0.0099, True), (ROWS, 0.0101, False), (8, 1.0, True), (12, 1.0, False)],
-)
-def test_groups_fit_if_nearly_all_have_a_mean_of_nearly_0(rows, off, finds, tmp_path):
-    """Each of the 24 groups by `prompt` has four rows, next to each other."""
+def moved(rows, off):
+    """Advantages of groups by `prompt`, of which those of some rows are off by a deviation.
+
+    Each of the 24 groups by `prompt` has four rows, next to each other.
+    """
     table = with_advantages(rollouts(), columns={"group": "prompt"})
     values = table["dumped_advantages"].combine_chunks()
-    moved = values.values.to_numpy() + np.repeat(
-        np.where(rows > INDEX, off * np.std([x[0] for x in values.to_pylist()]), 0),
-        [1 + i % 4 for i in INDEX],
-    )
-    lists = pa.ListArray.from_arrays(values.offsets, pa.array(moved))
-    table = table.drop_columns(["dumped_advantages"]).append_column("dumped_advantages", lists)
-    _, finding, _ = checked(table, tmp_path)
-    assert (finding is not None) == finds
+    shares = np.where(rows > INDEX, off * np.std([x[0] for x in values.to_pylist()]), 0)
+    numbers = values.values.to_numpy() + np.repeat(shares, [1 + i % 4 for i in INDEX])
+    return with_lists(table, pa.ListArray.from_arrays(values.offsets, pa.array(numbers)))
 
 
-def test_those_of_other_rows_are_a_finding(tmp_path):
+def with_lists(table, lists):
+    return table.set_column(AT, "dumped_advantages", lists)
+
+
+def in_order(order):
+    """Advantages of other rows."""
     table = with_advantages(rollouts(response_mask=[[1, 1]] * ROWS))
-    right = table["dumped_advantages"].combine_chunks()
-    for order in (np.roll(INDEX, 1), np.roll(INDEX, 8), np.random.default_rng(3).permutation(ROWS)):
-        other = table.set_column(AT, "dumped_advantages", right.take(pa.array(order)))
-        _, finding, _ = checked(other, tmp_path)
-        assert "correlation within groups is" in finding.text
-        assert len(finding.rows) == 5
+    lists = table["dumped_advantages"].combine_chunks()
+    return with_lists(table, lists.take(pa.array(order)))
 
 
-def test_one_flipped_sign_is_no_finding(tmp_path):
+def with_one_flipped():
     table = with_advantages(rollouts())
     values = table["dumped_advantages"].to_pylist()
     values[5] = [-x for x in values[5]]
-    flipped = table.set_column(AT, "dumped_advantages", pa.array(values))
-    assert checked(flipped, tmp_path)[1] is None
+    return with_lists(table, pa.array(values))
 
 
-def test_a_reward_of_the_other_sign_is_a_finding(tmp_path):
+def with_other_sign():
     table = with_advantages(rollouts())
     at = table.schema.get_field_index("reward")
-    table = table.set_column(at, "reward", pa.array(-table["reward"].to_numpy()))
-    _, finding, _ = checked(table, tmp_path)
-    assert "correlation within groups is -0.97: they are of other rows" in finding.text
-    assert "in 12 of 12 groups" in finding.text
+    return table.set_column(at, "reward", pa.array(-table["reward"].to_numpy()))
 
 
-def test_penalties_in_the_reward_contradict_no_key(tmp_path):
+def with_penalties():
     """Equal rewards have other advantages then, but of no other group."""
     rng = np.random.default_rng(1)
     old = [list(-rng.exponential(1.0, 1 + i % 4)) for i in INDEX]
     ref = [list(-rng.exponential(1.0, 1 + i % 4)) for i in INDEX]
     accuracy = rng.integers(0, 2, ROWS).astype(float)
     table = rollouts(old_log_probs=old, ref_log_probs=ref, reward=accuracy)
-    table = with_advantages(table, kl_coef=0.1, numerics={"kl_credit": "response"})
-    _, finding, not_run = checked(table, tmp_path)
-    assert (finding, not_run) == (None, None)
+    return with_advantages(table, kl_coef=0.1, numerics={"kl_credit": "response"})
 
 
-@pytest.mark.parametrize("estimator", ["reinforce_pp", "reinforce"])
-def test_advantages_without_a_baseline_of_groups_are_no_finding(estimator, tmp_path):
+def without_baseline(estimator):
     """Whitening makes the mean of the whole batch 0."""
     table = rollouts(response_mask=[[1, 1]] * ROWS)
-    table = with_advantages(table, estimator=estimator, kl_coef=0.0)
+    return with_advantages(table, estimator=estimator, kl_coef=0.0)
+
+
+OTHER_ROWS = "correlation within groups is"
+TABLES = {
+    "of the groups": (with_advantages(rollouts()), None),
+    "means of nearly 0": (moved(ROWS, 0.0099), "fit"),
+    "means of 0.01 deviations": (moved(ROWS, 0.0101), None),
+    "two of 24 groups off": (moved(8, 1.0), "fit"),
+    "three of 24 groups off": (moved(12, 1.0), None),
+    "of the row before": (in_order(np.roll(INDEX, 1)), OTHER_ROWS),
+    "of the group before": (in_order(np.roll(INDEX, 8)), OTHER_ROWS),
+    "of any rows": (in_order(np.random.default_rng(3).permutation(ROWS)), OTHER_ROWS),
+    "one flipped sign": (with_one_flipped(), None),
+    "the other sign": (with_other_sign(), f"{OTHER_ROWS} -0.97: they are of other rows"),
+    "penalties": (with_penalties(), None),
+    "reinforce_pp": (without_baseline("reinforce_pp"), None),
+    "reinforce": (without_baseline("reinforce"), None),
+}
+"""Advantages, and what the finding says; None: there is none."""
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_those_of_no_group_are_a_finding(case, tmp_path):
+    table, text = TABLES[case]
     _, finding, not_run = checked(table, tmp_path)
-    assert (finding, not_run) == (None, None)
+    assert not_run is None
+    assert (finding is None) if text is None else (text in finding.text and finding.rows)
 
 
 def test_what_the_check_cannot_judge(tmp_path):

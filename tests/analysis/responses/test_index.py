@@ -8,9 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from response_index import ARITHMETIC, CALCULATOR, index_of
-from summaries import whole
 
-import rlpost
 from rlpost.analysis.browse.levels import Listings
 from rlpost.analysis.responses.reader import ResponseReader
 
@@ -31,20 +29,6 @@ def test_the_index_is_what_polars_says(path):
     codes = dict(zip(index.group.tolist(), groups, strict=True))
     assert len(codes) == len(set(groups))
     assert [codes[code] for code in index.group.tolist()] == groups
-
-
-def test_the_kl_is_that_of_the_summary(tmp_path):
-    index = index_of(CALCULATOR, measured=["kl"])
-    recipe = rlpost.Recipe(estimator="grpo", rollout_reward="last", kl_estimator="k1")
-    summary = rlpost.advantages(CALCULATOR, tmp_path / "out.parquet", recipe)
-    assert index.rows["kl"].mean() == pytest.approx(whole(summary, "kl")["mean"], rel=1e-9)
-    enriched = index_of(tmp_path / "out.parquet", measured=["advantage"])
-    frame = pl.read_parquet(tmp_path / "out.parquet").with_row_index()
-    tokens = frame.explode("advantages", "response_mask").filter(pl.col("response_mask") == 1)
-    wanted = tokens.group_by("index").agg(pl.col("advantages").cast(pl.Float64).mean())
-    np.testing.assert_allclose(
-        enriched.rows["advantage"], wanted.sort("index")["advantages"].to_numpy(), rtol=1e-12
-    )
 
 
 def test_several_files_and_partitions_are_one_input(tmp_path):
