@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from rlpost.analysis.browse import preview
@@ -33,49 +31,12 @@ if TYPE_CHECKING:
     from rlpost.analysis.responses.index import Index
 
 
-KEYS = (
-    ("j k ↓ ↑", "move; g G first and last, ctrl+d ctrl+u half a screen"),
-    ("l → enter", "open: steps, groups, responses, tokens"),
-    ("h ← esc", "back"),
-    ("] [", "next and previous step, of the same prompt if one is open"),
-    ("n p", "next and previous item, such as turns; after a search the next match"),
-    ("s S", "sort by the next column; reverse the order"),
-    ("/", "search in prompts and responses"),
-    ("x", "clear the search"),
-    ("c", "colour tokens by log-prob, KL, advantage"),
-    ("J K", "scroll the preview (also space and b)"),
-    ("H L", "scroll a wide list to the left and right"),
-    ("q", "quit"),
-)
-
-
-class Help(ModalScreen[None]):
-    """All keys; those of back, q, enter and ? close it."""
-
-    CSS = """
-    Help { align: center middle; }
-    #help { width: 84; max-width: 95%; height: auto; max-height: 90%; padding: 1 2;
-            background: $panel; border: round $primary; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,enter,h,left,backspace", "dismiss", "close"),
-    ]
-
-    def compose(self) -> ComposeResult:
-        """The table of keys."""
-        table = Table("Keys", "", box=None, padding=(0, 2, 0, 0), header_style="bold")
-        for key, what in KEYS:
-            table.add_row(Text(key, style="bold", no_wrap=True), what)
-        with VerticalScroll(id="help"):
-            yield Static(table)
-
-
 WIDE = 110  # columns of a terminal with the preview beside the list
 _PAUSE = 0.04  # seconds from the last move to the preview
 
 
 class Browser(App[None]):
-    """Steps, groups, responses and tokens of an indexed input.
+    """Steps, groups, responses and tokens of an indexed input; `?` lists the keys beside them.
 
     Args:
         index: of the input; KL and advantages are listed after `Index.number`.
@@ -98,17 +59,23 @@ class Browser(App[None]):
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
         Binding("h,left,escape,backspace", "up", "back", key_display="h"),
-        Binding("right_square_bracket,full_stop", "step(1)", "step", key_display="] ["),
+        Binding(
+            "right_square_bracket,full_stop",
+            "step(1)",
+            "step",
+            key_display="] [",
+            tooltip="the next one, of the same prompt if one is open",
+        ),
         Binding("left_square_bracket,comma", "step(-1)", "previous step", show=False),
-        Binding("n", "sibling(1)", "next"),
+        Binding("n", "sibling(1)", "next", tooltip="item, such as a turn; or match of the search"),
         Binding("N,p", "sibling(-1)", "previous", show=False),
-        Binding("s", "sort", "sort"),
-        Binding("S", "reverse", "reverse", show=False),
-        Binding("slash", "ask", "search", key_display="/"),
-        Binding("x", "clear", "clear", show=False),
-        Binding("c", "colour", "colour", show=False),
-        Binding("J,space", "scroll_side(1)", "scroll", show=False),
-        Binding("K,b", "scroll_side(-1)", "scroll", show=False),
+        Binding("s", "sort", "sort", tooltip="by the next column"),
+        Binding("S", "reverse", "reverse the order", show=False),
+        Binding("slash", "ask", "search", key_display="/", tooltip="in prompts and responses"),
+        Binding("x", "clear", "clear the search", show=False),
+        Binding("c", "colour", "colour tokens by the next number", show=False),
+        Binding("J,space", "scroll_side(1)", "scroll the preview down", show=False),
+        Binding("K,b", "scroll_side(-1)", "scroll the preview up", show=False),
     ]
 
     def __init__(self, index: Index, selected: str = "") -> None:
@@ -237,8 +204,11 @@ class Browser(App[None]):
         self.notify(f"colour: {NAMES.get(str(self.navigation.colour), 'none')}", timeout=1)
 
     def action_help(self) -> None:
-        """Show the keys."""
-        self.push_screen(Help())
+        """Show the keys beside the list, or hide them."""
+        if self.screen.query("HelpPanel"):
+            self.action_hide_help_panel()
+        else:
+            self.action_show_help_panel()
 
     # Search
 

@@ -152,12 +152,12 @@ class RowList(ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "down", show=False),
         Binding("k,up", "move(-1)", "up", show=False),
-        Binding("ctrl+d,pagedown", "page(1)", "page down", show=False),
-        Binding("ctrl+u,pageup", "page(-1)", "page up", show=False),
+        Binding("ctrl+d,pagedown", "page(1)", "half a screen down", show=False),
+        Binding("ctrl+u,pageup", "page(-1)", "half a screen up", show=False),
         Binding("g,home", "go(0)", "first", show=False),
         Binding("G,end", "go(-1)", "last", show=False),
-        Binding("H", "scroll_left", "left", show=False),
-        Binding("L", "scroll_right", "right", show=False),
+        Binding("H", "scroll_left", "scroll a wide list left", show=False),
+        Binding("L", "scroll_right", "scroll it right", show=False),
         Binding("enter,l,right", "open", "open", key_display="⏎"),
     ]
 

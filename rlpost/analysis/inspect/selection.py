@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from rlpost.analysis.responses.columns import NAMES, OF_RESPONSES
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
 from rlpost.pipeline.columns import (
@@ -42,16 +43,9 @@ RESPONSE_ADVANTAGE = "response_advantage"
 KEYS = ("group", "batch", "domain")
 ROWS = (*KEYS, "reward", "truncated")
 # Columns that identify a response: a text, else tokens.
-TEXTS = (
-    "response", "completion", "output", "responses", "output_response", "response_text",
-    "completions", "response_tokens", "response_ids", "completion_ids", "output_tokens",
-    "output_ids",
-)  # fmt: skip
+TEXTS = (*NAMES["response"], *NAMES["tokens"][:OF_RESPONSES])
 # Columns of prompts, as text or as tokens: responses of one group share them.
-PROMPTS = (
-    "prompt", "prompt_text", "input_prompt", "question", "query", "problem", "instruction",
-    "prompts", "input", "prompt_tokens", "prompt_ids", "prompt_token_ids", "input_tokens",
-)  # fmt: skip
+PROMPTS = (*NAMES["prompt"], "prompt_tokens", "prompt_ids", "prompt_token_ids", "input_tokens")
 # Columns of the machine that a response was sampled on.
 MACHINES = (
     "host", "hostname", "node", "node_id", "rank", "dp_rank", "worker", "worker_id", "engine",

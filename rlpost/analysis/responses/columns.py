@@ -37,13 +37,14 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "messages": ("messages", "conversation", "conversations", "chat", "content", "trajectory"),
     "tokens": (
-        "response_token_ids", "response_tokens", "response_ids", "completion_ids",
-        "output_tokens", "output_ids",
-        "completion_token_ids", "token_ids", "tokens", "input_ids", "sequences",
+        "response_token_ids", "response_tokens", "response_ids", "completion_ids", "output_tokens",
+        "output_ids", "completion_token_ids", "token_ids", "tokens", "input_ids", "sequences",
     ),
     "advantage": ("advantages", "response_advantage", "advantage"),
     "kl": ("kl",),
 }  # fmt: skip
+OF_RESPONSES = 7
+"""The first columns of tokens have none of the prompt."""
 _CLAMP = Numerics().log_ratio_clamp.bound
 LOG_PROBS = ("old_log_probs", "log_probs", "infer_log_probs")
 # Token columns that `rlpost advantages` writes, beside the roles that it reads.
