@@ -14,9 +14,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
 from textual.widgets import Footer, Input, Static
 
-from rlpost.analysis.browse import preview
 from rlpost.analysis.browse.listing import RowList
-from rlpost.analysis.browse.navigation import Navigation
+from rlpost.analysis.browse.navigation import Navigation, preview_of
 from rlpost.analysis.responses.index import search_rows
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES
@@ -267,7 +266,7 @@ class Browser(App[None]):
         if not is_current():
             return
         try:
-            side = preview.preview_of(self.navigation, level, item, self._search)
+            side = preview_of(self.navigation, level, item, self._search)
         except RlpostError as error:
             side = Text(str(error), style="bold red")
         if is_current():

@@ -15,7 +15,7 @@ from rlpost.recipe.roles import LOG_PROB_ROUNDING
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.columns import Block
+    from rlpost.analysis.inspect.tokens import Block
     from rlpost.kernels.moments import Floats, Integers
 
     Rows = dict[str, NDArray[Any]]

@@ -7,13 +7,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.counted import counted_table, counting_of
+from rlpost.analysis.counted import RowReader, counted_table, counting_of, joined, stream_chunks
 from rlpost.analysis.inspect.findings import FINDINGS, run_checks
 from rlpost.analysis.inspect.inspected import Inspected
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.selection import select_columns, unusable_roles
-from rlpost.analysis.rows import RowReader, joined, stream_chunks
 from rlpost.errors import UsageError, no_such
 from rlpost.findings import Place
 from rlpost.io.parquet.inputs import find_inputs

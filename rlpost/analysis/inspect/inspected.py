@@ -12,16 +12,19 @@ import polars as pl
 
 from rlpost._version import __version__
 from rlpost.analysis.inspect.causes import causes_of
-from rlpost.analysis.inspect.footers import input_facts, role_facts
 from rlpost.analysis.inspect.measures import CountedRows, table_facts
 from rlpost.analysis.inspect.model import (
+    ColumnFacts,
     Facts,
     FailureFacts,
+    FileFacts,
     Histogram,
+    InputFacts,
     Label,
     Mismatch,
     PassAtK,
     PromptGroup,
+    RoleFacts,
 )
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
 from rlpost.analysis.inspect.tokens import policy_role
@@ -29,6 +32,7 @@ from rlpost.display.text import counted, plural, share
 from rlpost.findings import Place
 from rlpost.io.finish_reasons import NULL
 from rlpost.io.keys import step_order
+from rlpost.io.parquet.inputs import stored_object
 from rlpost.kernels.histogram import histogram
 from rlpost.kernels.moments import equal_to_rounding, reaches
 from rlpost.kernels.segments import count_true
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.prefixes import SegmentReader
     from rlpost.analysis.inspect.reading import PassResult
     from rlpost.analysis.inspect.selection import ColumnSelection
+    from rlpost.io.parquet.source import Source
     from rlpost.kernels.moments import Integers
     from rlpost.pipeline.groups import PromptGroups
     from rlpost.recipe.roles import ColumnMap, Unit
@@ -485,3 +490,62 @@ def length_histogram(lengths: NDArray[np.int64]) -> Histogram | None:
     unit = 10 ** int(math.log10(rough))
     width = next(unit * step for step in (1, 2, 5, 10) if unit * step >= rough)
     return histogram_of(lengths, [float(x) for x in range(0, longest + width + 1, width)])
+
+
+MISSING = "missing"
+MOST_FILES = 5  # that are listed for each other type of a column
+
+
+def input_facts(source: Source, columns: ColumnMap) -> InputFacts:
+    """Return files and columns; no data page is read."""
+    files = [
+        FileFacts(str(file.path), footer.num_rows, _made_by(footer.metadata or {}))
+        for file, footer in zip(source.files, source.footers, strict=True)
+    ]
+    roles = {column: role for role, column in columns.columns.items()}
+    facts = []
+    for name, paths in _types(source).items():
+        first, *others = sorted(paths, key=lambda kind: kind == MISSING)
+        listed = {kind: paths[kind][:MOST_FILES] for kind in paths} if others else {}
+        counts = {kind: len(paths[kind]) for kind in others}
+        facts.append(ColumnFacts(name, first, roles.get(name), counts, listed))
+    return InputFacts(files, facts)
+
+
+def role_facts(source: Source, columns: ColumnMap) -> dict[str, RoleFacts]:
+    """Return the column of each role, how it was found, and its type in the first file."""
+    types = {name: next(x for x in files if x != MISSING) for name, files in _types(source).items()}
+    return {
+        role: RoleFacts(column, columns.how[role], types[column], columns.ignored.get(role, []))
+        for role, column in columns.columns.items()
+    }
+
+
+def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
+    """Return how rlpost wrote the file; None if it did not."""
+    if b"rlpost.version" not in metadata:
+        return None
+    origin: Json = {"version": metadata[b"rlpost.version"].decode(errors="replace")}
+    recipe = stored_object(metadata, b"rlpost.recipe")
+    if recipe:
+        origin |= {"estimator": recipe.get("estimator"), "recipe": recipe}
+    if b"rlpost.format" in metadata:
+        origin |= {
+            "format": metadata[b"rlpost.format"].decode(errors="replace"),
+            "missing_roles": stored_object(metadata, b"rlpost.missing_roles"),
+        }
+    return origin
+
+
+def _types(source: Source) -> dict[str, dict[str, list[str]]]:
+    """Return the files by type of each column; those without it are those of `MISSING`."""
+    kinds_of = [
+        {field.name: str(field.type) for field in schema}
+        | {key: "hive partition" for key, _ in file.partitions if key not in schema.names}
+        for schema, file in zip(source.schemas, source.files, strict=True)
+    ]
+    types: dict[str, dict[str, list[str]]] = {x: {} for kinds in kinds_of for x in kinds}
+    for kinds, file in zip(kinds_of, source.files, strict=True):
+        for name, files in types.items():
+            files.setdefault(kinds.get(name, MISSING), []).append(str(file.path))
+    return types

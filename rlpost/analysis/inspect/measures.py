@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.inspect.columns import Block
+from rlpost.analysis.inspect.tokens import Block
 from rlpost.analysis.segments import segment_counts, segment_sums
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.pipeline.measures import (

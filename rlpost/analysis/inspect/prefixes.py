@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.inspect.columns import lists_of
-from rlpost.analysis.rows import numbers_of
+from rlpost.analysis.counted import numbers_of
+from rlpost.analysis.inspect.tokens import lists_of
 from rlpost.io.arrow import CellLocation
 from rlpost.kernels.prefixes import (
     PolicySegments,

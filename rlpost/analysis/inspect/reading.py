@@ -11,15 +11,21 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from rlpost.analysis.counted import SAID, RowReader, joined, keys_of, numbers_of, stream_chunks
 from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect.alignment import MaskJumps
-from rlpost.analysis.inspect.columns import Block, ListColumn, fingerprints_of, lists_of
 from rlpost.analysis.inspect.measures import TokenSums
 from rlpost.analysis.inspect.model import TokenColumn
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, ColumnSelection
 from rlpost.analysis.inspect.token_sample import TokenSample
-from rlpost.analysis.inspect.tokens import Buffers, column_rows
-from rlpost.analysis.rows import SAID, RowReader, joined, keys_of, numbers_of, stream_chunks
+from rlpost.analysis.inspect.tokens import (
+    Block,
+    Buffers,
+    ListColumn,
+    column_rows,
+    fingerprints_of,
+    lists_of,
+)
 from rlpost.analysis.segments import segment_reduce, segment_sums
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_true
@@ -34,8 +40,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.analysis.counted import Rows
     from rlpost.analysis.inspect.prefixes import SegmentReader
-    from rlpost.analysis.rows import Rows
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import Source
     from rlpost.kernels.moments import Mask

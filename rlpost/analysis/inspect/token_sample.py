@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.columns import Block
+    from rlpost.analysis.inspect.tokens import Block
 
     Integers = NDArray[np.int64]
 

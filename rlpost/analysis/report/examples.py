@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts
     from rlpost.analysis.report.page import Json
     from rlpost.analysis.responses.index import Index
-    from rlpost.analysis.responses.reader import Response
-    from rlpost.analysis.responses.rollouts import RolloutView
+    from rlpost.analysis.responses.reader import Response, RolloutView
 
 
 BEST, WORST, DIFFERENT, RANDOM, FOUND = (

@@ -16,8 +16,7 @@ from rlpost.analysis.report.examples import (
     examples,
     scales,
 )
-from rlpost.analysis.report.page import html_of
-from rlpost.analysis.report.topics import overview, topics
+from rlpost.analysis.report.page import html_of, overview, topics
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import index_of
 from rlpost.display.controls import printable_line

@@ -10,10 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.analysis.counted import counted_table, counting_of
+from rlpost.analysis.counted import (
+    KEYS,
+    RowReader,
+    counted_table,
+    counting_of,
+    joined,
+    stream_chunks,
+)
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import log_probs_of, named, text_columns, text_of
-from rlpost.analysis.rows import KEYS, RowReader, joined, stream_chunks
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.text import counted, first_of
 from rlpost.errors import DataError, UsageError, no_such
@@ -36,8 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.counted import CountedTable
-    from rlpost.analysis.rows import Rows
+    from rlpost.analysis.counted import CountedTable, Rows
     from rlpost.display.reporter import Reporter
     from rlpost.io.keys import Label
     from rlpost.io.paths import PathText

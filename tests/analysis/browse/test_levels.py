@@ -13,8 +13,7 @@ from response_index import ARITHMETIC, CALCULATOR, index_of
 
 import rlpost
 from rlpost.analysis.browse.levels import Listings
-from rlpost.analysis.browse.navigation import Navigation
-from rlpost.analysis.browse.preview import preview_of
+from rlpost.analysis.browse.navigation import Navigation, preview_of
 from rlpost.analysis.responses import views
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS

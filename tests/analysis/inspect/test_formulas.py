@@ -14,7 +14,7 @@ import pytest
 from inspected_files import RUN, SAMPLES
 
 import rlpost
-from rlpost.analysis import rows
+from rlpost.analysis import counted
 from rlpost.analysis.inspect.measures import PLACED, TOKEN_MEASURES
 from rlpost.cli.app import app_of
 from rlpost.errors import DataError
@@ -221,7 +221,7 @@ def test_layout_and_order_change_no_bit(tmp_path, monkeypatch):
     pq.write_table(shuffled.slice(0, 50), tmp_path / "a.parquet", row_group_size=7)
     pq.write_table(shuffled.slice(50), tmp_path / "b.parquet")
     once = rlpost.inspect(whole).as_json()
-    monkeypatch.setattr(rows, "CHUNK_TOKENS", 64)
+    monkeypatch.setattr(counted, "CHUNK_TOKENS", 64)
     again = rlpost.inspect(tmp_path).as_json()
     for name in ("turns", "entropy", "facts"):
         assert json.dumps(again[name]) == json.dumps(once[name])

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rlpost.analysis.inspect import columns as decode
+from rlpost.analysis.inspect import tokens as decode
 from rlpost.io.arrow import CellLocation
 
 

@@ -18,8 +18,7 @@ from rlpost.analysis.inspect.about import about
 from rlpost.analysis.report import examples
 from rlpost.analysis.responses import views
 from rlpost.analysis.responses.index import build_index
-from rlpost.analysis.responses.reader import ResponseReader
-from rlpost.analysis.responses.rollouts import RolloutView
+from rlpost.analysis.responses.reader import ResponseReader, RolloutView
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 A check returns a `Problem`, None if there is none, or `NotRun` if the input has too little for it.
 Its docstring is its description in `rlpost inspect --about CHECK` and in the manual. A new check is
-one function in `columns`, `groups`, `lists`, `recorded` or `responses`.
+one function in `columns`, `groups`, `lists` or `responses`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from rlpost.analysis.inspect.findings import (  # noqa: F401
     columns,
     groups,
     lists,
-    recorded,
     responses,
 )
 from rlpost.analysis.inspect.findings.base import FINDINGS, run_checks

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from rlpost.analysis.inspect.findings.base import Problem, check
-from rlpost.analysis.inspect.footers import MISSING
+from rlpost.analysis.inspect.inspected import MISSING
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted
 from rlpost.io.arrow import EXACT
