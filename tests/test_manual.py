@@ -38,6 +38,7 @@ CODE = re.compile(r"^```(\w*)\n(.+?)^```$", BLOCK)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OF_PROGRAM = {
     "--help",
+    "--help-all",
     "--debug",
     "--version",
     "--install-completion",

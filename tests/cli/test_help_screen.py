@@ -42,8 +42,8 @@ def test_help_fits_a_screen_and_has_the_common_options_or_all(command):
         if not isinstance(option.rich_help_panel, Panel) or option.rich_help_panel.common
     }
     every_option = {option.opts[0] for option in options} | {"--help"}
-    assert flags(run(command, "--help-all").out) == every_option
     if "--help-all" in lines[-1]:
+        assert flags(run(command, "--help-all").out) == every_option
         assert flags(short) == common | {"--help"}
         assert 10 <= len(common) <= 22
     else:
