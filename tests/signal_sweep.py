@@ -44,7 +44,7 @@ COMMANDS = {
     "loss": "loss IN/in.parquet OUT/o.parquet --map log_probs=ref_log_probs --quiet",
     "convert": "convert IN/d.jsonl OUT/o.parquet --from jsonl --quiet",
     "export": "export IN/0.parquet OUT/o.jsonl --to jsonl --quiet",
-    "report": "report IN/0.parquet -o OUT/o.html --quiet",
+    "report": "report IN/0.parquet OUT/o.html --quiet",
     "upload": "advantages IN/large.parquet s3://lab/o.parquet --quiet",
     "ray": "advantages IN/steps OUT/new --engine ray --quiet",
 }

@@ -24,8 +24,8 @@ from manual.program import ROOT, Terminal, commands, run
 
 import rlpost
 from rlpost.cli.commands.about import _show_page, for_terminal, show_help
+from rlpost.cli.search import answer
 from rlpost.manual import OF_COMMANDS, TOPICS, page
-from rlpost.manual.search import answer
 from rlpost.recipe.recipe import without_loss
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from rlpost.recipe.presets import (
     values_of,
     variants,
 )
-from rlpost.recipe.recipe import LOSS_EXTRA, TABLES, Recipe, load_toml
+from rlpost.recipe.recipe import TABLES, Recipe, load_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -192,17 +192,6 @@ class Settings:
         words = [] if self._preset is None else ["--preset", self._preset]
         words += [] if self._config is None else ["--config", str(self._config)]
         return words + [word for name, x in self.typed.items() for word in Recipe.words_of(name, x)]
-
-    def with_loss_columns(self) -> tuple[Settings, list[str]]:
-        """Return settings without the columns of a loss in --emit, and these columns."""
-        named = [name.strip() for name in self.typed.get("emit", "").split(",")]
-        of_loss = [name for name in named if name in LOSS_EXTRA]
-        others = ",".join(name for name in named if name not in LOSS_EXTRA)
-        if not of_loss:
-            return self, []
-        options = {**self._options, "emit": others or None}
-        where = self._config, self._preset, self.variables, self._correction
-        return Settings(options, *where), of_loss
 
     @property
     def fields_set(self) -> tuple[set[str], set[str]]:

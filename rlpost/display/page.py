@@ -39,7 +39,6 @@ _ADVICE_INDENT = 4
 _NEXT = "next: "
 _FIXED = 80  # columns of a picture in Markdown and HTML
 _WIDEST = 160  # columns of a picture on a console
-_ONE_LINE = 70  # characters of the commands that stand on one line
 
 
 @dataclass(frozen=True)
@@ -104,13 +103,11 @@ class Page:
         return [*lines, *(hanging(step, len(_NEXT)) for step in steps)]
 
     def _hints(self) -> list[str]:
-        """Return the lines of the next steps: two short commands on one line, others on theirs."""
+        """Return the lines of the next steps: commands below each other, then prose."""
         commands = [step for step in self.next_steps if not step.startswith("#")]
-        short = " · ".join(commands)
-        lines = commands if len(short) > _ONE_LINE or "#" in short else [short] * bool(commands)
-        begins = [_NEXT, *[" " * len(_NEXT)] * len(lines)]
+        begins = [_NEXT, *[" " * len(_NEXT)] * len(commands)]
         prose = [step for step in self.next_steps if step.startswith("#")]
-        return [*(begin + line for begin, line in zip(begins, lines, strict=False)), *prose]
+        return [*(begin + line for begin, line in zip(begins, commands, strict=False)), *prose]
 
     def _head(self, width: int) -> Text:
         """Return the title, and the answer at its right if both fit."""

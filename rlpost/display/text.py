@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-LEAST_SECONDS = 0.005
 _DIGITS = 4  # of the largest number of a column
 _PLAIN = (1e-4, 1e6)  # numbers from the first to below the second need no exponent
 _MEAN_ROUNDING = 1e-6  # of the standard deviation
@@ -198,52 +197,3 @@ def size(count: int) -> str:
             break
         amount, unit = amount / 1000, larger
     return f"{amount:.3g} {unit}" if unit != "B" else f"{count} B"
-
-
-def role_columns(roles: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the column of each role of a summary, with others that could serve it.
-
-    >>> score = {"column": "score", "found_by": "alias", "ignored": ["raw_reward"]}
-    >>> role_columns({"mask": {"column": "mask", "found_by": "map"}, "reward": score})
-    'mask, reward = score (alias, not raw_reward)'
-    """
-    texts = []
-    for role, facts in roles.items():
-        notes = [f"not {name}" for name in facts.get("ignored", ())]
-        if role != facts["column"]:
-            notes = [facts["found_by"], *notes]
-            role = f"{role} = {facts['column']}"  # noqa: PLW2901
-        texts.append(f"{role} ({', '.join(notes)})" if notes else role)
-    return ", ".join(texts)
-
-
-def reads_tokens(summary: Mapping[str, Any]) -> bool:
-    """Return whether the input of a run had tokens, by its summary."""
-    of_rows = {"response_length", "response"} & summary["roles"].keys()  # a column, or texts
-    return summary["tokens"] is not None and not of_rows
-
-
-def run_times(summary: Mapping[str, Any]) -> list[str]:
-    """Return the lines about a run: times by part, bytes and device."""
-    seconds, tokens = summary["seconds"], reads_tokens(summary)
-    count, unit = (summary["tokens"]["all"], "token") if tokens else (summary["responses"], "row")
-    passes = sum(seconds["passes"].values())
-    speed = f" · {count / passes / 1e6:.1f} M {unit}s/s in the passes" if passes else ""
-    parts = {"start-up": seconds["start_up"], **seconds["passes"]}
-    parts |= {name: seconds[name] for name in ("summary", "publishing") if name in seconds}
-    lines = [f"{_times(seconds['total'], parts)}{speed}"]
-    if "bytes" in summary:
-        moved = (f"{name} {size(x)}" for name, x in summary["bytes"].items() if x)
-        lines.append(f"bytes: {', '.join(moved).replace('_', ' ')}")
-    return [*lines, f"device: {summary['device']}"]
-
-
-def _times(total: float, parts: Mapping[str, float]) -> str:
-    """Return seconds, and those of parts that are not 0.00.
-
-    >>> _times(2.25, {"start_up": 1.5, "write": 0.4, "publishing": 0.001})
-    '2.25 s: start-up 1.50, write 0.40, other 0.35'
-    """
-    times = {**parts, "other": total - sum(parts.values())}
-    texts = [f"{name.replace('_', '-')} {x:.2f}" for name, x in times.items() if x >= LEAST_SECONDS]
-    return f"{total:.2f} s{': ' * bool(texts)}{', '.join(texts)}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from rlpost.display.reporter import Reporter, SilentReporter
-from rlpost.errors import UsageError, no_such
+from rlpost.errors import UsageError
 from rlpost.interface.inputs import (
     Inputs,
     OpenInputs,
@@ -38,7 +38,7 @@ from rlpost.pipeline.options import Options
 from rlpost.recipe.base import Count, InHelp, Natural
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import PRESETS
-from rlpost.recipe.recipe import LOSS_EXTRA, Recipe
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     import polars as pl
@@ -240,11 +240,11 @@ def loss(
     inputs: Inputs,
     output: str | Path | None = None,
     recipe: Recipe | None = None,
-    loss: LossOptions | None = None,
+    loss: LossOptions | Sequence[LossConfig] | None = None,
     options: Options | None = None,
     *,
     sweep: Mapping[str, Sequence[Any]] | None = None,
-    emit: Sequence[str] = (),
+    gradient: bool = False,
     log: Annotated[str | Path | None, InHelp("PATH")] = None,
     log_map: Annotated[Mapping[str, str] | None, InHelp("METRIC=COLUMN")] = None,
     progress: Progress = None,
@@ -257,10 +257,11 @@ def loss(
             `advantages` if these are computed; None writes nothing.
         recipe: how advantages are computed if the input has none; the default is plain GRPO.
         loss: the loss and its options, such as `rlpost.loss_preset("verl")`; the default is PPO's.
+            The command line has settings of its own.
         options: how the run is done.
         sweep: options of the loss with several values each; every combination is computed, in one
             pass. It excludes `output`.
-        emit: `loss_gradient`, which the output then has, too.
+        gradient: write `loss_gradient`, ∂L/∂log π of each token, too.
         log: compare a trainer's log, JSON lines or CSV; a row is a step. The result then has
             `log`, its metrics beside the computed ones, and `findings` where they differ.
         log_map: column of the log for a metric (default: by name); or for `step`.
@@ -275,37 +276,15 @@ def loss(
     from rlpost.losses.config import settings_of  # noqa: PLC0415 - slow to import
 
     _check_recipe(recipe)
-    if unknown := [name for name in emit if name not in LOSS_EXTRA]:
-        raise UsageError(no_such(f"emit: no column {unknown[0]!r}", unknown[0], LOSS_EXTRA))
-    recipe, chosen, axes = recipe or Recipe(), loss or LossOptions(), dict(sweep or {})
-    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    configs = settings_of([_swept(chosen, point) for point in points], {})
-    return losses(inputs, output, recipe, configs, options, emit=emit, log=log, log_map=log_map,
-                  swept=bool(sweep), progress=progress)  # fmt: skip
-
-
-def losses(
-    inputs: Inputs,
-    output: str | Path | None,
-    recipe: Recipe,
-    configs: Sequence[LossConfig],
-    options: Options | None,
-    *,
-    swept: bool,
-    emit: Sequence[str],
-    log: str | Path | None,
-    log_map: Mapping[str, str] | None,
-    progress: Progress,
-) -> LossSummary:
-    """Compute policy losses, as of `loss` and of the command line, which has settings of its own.
-
-    Raises:
-        UsageError: options exclude each other, named as they are typed; further ones as of `loss`.
-    """
+    recipe, axes = recipe or Recipe(), dict(sweep or {})
+    if loss is None or isinstance(loss, LossOptions):
+        points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        loss = settings_of([_swept(loss or LossOptions(), point) for point in points], {})
+    swept = any(config.swept for config in loss)
     if swept and output is not None:
         raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
-    if emit and output is None:
-        raise UsageError(f"--emit {','.join(emit)} needs OUT, the file that gets the column")
+    if gradient and output is None:
+        raise UsageError("--gradient needs OUT, the file that gets the column")
     if swept and log is not None:
         raise UsageError("--sweep and --log exclude each other: a log has the loss of one setting")
     if log_map and log is None:
@@ -317,7 +296,7 @@ def losses(
     declared = Declaration(map=recipe.columns)
     with _opened(inputs, output, options, declared=declared, progress=progress) as (opened, run):
         recipe = opened.recipe(recipe)
-        summary = work.loss(opened.paths, output, recipe, configs, run, emit, logged)
+        summary = work.loss(opened.paths, output, recipe, loss, run, logged, gradient=gradient)
         return LossSummary(opened.result(summary))
 
 

@@ -62,8 +62,8 @@ EXTRA = (
 """Columns that are written only if `emit` names them."""
 LOSS_COLUMNS = ("pg_loss", "clip_state")
 """Columns that `rlpost loss` writes."""
-LOSS_EXTRA = ("loss_gradient",)
-"""Columns that it writes only if they are named."""
+GRADIENT = "loss_gradient"
+"""A column that it writes with --gradient alone."""
 ROW_COLUMNS = frozenset(
     {
         "response_advantage",
@@ -490,10 +490,6 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         for name in self.emit or ():
             if (self.emit or ()).count(name) > 1:
                 raise ValueError(f"--emit: {name!r} is named twice")
-            if name in LOSS_EXTRA:
-                python = f"rlpost.loss(..., emit=[{name!r}])"
-                tip = f"rlpost loss IN OUT --emit {name}  # writes it, and so does {python}"
-                raise OptionValueError(ErrorPart(f"--emit: `{name}` is of a policy loss", tip=tip))
             if name not in columns:
                 choices = f"there are {', '.join(sorted(columns))}"
                 text = f"--emit: no column {name!r} to write"

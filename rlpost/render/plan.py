@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
-from rlpost.display.text import counted, role_columns, size
-from rlpost.render.summary import mapped_columns, unit_line
+from rlpost.display.text import counted, size
+from rlpost.render.summary import mapped_columns, role_columns, unit_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,13 +23,9 @@ from rlpost.display.text import (
     number,
     percent,
     plural,
-    reads_tokens,
-    role_columns,
-    run_times,
     size,
     value_list,
 )
-from rlpost.display.trends import Trend, slice_table
 from rlpost.pipeline.device import CPU
 from rlpost.pipeline.findings import NO_SIGNAL, texts_of
 from rlpost.pipeline.measures import (
@@ -45,15 +41,17 @@ from rlpost.pipeline.measures import (
 )
 from rlpost.pipeline.words import mask_flags
 from rlpost.render.picture import picture_of
+from rlpost.render.trends import Trend, slice_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.display.page import Severity
     from rlpost.display.picture import PictureLine
 
 
 Json = dict[str, Any]
+LEAST_SECONDS = 0.005
 _BAR = 20  # characters of the longest bar
 _DOMAINS = 5  # those with the least signal
 _SEVERAL = 2
@@ -540,7 +538,7 @@ def _next_steps(summary: Json) -> list[str]:
     path = shlex.quote(out)
     page = shlex.quote(_free_name(out))
     browse = [f"rlpost browse {path}"] * is_terminal()  # which needs one
-    return [*browse, f"rlpost report {path} -o {page}"]
+    return [*browse, f"rlpost report {path} {page}"]
 
 
 def _free_name(output: str) -> str:
@@ -548,3 +546,52 @@ def _free_name(output: str) -> str:
     stem = output.removesuffix(".parquet") if "://" not in output else "report"
     names = (f"{stem}{f'-{i}' * (i > 1)}.html" for i in count(1))
     return next(name for name in names if not Path(name).exists())
+
+
+def role_columns(roles: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the column of each role of a summary, with others that could serve it.
+
+    >>> score = {"column": "score", "found_by": "alias", "ignored": ["raw_reward"]}
+    >>> role_columns({"mask": {"column": "mask", "found_by": "map"}, "reward": score})
+    'mask, reward = score (alias, not raw_reward)'
+    """
+    texts = []
+    for role, facts in roles.items():
+        notes = [f"not {name}" for name in facts.get("ignored", ())]
+        if role != facts["column"]:
+            notes = [facts["found_by"], *notes]
+            role = f"{role} = {facts['column']}"  # noqa: PLW2901
+        texts.append(f"{role} ({', '.join(notes)})" if notes else role)
+    return ", ".join(texts)
+
+
+def reads_tokens(summary: Mapping[str, Any]) -> bool:
+    """Return whether the input of a run had tokens, by its summary."""
+    of_rows = {"response_length", "response"} & summary["roles"].keys()  # a column, or texts
+    return summary["tokens"] is not None and not of_rows
+
+
+def run_times(summary: Mapping[str, Any]) -> list[str]:
+    """Return the lines about a run: times by part, bytes and device."""
+    seconds, tokens = summary["seconds"], reads_tokens(summary)
+    count, unit = (summary["tokens"]["all"], "token") if tokens else (summary["responses"], "row")
+    passes = sum(seconds["passes"].values())
+    speed = f" · {count / passes / 1e6:.1f} M {unit}s/s in the passes" if passes else ""
+    parts = {"start-up": seconds["start_up"], **seconds["passes"]}
+    parts |= {name: seconds[name] for name in ("summary", "publishing") if name in seconds}
+    lines = [f"{_times(seconds['total'], parts)}{speed}"]
+    if "bytes" in summary:
+        moved = (f"{name} {size(x)}" for name, x in summary["bytes"].items() if x)
+        lines.append(f"bytes: {', '.join(moved).replace('_', ' ')}")
+    return [*lines, f"device: {summary['device']}"]
+
+
+def _times(total: float, parts: Mapping[str, float]) -> str:
+    """Return seconds, and those of parts that are not 0.00.
+
+    >>> _times(2.25, {"start_up": 1.5, "write": 0.4, "publishing": 0.001})
+    '2.25 s: start-up 1.50, write 0.40, other 0.35'
+    """
+    times = {**parts, "other": total - sum(parts.values())}
+    texts = [f"{name.replace('_', '-')} {x:.2f}" for name, x in times.items() if x >= LEAST_SECONDS]
+    return f"{total:.2f} s{': ' * bool(texts)}{', '.join(texts)}"

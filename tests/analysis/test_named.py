@@ -34,7 +34,7 @@ def readers(enriched, out):
         ("inspect", enriched, "--row", "1"),
         ("compare", enriched, enriched), ("replay", enriched),
         ("compare", enriched, "--estimator", "grpo", "--estimator", "dr_grpo"),
-        ("report", enriched, "-o", out / "r.html"),
+        ("report", enriched, out / "r.html"),
         ("advantages", enriched, out / "a.parquet", "--replace"),
         ("advantages", enriched, "--plan"),
         ("advantages", enriched, out / "s.parquet", "--skip-existing", "--replace"),

@@ -144,7 +144,7 @@ def test_commands_read_dumps_and_name_them(tmp_path, monkeypatch):
     assert said in whole.err
     assert len(whole.err.splitlines()) == 1
     assert "\nlogs/1.jsonl:0 " in run("inspect", "logs/1.jsonl", "--row", "0").out
-    assert run("report", "logs", "-o", "page.html", "-q").code == 0
+    assert run("report", "logs", "page.html", "-q").code == 0
     page = Path("page.html").read_text()
     assert "logs/1.jsonl" in page
     assert "rlpost-dump" not in page

@@ -70,7 +70,7 @@ CASES = (
     Case("compare recipes", ("compare", "{input}", *GRPO, *GAE), most=0.42),
     Case("verify", ("verify", "{gae}"), most=0.30),
     Case("loss", ("loss", "{gae}", "--map", "log_probs=infer_log_probs"), most=0.40),
-    Case("report", ("report", "{gae}", "-o", "{out}"), most=0.40),
+    Case("report", ("report", "{gae}", "{out}"), most=0.40),
     _peer("cp"),
     _peer("polars"),
     _peer("duckdb groups"),

@@ -118,10 +118,10 @@ def test_the_next_steps_of_screens_run(typed, monkeypatch):
         "inspect in.parquet --verbose", "inspect in.parquet --row 3", "config",
         "doctor",
     ]  # fmt: skip
-    assert hints["advantages in.parquet out.parquet"] == ["rlpost report out.parquet -o out.html"]
+    assert hints["advantages in.parquet out.parquet"] == ["rlpost report out.parquet out.html"]
     monkeypatch.setattr("rlpost.render.summary.is_terminal", lambda: True)
-    again = commands(run(*AGAIN).err)
-    assert again == ["rlpost browse out.parquet", "rlpost report out.parquet -o out-2.html"]
+    again = [hint.strip() for hint in commands(run(*AGAIN).err)]
+    assert again == ["rlpost browse out.parquet", "rlpost report out.parquet out-2.html"]
     typed(again[0])
 
 

@@ -13,7 +13,7 @@ from rlpost.display.console import console
 from rlpost.display.controls import ascii_signs
 from rlpost.display.page import MARKS, Notice, Page, show_page
 from rlpost.display.tables import TextTable
-from rlpost.display.trends import Trend, trend_table
+from rlpost.render.trends import Trend, trend_table
 
 PAGE = Page(
     "rlpost thing · a.parquet",

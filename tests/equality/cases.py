@@ -592,11 +592,11 @@ def of_reading() -> list[Case]:
     for name in ("arithmetic", "calculator", "steps", "agentic", "nonfinite"):
         file = f"@{name}.parquet"
         made.append(
-            case(f"report {name}", f"report {file} -o report.html -q --examples 3 --seed 7")
+            case(f"report {name}", f"report {file} report.html -q --examples 3 --seed 7")
         )  # fmt: skip
     made += [
         case("report of an enriched file", f"advantages @arithmetic.parquet in.parquet -q {GAE}",
-             "report in.parquet -o report.html -q"),
+             "report in.parquet report.html -q"),
         case("inspect with a map", "inspect @calculator.parquet --fail-on warning --format json "
              "--map infer_log_probs=old_log_probs", code=1),
         case("inspect foreign names", "inspect @foreign.parquet --format json --map reward=score "

@@ -343,7 +343,7 @@ def vocabulary() -> tuple[str, ...]:
     named = [name for name in COMMANDS if name not in UNFUZZED]
     apps = [get_command(app_of(name)) for name in named]
     options = {o for app in apps for p in app.params for o in getattr(p, "opts", ())}
-    unsafe = {"--summary-json", "--state", "--device", "--workers", "--output", "-o"}
+    unsafe = {"--summary-json", "--state", "--device", "--workers"}
     odd = [name.decode(errors="replace") for name in mutate.NAMES]
     return (*named, *sorted(options - unsafe), *VALUES, *odd)
 

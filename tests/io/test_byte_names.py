@@ -51,7 +51,7 @@ def commands(top):
         ("advantages", dumps, top / "d.parquet"),
         ("advantages", rows, top / "s", "--skip-existing", "--estimator", "raw"),
         ("verify", out, *as_json), ("verify", top / "p"), ("compare", out, out, *as_json),
-        ("replay", out), ("report", out, "-o", named(top, b"r\xff.html")),
+        ("replay", out), ("report", out, named(top, b"r\xff.html")),
         ("loss", rows, top / "loss", *loss), ("loss", one, *loss, *as_json),
         ("convert", dumps, top / "converted"), ("inspect", named(dumps, b"e\xff.jsonl")),
         ("export", one, named(top, b"e\xff.jsonl"), "--to", "jsonl", *as_json),
@@ -79,7 +79,7 @@ def test_such_names_are_printed_with_their_bytes(folder):
         ran = run(*words)
         assert r"b\xff\xfe.parquet" in ran.out + ran.err
     page = named(folder, b"r.html")
-    run("report", one, "-o", page)
+    run("report", one, page)
     assert rb"b\xff\xfe" in page.read_bytes() or b"b\xef\xbf\xbd" in page.read_bytes()
     names = json.loads(run("inspect", one, "--format", "json").out)["inputs"]
     assert os.fsencode(names[0]) == os.fsencode(one)

@@ -66,7 +66,7 @@ def errors(enriched, plain, out):
         (("verify", plain), 3),
         (("list", "estimators", enriched), 2),
         (("advantages", plain, out / "y.parquet", "--estimator", plain), 2),
-        (("report", enriched, "-o", plain), 4),
+        (("report", enriched, plain), 2),
         (("config", "show", "--config", enriched), 4),
         (("loss", enriched, "--log", plain), 4),
         ((enriched,), 0),
@@ -170,7 +170,7 @@ FORMS = (
 )  # fmt: skip
 TAKE = [
     ("inspect", "{}"), ("advantages", "in.parquet", "{}"), ("verify", "{}"),
-    ("replay", "in.parquet", "--recipe", "{}"), ("report", "in.parquet", "-o", "{}"),
+    ("replay", "in.parquet", "--recipe", "{}"), ("report", "in.parquet", "{}"),
     ("loss", "in.parquet", "--loss", "{}"), ("convert", "{}", "out.parquet"),
     *(("advantages", "in.parquet", "out.parquet", option, "{}") for option in (
         "--state", "--config", "--estimator", "--summary-json")),

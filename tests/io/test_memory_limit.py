@@ -115,9 +115,7 @@ def test_a_step_of_each_response_counts_with_the_numbers_of_a_step(command, tmp_
 # Columns of Parquet
 
 
-@pytest.mark.parametrize(
-    "words", [["inspect"], ["inspect", "--row", "0"], ["report", "-o", "r.html"]]
-)
+@pytest.mark.parametrize("words", [["inspect"], ["inspect", "--row", "0"], ["report", "r.html"]])
 def test_a_row_that_does_not_fit_is_not_decoded(small_file, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     before = pa.default_memory_pool().max_memory()
@@ -297,7 +295,7 @@ def test_an_address_space_that_is_limited_holds_or_is_an_error(command, tmp_path
     """No library ends the process, and no traceback shows."""
     path, report = many_steps(tmp_path / "in.parquet"), tmp_path / "out.html"
     words = {
-        "report": [path, "-o", report], "advantages": [path, tmp_path / "out.parquet"],
+        "report": [path, report], "advantages": [path, tmp_path / "out.parquet"],
         "loss": [path, "--estimator", "grpo"],
     }.get(command, [path])  # fmt: skip
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({0} << 20,) * 2); "

@@ -21,7 +21,7 @@ def commands_on(enriched, dump, plain, out):
         (("compare", plain, "--estimator", "grpo", "--estimator", "rloo", *json_), 0),
         (("replay", enriched, "--preset", "verl", *json_), 0),
         (("replay", enriched), 0),
-        (("report", enriched, "-o", out / "r.html"), 0),
+        (("report", enriched, out / "r.html"), 0),
         (("loss", plain, out / "l.parquet", "--map", "log_probs=ref_log_probs"), 0),
         (("convert", dump, out / "c.parquet", *json_), 0),
         (("export", plain, out / "e.jsonl", "--to", "jsonl", *json_), 0),

@@ -9,11 +9,11 @@ from rlpost.analysis.loss.log import log_tables
 from rlpost.analysis.loss.summary import settings_of
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import MOST_ROWS, TextTable
-from rlpost.display.text import aligned, counted, number, percent, role_columns, run_times
-from rlpost.display.trends import Trend, slice_table, trend_table
+from rlpost.display.text import aligned, counted, number, percent
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, KlClamp, behaviour_role, word
 from rlpost.recipe.recipe import PROXIMAL
-from rlpost.render.summary import unit_line
+from rlpost.render.summary import role_columns, run_times, unit_line
+from rlpost.render.trends import Trend, slice_table, trend_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

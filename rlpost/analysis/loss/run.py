@@ -28,7 +28,7 @@ from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
 from rlpost.pipeline.run import FileTotals, check_clash, engine_for, publish, write_files
 from rlpost.pipeline.summary import response_facts, run_summary
 from rlpost.recipe.loss import LossOptions
-from rlpost.recipe.recipe import LOSS_COLUMNS, Recipe
+from rlpost.recipe.recipe import GRADIENT, LOSS_COLUMNS, Recipe
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ def loss(
     recipe: Recipe | None = None,
     configs: Sequence[LossConfig] = (),
     options: Options | None = None,
-    emit: Sequence[str] = (),
     log: TrainerLog | None = None,
+    *,
+    gradient: bool = False,
 ) -> Json:
     """Run `rlpost.loss` on Parquet files, in one pass; return the summary as a plain mapping.
 
@@ -61,8 +62,8 @@ def loss(
         recipe: as of `rlpost.loss`.
         configs: the losses; the default is PPO's.
         options: how the run is done.
-        emit: which of `LOSS_EXTRA` the output has, too.
         log: of the trainer, whose metrics are compared with those of the first config.
+        gradient: the output has `loss_gradient`, too.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     configs = list(configs) or [LossConfig(LossOptions())]
@@ -74,11 +75,10 @@ def loss(
         if options.overwrite:
             check_overwritable(targets)
     with OutputFiles(targets) as outputs:
-        write, gradient = bool(targets), "loss_gradient" in emit
-        plan = bind_losses(source, recipe, configs, write=write, gradient=gradient)
+        plan = bind_losses(source, recipe, configs, write=bool(targets), gradient=gradient)
         stored = "advantages" in plan.columns
         computed = () if stored else emitted(plan.resolved)
-        names = (*computed, *LOSS_COLUMNS, *emit) if targets else ()
+        names = (*computed, *LOSS_COLUMNS, *[GRADIENT] * gradient) if targets else ()
         check_clash(plan, names)
         engine = engine_for(plan, options)
         totals_of = partial(_LossFiles, names=names, loss=configs[0])

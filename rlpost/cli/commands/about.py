@@ -17,7 +17,7 @@ from rlpost.manual import TOPICS, page, topic_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlpost.manual.search import Explained, Passage
+    from rlpost.cli.search import Explained, Passage
 
 WIDEST = 100
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
@@ -95,7 +95,7 @@ def show_help(
     if topic := topic_of(text):
         _show_page(_COMMENT.sub("", page(topic)))
         return
-    from rlpost.manual import search  # noqa: PLC0415
+    from rlpost.cli import search  # noqa: PLC0415
 
     explained = search.answer(text)
     if not explained:

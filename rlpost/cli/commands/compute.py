@@ -124,7 +124,7 @@ def _show(summary: Json, summary_json: str | None, *, quiet: bool, verbose: bool
 
 @command(allow_extra_args=True)
 @options_of(
-    functions.loss, only=("log", "log_map"), recipe=True, loss=True,
+    functions.loss, recipe=True, loss=True,
     runs=("overwrite", "device", "chunk_tokens", "workers"),
 )  # fmt: skip
 def loss(
@@ -169,14 +169,10 @@ def loss(
     if output is not None and _NUMBER.fullmatch(output):
         tip = f"a range is one word, LOW:HIGH; ./{output} is a file"
         raise UsageError(f"OUT is {output}: a number", tip=tip)
-    settings, emit = settings.with_loss_columns()
     recipe, configs = settings.recipe, settings.losses(sweep or [])
     run = replace(run, started=context.obj)
     with reporting(quiet=quiet) as reporter:
-        result = functions.losses(
-            source, output, recipe, configs, run, swept=bool(sweep), emit=emit, **chosen,
-            progress=reporter,
-        )  # fmt: skip
+        result = functions.loss(source, output, recipe, configs, run, **chosen, progress=reporter)
     from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415 - slow to import
 
     summary = type(result)(result | settings.requested)

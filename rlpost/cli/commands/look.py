@@ -266,10 +266,10 @@ def _drawn_on_stdout() -> Iterator[None]:
 @options_of(functions.report)
 def report(
     chosen: Json,
-    paths: Annotated[list[str], argument("IN... [OUT]", "Parquet files, directories or globs.")],
-    output: Annotated[
-        str | None, option("--output -o", "PATH", "HTML file to write (default: OUT, *.html).")
-    ] = None,
+    paths: Annotated[
+        list[str],
+        argument("IN... OUT", "Parquet files, directories or globs; then the .html to write."),
+    ],
     quiet: declared.Quiet = False,
 ) -> None:
     """Write an HTML report about rollout files, one file that needs no network.
@@ -281,28 +281,18 @@ def report(
       rlpost report rollouts.parquet report.html
       rlpost report 'dumps/*.parquet' report.html --map reward=score --examples 12
     """
-    paths, output = _output_of(paths, output)
+    *inputs, output = paths
+    if not inputs or not output.endswith(".html"):
+        text = f"{' '.join(paths)}: OUT is missing, a file that ends with .html"
+        raise UsageError(text, tip=shlex.join(["rlpost", "report", *paths, "report.html"]))
     with reporting(quiet=quiet) as reporter:
-        facts = functions.report(paths, output, **chosen, progress=reporter)
+        facts = functions.report(inputs, output, **chosen, progress=reporter)
     if not quiet:
         from rlpost.analysis.report.run import written_page  # noqa: PLC0415 - slow to import
         from rlpost.display.console import console  # noqa: PLC0415
         from rlpost.display.page import show_page  # noqa: PLC0415
 
         show_page(written_page(facts, output), "table", console(sys.stderr))
-
-
-def _output_of(paths: list[str], output: str | None) -> tuple[list[str], str]:
-    """Return the inputs and the output, which is the last path if no option has it."""
-    if output is not None:
-        return paths, output
-    *inputs, last = paths
-    if not inputs or not last.endswith(".html"):
-        raise UsageError(
-            f"{' '.join(paths)}: OUT is missing, a file that ends with .html",
-            tip=f"rlpost report {shlex.join(paths)} report.html",
-        )
-    return inputs, last
 
 
 # ---- compare ----

@@ -39,7 +39,7 @@ def test_the_gradient_is_that_of_the_loss_of_a_step(tmp_path, loss, words):
         loss = f"{tmp_path / 'coupled.py'}:coupled"
     out = tmp_path / "out.parquet"
     words = ("--loss", loss, *words)
-    summary = summary_of(path, out, "--emit", "loss_gradient", *words)
+    summary = summary_of(path, out, "--gradient", *words)
     rows = pl.read_parquet(out)
     for step, loss_of_step in by(summary, "total_loss").items():
         own = rows.filter(pl.col("step") == step)
@@ -64,12 +64,8 @@ def test_the_gradient_is_that_of_the_loss_of_a_step(tmp_path, loss, words):
 
 def test_a_column_of_a_loss_needs_an_output_of_the_command_that_writes_it(tmp_path):
     path = save(dump(8), tmp_path / "in.parquet")
-    ran = run("loss", path, "--emit", "loss_gradient")
-    assert ran.code == 2
-    assert "--emit loss_gradient needs OUT" in ran.err
-    ran = run("advantages", path, tmp_path / "out.parquet", "--emit", "loss_gradient")
-    assert ran.code == 2
-    assert "rlpost loss IN OUT --emit loss_gradient" in ran.err
+    ran = run("loss", path, "--gradient")
+    assert (ran.code, "--gradient needs OUT" in ran.err) == (2, True)
 
 
 SWEEP = ("--sweep", "loss=ppo,gspo,oreal", "--sweep", "kl_loss_coef=0,0.3")
@@ -79,7 +75,7 @@ SETTINGS = [(loss, coef) for loss in ("ppo", "gspo", "oreal") for coef in ("0", 
 def gradients_of(path, folder, loss, coef):
     """The gradient of each policy token that a run with an output writes."""
     out = folder / f"{loss}-{coef}.parquet"
-    words = ("--loss", loss, "--kl-loss-coef", coef, "--emit", "loss_gradient")
+    words = ("--loss", loss, "--kl-loss-coef", coef, "--gradient")
     assert run("loss", path, out, *words).code == 0
     lists = ["loss_gradient", "response_mask"]
     rows = pl.read_parquet(out).select(lists)

@@ -27,7 +27,7 @@ COMMANDS = {
     "convert": ("convert", "{top}/{n}.jsonl", "{out}/converted.parquet", "-q"),
     "export to jsonl": ("export", "{top}/{n}.parquet", "{out}/rows.jsonl", "--to", "jsonl", "-q"),
     "export to slime": ("export", "{top}/{n}.parquet", "{out}", "--to", "slime", "-q"),
-    "report": ("report", "{top}/{n}.parquet", "-o", "{out}/report.html", "-q"),
+    "report": ("report", "{top}/{n}.parquet", "{out}/report.html", "-q"),
 }  # fmt: skip
 AT_NIGHT = (
     "export to slime",

@@ -19,7 +19,7 @@ from rlpost.display.text import (
     typed_word,
     value_list,
 )
-from rlpost.display.trends import Trend, slice_table, trend_table
+from rlpost.render.trends import Trend, slice_table, trend_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

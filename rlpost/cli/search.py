@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from html import unescape
 from math import log
 from typing import TYPE_CHECKING, NamedTuple
 
+from rlpost.errors import closest
 from rlpost.manual import TOPICS, page
 
 if TYPE_CHECKING:
@@ -142,10 +142,7 @@ def answer(text: str) -> Explained:
     most of its words, rare ones before frequent ones.
     """
     key = key_of(text)
-    keys = {
-        key,
-        key.partition("/")[2] or key,
-    }  # with or without the first part of actor/pg_clipfrac
+    keys = {key, key.partition("/")[2] or key}  # of actor/pg_clipfrac also what follows
     headed = [section for section in sections() if key_of(section.heading) == key]
     for of_row in (lambda row: [row.name], lambda row: row.labels, lambda row: row.names):
         named = [row for row in rows() if not keys.isdisjoint(map(key_of, of_row(row)))]
@@ -187,12 +184,7 @@ def _with_words(text: str) -> Explained:
                      [x for x in near if isinstance(x, Passage)], is_named=False)  # fmt: skip
 
 
-def nearest(text: str) -> list[str]:
-    """Return five names of pages, sections and rows that look most like a word."""
-    names = [
-        *TOPICS,
-        *(x.heading for x in sections()),
-        *(name for row in rows() for name in row.names),
-    ]
-    keys = {key_of(name): name.strip("`") for name in reversed(names)}
-    return [keys[key] for key in get_close_matches(key_of(text), keys, MOST, 0.6)]
+def nearest(text: str) -> tuple[str, ...]:
+    """Return the names of pages, sections and rows that look most like a word."""
+    names = [*TOPICS, *(x.heading for x in sections()), *(x for row in rows() for x in row.names)]
+    return closest(text, (name.strip("`").lower() for name in names))
