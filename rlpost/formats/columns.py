@@ -23,7 +23,16 @@ from rlpost.formats.layout import (
     ragged,
 )
 from rlpost.formats.records import as_float, describe, first_names, rounded_sum
-from rlpost.formats.rows import JSON, gathered, is_flat, is_plain, shown, text_of, values_of
+from rlpost.formats.rows import (
+    JSON,
+    gathered,
+    is_flat,
+    is_plain,
+    nullable,
+    shown,
+    text_of,
+    values_of,
+)
 from rlpost.io import arrow
 from rlpost.recipe.roles import ROLES, kind_of, resolve
 
@@ -194,12 +203,12 @@ class Binding:
         """Add what the lists of a declared layout say of prompts and responses, and nulls."""
         if prompts := lists.get(PROMPT):
             given = prompts.valid
-            arrays["prompt_length"] = pa.array(prompts.lengths, mask=~given)
+            arrays["prompt_length"] = nullable(prompts.lengths, given)
             stored = arrays.get("prompt_id", pa.nulls(rows, pa.string()))
             made = [prompt_key(prompts.row(row)) if given[row] else None for row in range(rows)]
-            arrays["prompt_id"] = pc.coalesce(stored, pa.array(made, pa.string()))
+            arrays["prompt_id"] = pc.coalesce(stored, gathered(made).cast(pa.string()))
         if tokens := lists.get(MASK, lists.get(IDS)):
-            counted = pa.array(tokens.lengths, mask=~tokens.valid)
+            counted = nullable(tokens.lengths, tokens.valid)
             arrays[LENGTH] = pc.coalesce(counted, arrays.get(LENGTH, pa.nulls(rows, pa.int64())))
         for name, kind in self.layout.types.items():
             if not pa.types.is_nested(kind):
@@ -228,6 +237,8 @@ class Binding:
                 taken.add(column)
             if array.type == JSON:
                 array = text_of(array)  # noqa: PLW2901
+            elif table.of_records and array.type == pa.list_(pa.uint8()):
+                array = array.cast(pa.list_(pa.int64()))  # noqa: PLW2901
             elif not self.layout.integers and pa.types.is_integer(array.type):
                 array = array.cast(pa.float64())  # noqa: PLW2901
             arrays[self._names[name]] = array
@@ -246,7 +257,7 @@ def _text_keys(prompts: pa.Array) -> pa.Array:
     """Return the keys of prompt texts; each distinct text is hashed once."""
     texts = prompts.dictionary_encode()
     hashed = [content_key(text) for text in texts.dictionary.to_pylist()]
-    return pa.array(hashed, pa.string()).take(texts.indices)
+    return gathered(hashed).cast(pa.string()).take(texts.indices)
 
 
 def _checked(
@@ -285,8 +296,8 @@ def numbers(array: pa.Array, place: CellLocation) -> pa.Array:
     if arrow.is_number(array.type):
         return array.cast(pa.float64(), safe=False)
     needed = "a number (or a list of numbers, which is summed)"
-    return _checked(array, place, needed, lambda cells: pa.array(
-        [number(value) for value in values_of(cells)], pa.float64()))  # fmt: skip
+    return _checked(array, place, needed, lambda cells: gathered(
+        [number(value) for value in values_of(cells)]).cast(pa.float64()))  # fmt: skip
 
 
 def in_type(array: pa.Array, kind: pa.DataType, place: CellLocation) -> pa.Array:
@@ -296,6 +307,8 @@ def in_type(array: pa.Array, kind: pa.DataType, place: CellLocation) -> pa.Array
         DataError: a value does not fit.
     """
     array = arrow.without_dictionary(array)
+    if array.type == kind:
+        return array
     if kind == pa.string() and (array.type == JSON or pa.types.is_nested(array.type)):
         return text_of(array)
     return _checked(array, place, str(kind), lambda cells: (
@@ -327,7 +340,7 @@ def keys(array: pa.Array, place: CellLocation, *, nullable: bool = False) -> pa.
             raise place.error(row, f"is {describe(value)}", "text or an integer is needed")
         whole = int(value) if isinstance(value, float) else value
         texts.append(content_key(value) if isinstance(value, (list, dict)) else str(whole))
-    return pa.array(texts, pa.string())
+    return gathered(texts)
 
 
 def flags(array: pa.Array, place: CellLocation) -> pa.Array:
@@ -347,7 +360,7 @@ def flags(array: pa.Array, place: CellLocation) -> pa.Array:
     wrong = next((row for row, x in enumerate(values) if x not in (None, 0, 1)), None)
     if wrong is not None:
         raise place.error(wrong, f"is {shown(values[wrong])}", "a bool or a reason is needed")
-    return pa.array([None if x is None else bool(x) for x in values], pa.bool_())
+    return gathered([None if x is None else bool(x) for x in values])
 
 
 def _check_one_response(path: str, table: DumpTable, lists: Mapping[str, TokenLists]) -> None:

@@ -29,6 +29,7 @@ from rlpost.formats.listing import (
 )
 from rlpost.formats.records import first_names
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
+from rlpost.io.arrow import to_arrow
 from rlpost.io.input_paths import UNDECLARED, Declaration, InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.outputs import OutputFiles
@@ -252,7 +253,8 @@ def _written(
         kept = np.ones(len(batch), bool) if where is None else where.kept_of_dump(batch, str(path))
         attempts.add(batch, kept)
         if kept.any():
-            files[target].append(batch.filter(pa.array(kept)), str(path))
+            rows = batch if kept.all() else batch.filter(to_arrow(kept, pa.bool_()))
+            files[target].append(rows, str(path))
             reporter.advance(int(kept.sum()))
     for target, dumps in plan.items():
         if options.where is not None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rlpost.errors import DataError
 from rlpost.formats.base import CANONICAL, LENGTH
 from rlpost.formats.records import as_float
-from rlpost.formats.rows import is_flat, packed, shown, values_of
+from rlpost.formats.rows import gathered, is_flat, list_column, packed, shown, values_of
 from rlpost.io.arrow import dtype_of, fill_nulls, is_tokens, is_true, list_values, to_arrow
 
 if TYPE_CHECKING:
@@ -108,11 +108,12 @@ def ragged(array: pa.Array, location: CellLocation, *, mask: bool = False) -> To
         for row, cell in enumerate(cells):
             if not (cell is None or is_flat(cell)):
                 raise location.error(row, f"is {shown(cell)}", "a flat list of numbers is needed")
-        floats = ([None if x is None else as_float(x) for x in cell or ()] for cell in cells)
-        array = pa.array([*floats], pa.list_(pa.float64()))  # of bools too, or of long integers
-    given, values = list_values(array.filter(array.is_valid()), location)
+        array = gathered([cell if cell is None else  # of bools too, or of long integers
+                          np.array([np.nan if x is None else as_float(x) for x in cell])
+                          for cell in cells])  # fmt: skip
+    given, values = list_values(array if valid.all() else array.filter(array.is_valid()), location)
     lengths = np.zeros(len(valid), np.int64)
-    lengths[valid if len(given) - 1 < len(valid) else slice(None)] = np.diff(given)
+    lengths[valid] = np.diff(given)
     lists = TokenLists(np.append(0, np.cumsum(lengths)), values, valid, location.column)
     if not mask:
         return lists
@@ -254,5 +255,4 @@ def _array(lists: TokenLists, kind: pa.DataType, location: CellLocation) -> pa.A
     if pa.types.is_integer(kind.value_type) and not np.array_equal(converted, values):
         at = int(np.flatnonzero(converted != values)[0])
         raise lists.entry_error(at, location, "integers of at most 32 bits are needed")
-    ends = pa.array(lists.offsets.astype(np.int32))
-    return pa.ListArray.from_arrays(ends, to_arrow(converted, kind.value_type), kind)
+    return list_column(lists.lengths, to_arrow(converted, kind.value_type))

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import pyarrow as pa
 
 from rlpost.display.text import first_of
@@ -28,6 +29,7 @@ from rlpost.formats.generic import JSONL
 from rlpost.formats.pickles import is_cut_archive
 from rlpost.formats.proposal import Proposal, field_paths, propose, sample_of
 from rlpost.formats.reading import no_field, read_dump
+from rlpost.io.arrow import to_arrow
 from rlpost.io.input_paths import InputPaths, naming_errors, step_key_of
 from rlpost.io.locks import scratch_folder
 from rlpost.io.parquet.column_names import is_canonical
@@ -84,7 +86,7 @@ class Dump:
                 yield batch
             else:
                 options.stats.sources["step"] = "the name of the file"
-                steps = pa.array([step] * batch.num_rows, pa.int64())
+                steps = to_arrow(np.full(batch.num_rows, step), pa.int64())
                 yield batch.append_column("step", steps)
 
 

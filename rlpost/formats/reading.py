@@ -15,7 +15,7 @@ from rlpost.formats.containers import PARQUET, container_of
 from rlpost.formats.fields import column_of
 from rlpost.formats.layout import MASK, SEQUENCE_IDS
 from rlpost.formats.records import Field, describe, first_names
-from rlpost.formats.rows import DumpTable, tables
+from rlpost.formats.rows import DumpTable, gathered, tables
 from rlpost.io.arrow import CellLocation, is_list
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
@@ -168,9 +168,9 @@ class _Reader:
             self.names |= dict.fromkeys(fields)
             rows, values = chunk.table.num_rows, {}
             if self.options.group_size is not None:
-                values["prompt_id"] = pa.array([self._next_block() for _ in range(rows)])
+                values["prompt_id"] = gathered([self._next_block() for _ in range(rows)])
             place = CellLocation(str(self.path), chunk.first_row, "")
-            yield DumpTable(values, fields, rows, place)
+            yield DumpTable(values, fields, rows, place, of_records=False)
 
     def record_tables(self) -> Iterator[DumpTable]:
         """Yield the rows of a dump as tables, with mapped and other fields of their records.

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.formats.records import describe
-from rlpost.io.arrow import CellLocation, is_list, to_arrow
+from rlpost.io.arrow import CellLocation, to_arrow
 from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ JSON = pa.large_binary()
 _LARGE, _COPIES = 1 << 20, 4  # bytes of a row, and how often it is in memory
 _ARRAYS = (np.generic, np.ndarray)
 _PLAIN = (pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.string())
+_DTYPES: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
 class DumpTable(NamedTuple):
@@ -39,6 +40,8 @@ class DumpTable(NamedTuple):
     rows: int
     location: CellLocation
     """Where they are, for errors."""
+    of_records: bool = True
+    """The types are those of values alone: small integers in lists are uint8."""
 
 
 def tables(
@@ -138,8 +141,7 @@ def _is_text(value: object) -> bool:
 def gathered(values: Sequence[Any]) -> pa.Array:
     """Return values as a column: numbers, bools, texts or lists of one of these; others are JSON.
 
-    Integers among floats are floats, if these have them, and integers of more than 64 bits are
-    JSON.
+    Integers among floats are floats, and integers of more than 64 bits are JSON.
 
     Raises:
         UnicodeEncodeError: a text is not valid.
@@ -147,15 +149,44 @@ def gathered(values: Sequence[Any]) -> pa.Array:
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {np.ndarray} and all(x is None or x.ndim == 1 for x in values):
         return _joined(values)
+    if not kinds:
+        return pa.nulls(len(values))
+    if kinds == {str}:
+        return _texts([None if x is None else x.encode() for x in values], pa.string())
     plain = [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
     try:
-        array = pa.array(plain)
+        for kind, dtype in _DTYPES.items():
+            if kinds == {kind} or (kind is float and kinds == {int, float}):
+                dense = np.fromiter((0 if x is None else x for x in plain), dtype, len(plain))
+                return nullable(dense, np.array([x is not None for x in plain]))
+        if kinds <= {list, np.ndarray}:
+            array = pa.array(plain)  # which imports pandas, so that nothing else calls it
+            if array.type.value_type in _PLAIN:
+                return array
     except MemoryError:  # an ArrowException, too, but not about the data
         raise
     except (pa.ArrowException, OverflowError):
-        return _json(plain)
-    inner = array.type.value_type if is_list(array.type) else array.type
-    return array if inner in _PLAIN else _json(plain)
+        pass
+    return _texts([None if x is None else _text(x).encode() for x in plain], JSON)
+
+
+def nullable(values: NDArray[Any], valid: NDArray[np.bool_]) -> pa.Array:
+    """Return numbers or bools [n] as a column, null where they are not valid."""
+    array = to_arrow(values, pa.from_numpy_dtype(values.dtype))
+    return pa.Array.from_buffers(array.type, len(values), [_bits(valid), array.buffers()[1]])
+
+
+def _bits(valid: NDArray[np.bool_]) -> pa.Buffer | None:
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _texts(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+    """Return texts, or JSON, as a column."""
+    texts = [value or b"" for value in values]
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64 if kind == JSON else np.int32)
+    valid = np.array([value is not None for value in values], np.bool_)
+    buffers = [_bits(valid), pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
+    return pa.Array.from_buffers(kind, len(texts), buffers)
 
 
 def _joined(values: Sequence[NDArray[Any] | None]) -> pa.Array:
@@ -163,15 +194,20 @@ def _joined(values: Sequence[NDArray[Any] | None]) -> pa.Array:
     lengths = [0 if x is None else len(x) for x in values]
     parts = [x for x in values if x is not None and len(x)]
     flat = np.concatenate(parts) if parts else np.zeros(0)
-    flat = flat.astype(np.int64) if flat.dtype == np.uint8 else flat
     elements = to_arrow(flat, pa.from_numpy_dtype(flat.dtype)) if parts else pa.nulls(0)
-    ends = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
-    missing = pa.array([x is None for x in values])
-    return pa.ListArray.from_arrays(ends, elements, mask=missing)
+    return list_column(lengths, elements, np.array([x is not None for x in values], np.bool_))
 
 
-def _json(values: Sequence[Any]) -> pa.Array:
-    return pa.array([None if x is None else _text(x).encode() for x in values], JSON)
+def list_column(
+    lengths: Sequence[int] | NDArray[np.int64],
+    elements: pa.Array,
+    valid: NDArray[np.bool_] | None = None,
+) -> pa.Array:
+    """Return elements as a column of lists of these lengths [n], null where they are not valid."""
+    ends = pa.py_buffer(np.append(0, np.cumsum(lengths)).astype(np.int32))
+    buffers = [None if valid is None else _bits(valid), ends]
+    kind = pa.list_(elements.type)
+    return pa.Array.from_buffers(kind, len(lengths), buffers, children=[elements])
 
 
 def _text(value: object) -> str:
@@ -189,7 +225,7 @@ def values_of(array: pa.Array) -> list[Any]:
 def text_of(array: pa.Array) -> pa.Array:
     """Return a column of JSON or of nested values as texts; a text among them is itself."""
     texts = (x if x is None or isinstance(x, str) else _text(x) for x in values_of(array))
-    return pa.array([*texts], pa.string())
+    return _texts([x if x is None else x.encode() for x in texts], pa.string())
 
 
 def shown(value: object) -> str:

@@ -15,7 +15,7 @@ from rlpost._version import __version__
 from rlpost.errors import DataError
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.rows import has_failed, text_of
-from rlpost.io.arrow import common_type, is_list, is_string
+from rlpost.io.arrow import common_type, is_list, is_string, to_arrow
 from rlpost.io.locks import scratch_folder
 from rlpost.io.outputs import file_errors
 from rlpost.io.ranges import arrow_file
@@ -121,7 +121,7 @@ class CanonicalFile:
             for group in range(stored.num_row_groups):
                 for batch in stored.read_row_group(group).to_batches():
                     kept = ~flags[first : first + len(batch)]
-                    self.append(batch.filter(pa.array(kept)), source)
+                    self.append(batch.filter(to_arrow(kept, pa.bool_())), source)
                     first += len(batch)
 
     def _close(self) -> None:

@@ -56,7 +56,7 @@ def converted(folder, rows, kind="jsonl", source=None, **options):
         ([{"a": 1}, None], pa.large_binary()),
         ([[[1]], [2]], pa.large_binary()),
         ([["a", 1], None], pa.large_binary()),
-        ([[1, 0], None, []], pa.list_(pa.int64())),
+        ([[1, 0], None, []], pa.list_(pa.uint8())),
         ([[1, 300], [-(2**40)]], pa.list_(pa.int64())),
         ([[0.5, 1], [1]], pa.list_(pa.float64())),
         ([[1, None], [0.5]], pa.list_(pa.float64())),
