@@ -108,9 +108,9 @@ def ragged(array: pa.Array, location: CellLocation, *, mask: bool = False) -> To
         for row, cell in enumerate(cells):
             if not (cell is None or is_flat(cell)):
                 raise location.error(row, f"is {shown(cell)}", "a flat list of numbers is needed")
-        array = gathered([cell if cell is None else  # of bools too, or of long integers
-                          np.array([np.nan if x is None else as_float(x) for x in cell])
-                          for cell in cells])  # fmt: skip
+        floats = [cell if cell is None else np.array(
+            [np.nan if x is None else as_float(x) for x in cell]) for cell in cells]  # fmt: skip
+        array = gathered(floats).cast(pa.list_(pa.float64()))  # of bools too, or of long integers
     given, values = list_values(array if valid.all() else array.filter(array.is_valid()), location)
     lengths = np.zeros(len(valid), np.int64)
     lengths[valid] = np.diff(given)

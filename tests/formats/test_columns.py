@@ -6,7 +6,6 @@ import json
 import math
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,20 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlpost.errors import DataError, UsageError
-from rlpost.formats.base import Format, ReadOptions
-from rlpost.formats.columns import Binding
+from rlpost.formats.base import ReadOptions
 from rlpost.formats.convert import convert
-from rlpost.formats.rows import gathered, packed, tables, values_of
 
-LAYOUT = Format("", "", "", (), bool, {"reward": "reward"})
 KINDS = ("jsonl", "parquet")
-
-
-def table_of(rows):
-    """The columns of rows of a layout."""
-    binding = Binding("", LAYOUT, ReadOptions())
-    parts = tables(((f"row {i}", values, {}) for i, values in enumerate(rows)), "")
-    return pa.Table.from_batches([*map(binding.batch, parts)])
 
 
 def converted(folder, rows, kind="jsonl", source=None, **options):
@@ -41,34 +30,6 @@ def converted(folder, rows, kind="jsonl", source=None, **options):
     summary = convert(path, folder / "o.parquet", source or kind, ReadOptions(**options),
                       overwrite=True)  # fmt: skip
     return pq.read_table(folder / "o.parquet"), summary
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([1, None], pa.int64()),
-        ([1, 0.5], pa.float64()),
-        ([True, None], pa.bool_()),
-        (["a", None, ""], pa.string()),
-        ([None, None], pa.null()),
-        ([True, 1], pa.large_binary()),
-        ([2**63, 1], pa.large_binary()),
-        ([{"a": 1}, None], pa.large_binary()),
-        ([[[1]], [2]], pa.large_binary()),
-        ([["a", 1], None], pa.large_binary()),
-        ([[1, 0], None, []], pa.list_(pa.uint8())),
-        ([[1, 300], [-(2**40)]], pa.list_(pa.int64())),
-        ([[0.5, 1], [1]], pa.list_(pa.float64())),
-        ([[1, None], [0.5]], pa.list_(pa.float64())),
-        ([["a", None], []], pa.list_(pa.string())),
-        ([[], None], pa.list_(pa.null())),
-        ([np.array([1.5], np.float32), None, np.zeros(0, np.float32)], pa.list_(pa.float32())),
-    ],
-)
-def test_values_are_gathered_in_the_type_of_all(values, kind):
-    column = gathered([packed(value) for value in values])
-    assert column.type == kind
-    assert values_of(column) == [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
 
 
 @pytest.mark.parametrize(
@@ -91,49 +52,43 @@ def test_a_field_has_one_type_that_holds_all_its_values(values, kind, read, tmp_
     assert table["x"].to_pylist() == read
 
 
+MASKS, IDS = [[1], [1]], "response_token_ids"
+
+
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("lists", "message"),
     [
-        ([{"response_mask": [1, 2]}], "row 0: `response_mask` has 2 at token 1"),
-        (
-            [{"response_mask": [1], "values": [1.0, 2.0]}],
-            "row 0: `values` has 2 entries and `response_mask` has 1",
-        ),
-        (
-            [{"response_mask": [1], "values": [1.0]}, {"response_mask": [1]}],
-            "row 1: lacks values, which earlier records have",
-        ),
-        (
-            [{"response_mask": [1]}, {"response_mask": [1], "values": [1.0]}],
-            "row 1: has values, which earlier records lack",
-        ),
-        ([{"values": ["1.0"]}], 'row 0: `values` is a list with "1.0"'),
-        ([{"values": [1.0]}, {"values": [[1.0], [1.0]]}], "row 1: `values` is a list of lists"),
-        ([{"values": 1.0}], "row 0: `values` is 1.0"),
-        ([{"response_token_ids": [1.5]}], "row 0: `response_token_ids` has 1.5 at token 0"),
-        ([{"response_token_ids": [2**40]}], "row 0: `response_token_ids` has 1099511627776"),
-        (
-            [{"response_token_ids": [2**64]}],
-            "row 0: `response_token_ids` has 1.8446744073709552e+19",
-        ),
-        ([{"reward": {"a": 1}}], "row 0: `reward` is an object with the fields a; a number"),
-        ([{"response": "a"}, {"response": "\ud83d"}], "row 1: `response` is"),
+        ({"response_mask": [[1], [1, 2]]}, "`response_mask` has 2 at token 1"),
+        ({"response_mask": MASKS, "values": [[1.0], [1.0, 2.0]]}, "`values` has 2 entries and"),
+        ({"response_mask": MASKS, "values": [[1.0], None]}, "lacks values, which earlier records"),
+        ({"response_mask": MASKS, "values": [None, [1.0]]}, "has values, which earlier records"),
+        ({"values": [[1.0], ["1.0"]]}, '`values` is a list with "1.0"'),
+        ({"values": [[1.0], [[1.0], [1.0]]]}, "`values` is a list of lists"),
+        ({"values": [[1.0], 1.0]}, "`values` is 1.0"),
+        ({"response_mask": MASKS, IDS: [[1], [1.5]]}, f"`{IDS}` has 1.5 at token 0"),
+        ({"response_mask": MASKS, IDS: [[1], [2**40]]}, f"`{IDS}` has 1099511627776"),
+        ({"response_mask": MASKS, IDS: [[1], [2**64]]}, f"`{IDS}` has 1.8446744073709552e"),
+        ({"reward": [1.0, {"a": 1}]}, "`reward` is an object with the fields a; a number"),
+        ({"response": ["a", "\ud83d"]}, "`response` is"),
     ],
-)
-def test_the_error_for_a_bad_row_names_it(rows, message):
-    with pytest.raises(DataError, match="row ") as raised:
-        table_of(rows)
+)  # fmt: skip
+def test_the_error_for_a_bad_row_names_it(lists, message, tmp_path):
+    rows = [{"uid": "a", "reward": 1.0} | {name: values[row] for name, values in lists.items()
+             if values[row] is not None} for row in (0, 1)]  # fmt: skip
+    chosen = {IDS: IDS} if IDS in lists else {}
+    with pytest.raises(DataError, match=r"in\.jsonl, line 2: ") as raised:
+        converted(tmp_path, rows, map=chosen)
     assert message in str(raised.value)
 
 
-def test_lists_have_numbers_and_no_nulls():
+def test_lists_have_numbers_and_no_nulls(tmp_path):
     rows = [{"response_mask": []}, {"response_mask": [True, 0], "values": [0.5, True]},
             {"response_mask": [1, 1], "values": [1.0, None]}, {}]  # fmt: skip
-    table = table_of(rows)
-    assert table["response_mask"].to_pylist() == [[], [1, 0], [1, 1], []]
+    table, _ = converted(tmp_path, [{"uid": "a", "reward": 1.0, "response_length": 0} | row
+                                    for row in rows], map={"response_length": "none"})  # fmt: skip
+    assert table["response_mask"].to_pylist()[:3] == [[], [1, 0], [1, 1]]
     assert table["values"].to_pylist()[:2] == [[], [0.5, 1.0]]
     assert math.isnan(table["values"][2].as_py()[1])
-    assert table["values"].null_count == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -244,29 +244,3 @@ def archive(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
         for name, content in members.items():
             new.writestr(name, content)
     return out.getvalue()[:MOST_BYTES]
-
-
-# Lists of words: TOML files and command lines
-
-
-def lines_of(vocabulary: Sequence[str]) -> Mutator:
-    """Return a mutator that swaps, drops, repeats and adds lines, or changes any bytes."""
-
-    def mutate(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
-        if rng.random() < 0.25:
-            return by_bytes(data, rng, others)
-        lines = data.decode(errors="replace").split("\n")
-        for _ in range(1 << rng.randrange(3)):
-            at, how = rng.randrange(len(lines) + 1), rng.randrange(4)
-            if how == 0:
-                lines[at : at + 1] = []
-            elif how == 1:
-                lines.insert(at, rng.choice(vocabulary))
-            elif how == 2:
-                lines[at : at + 1] = [rng.choice(vocabulary)]
-            else:
-                lines[at:at] = rng.choice(others).decode(errors="replace").split("\n")
-            lines = lines[:60] or [""]
-        return "\n".join(lines).encode(errors="replace")[:MOST_BYTES]
-
-    return mutate

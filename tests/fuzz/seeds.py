@@ -6,7 +6,6 @@ import io
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import format_writers as tokens
 import format_writers_text as texts
@@ -15,9 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost import api
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 CORPUS = Path(__file__).with_name("corpus.zip")
 MOST = 1 << 16  # bytes of a seed
@@ -130,13 +126,3 @@ def packed(target: str) -> list[bytes]:
     with zipfile.ZipFile(CORPUS) as archive:
         names = sorted(name for name in archive.namelist() if name.startswith(f"{target}/"))
         return [archive.read(name) for name in names]
-
-
-def pack(corpora: dict[str, Iterable[bytes]]) -> None:
-    """Write the corpus, deterministically."""
-    with zipfile.ZipFile(CORPUS, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for target, inputs in sorted(corpora.items()):
-            for place, data in enumerate(sorted(set(inputs))):
-                entry = zipfile.ZipInfo(f"{target}/{place:04}")
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, data)
