@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -171,37 +170,36 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     """Return the verdicts on all files of one run: of one input, recipe and state."""
     run = sorted(run, key=lambda enriched: enriched.metadata.file)
     _check_complete(run)
-    comparable = run[0].metadata.comparable
+    first = run[0]
     try:
-        with _as_data_error(run[0]):
-            return _compared(*_plan_of(run), run, options)
-    except DataError as error:
-        if comparable:
-            raise
-        note = f"its columns were not recomputed: {error}"
-        return [_facts(enriched, ok=True, notes=[note]) for enriched in run]
+        source = _EnrichedInputs([enriched.file for enriched in run], first.metadata.recipe)
+        _check_input(source, first)
+        plan = bind(source, first.metadata.recipe, first.metadata.state)
+        return _compared(plan, source, run, options)
+    except (DataError, UsageError) as error:
+        problem = error
+        if isinstance(error, UsageError):  # the command line is correct
+            text = "cannot be recomputed by the recipe in its metadata"
+            problem = DataError(f"{first.file.path}: {text}: {cut(error)}")
+    if first.metadata.comparable:
+        raise problem
+    note = f"its columns were not recomputed: {problem}"
+    return [_facts(enriched, ok=True, notes=[*enriched.metadata.notes, note]) for enriched in run]
 
 
-def _facts(
-    enriched: EnrichedFile,
-    *,
-    ok: bool,
-    columns: Sequence[Json] = (),
-    summary: Sequence[str] = (),
-    notes: Sequence[str] = (),
-) -> Json:
+def _facts(enriched: EnrichedFile, **found: Any) -> Json:
     """Return the verdict on a file."""
     return {
         "file": str(enriched.file.path),
-        "ok": ok,
+        "ok": True,
         "rows": enriched.rows,
         "version": enriched.metadata.version,
         "semantics": enriched.metadata.semantics,
         "estimator": enriched.metadata.recipe.estimator,
-        "columns": [*columns],
-        "summary": [*summary[:_MOST_DIFFERENCES]],
-        "notes": [*enriched.metadata.notes, *notes],
-    }
+        "columns": [],
+        "summary": [],
+        "notes": enriched.metadata.notes,
+    } | found
 
 
 def _check_complete(run: list[EnrichedFile]) -> None:
@@ -216,31 +214,6 @@ def _check_complete(run: list[EnrichedFile]) -> None:
         "OUTDIR. "
         "If others were deleted, its numbers can no longer be recomputed: write it again"
     )
-
-
-def _plan_of(run: list[EnrichedFile]) -> tuple[Plan, _EnrichedInputs]:
-    """Bind the recipe of a run to the columns that its files kept."""
-    first = run[0]
-    source = _EnrichedInputs([enriched.file for enriched in run], first.metadata.recipe)
-    if first.metadata.rows not in (-1, source.rows):
-        raise DataError(
-            f"{first.file.path}: the files of its run have {source.rows} rows; the run wrote "
-            f"{first.metadata.rows}"
-        )
-    _check_roles(source, first)
-    return bind(source, first.metadata.recipe, first.metadata.state), source
-
-
-@contextmanager
-def _as_data_error(enriched: EnrichedFile) -> Iterator[None]:
-    """Raise DataError for a recipe that does not fit its file; the command line is correct."""
-    try:
-        yield
-    except UsageError as error:
-        raise DataError(
-            f"{enriched.file.path}: cannot be recomputed by the recipe in its metadata: "
-            f"{cut(error)}"
-        ) from None
 
 
 class EnrichedFile(NamedTuple):
@@ -267,8 +240,13 @@ class _EnrichedInputs(Source):
         del self.columns, self.lacking
 
 
-def _check_roles(source: _EnrichedInputs, enriched: EnrichedFile) -> None:
-    """Raise DataError if the file lacks an input column of its recipe."""
+def _check_input(source: _EnrichedInputs, enriched: EnrichedFile) -> None:
+    """Raise DataError if the files lack rows of their run, or an input column of its recipe."""
+    if enriched.metadata.rows not in (-1, source.rows):
+        raise DataError(
+            f"{enriched.file.path}: the files of its run have {source.rows} rows; the run wrote "
+            f"{enriched.metadata.rows}"
+        )
     if enriched.metadata.summary is None:
         return
     for role, binding in enriched.metadata.summary["roles"].items():
@@ -347,5 +325,5 @@ def _verdict(
         enriched,
         ok=not summary and all(column["verdict"] in GOOD for column in columns),
         columns=columns,
-        summary=summary,
+        summary=summary[:_MOST_DIFFERENCES],
     )

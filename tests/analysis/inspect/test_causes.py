@@ -63,6 +63,24 @@ def test_clean_rollouts_have_no_cause(seed, noise):
     assert causes(rollouts(seed=seed, noise=noise)[0]) == {}
 
 
+LABELS = {
+    "steps": ({"drift": 0.1, "late_from": 4}, "failed-sync", {"labels": [4, 5, 6, 7]}),
+    "a machine": (
+        {"drift": 0.1, "bad_host": 2}, "failed-sync", {"column": "host", "labels": ["node2"]}
+    ),
+    "turns": (
+        {"first": 1.0, "turn": 12}, "template", {"where": "first tokens after observations"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_a_cause_is_where_it_was_planted(case):
+    planted, name, where = LABELS[case]
+    estimate = causes(rollouts(**planted)[0])[name].estimate
+    assert {part: estimate[part] for part in where} == where
+
+
 def test_estimates_are_those_planted():
     table, kept = rollouts(top_p=0.9)
     found = causes(table)["truncated-sampling"].estimate
@@ -73,8 +91,6 @@ def test_estimates_are_those_planted():
         assert found["temperature"] == pytest.approx(heat, abs=3 * found["error"])
         assert found["error"] < 0.005
         assert found["side"] == "engine"
-    steps = causes(rollouts(drift=0.1, late_from=4)[0])["failed-sync"].estimate["labels"]
-    assert steps == [4, 5, 6, 7]
 
 
 def test_an_engine_that_keeps_its_first_weights_is_a_failed_sync():
@@ -149,17 +165,6 @@ def test_a_policy_that_is_always_one_version_old_is_the_side_to_change():
     found = causes(table)["stale-weights"]
     assert (found.change, found.sure) == ("engine", "low")
     assert "1 to 1 versions older" in found.evidence
-
-
-def test_one_machine_without_new_weights_is_named():
-    found = causes(rollouts(drift=0.1, bad_host=2)[0])["failed-sync"]
-    assert found.estimate["column"] == "host"
-    assert found.estimate["labels"] == ["node2"]
-
-
-def test_the_first_tokens_after_observations_show_a_template():
-    found = causes(rollouts(first=1.0, turn=12)[0])["template"]
-    assert found.estimate["where"] == "first tokens after observations"
 
 
 def test_the_last_tokens_of_responses_are_a_place():
