@@ -24,7 +24,6 @@ from manual.program import ROOT, Terminal, commands, run
 
 import rlpost
 from rlpost.cli.commands.about import _show_page, for_terminal, show_help
-from rlpost.cli.search import answer
 from rlpost.manual import OF_COMMANDS, TOPICS, page
 from rlpost.recipe.recipe import without_loss
 
@@ -327,37 +326,6 @@ def test_help_suggests_names_that_look_alike():
     assert (done.code, done.out) == (2, "")
     assert "did you mean" in done.err
     assert "rlpost help  # lists" in run(["help", "zzz"]).err
-
-
-SCREENS = """
-advantages IN out.parquet -v
-advantages IN gae.parquet --estimator gae --kl-coef 0.05 --whiten-advantages --reward-clip 1 \
---advantage-clip 1 --is-weight token --is-cap 2 --is-filter sequence:ratio:0.9:1.1 \
---drop-truncated --drop-equal-rewards
-advantages TURNS turns.parquet --rollout-reward last
-advantages IN --plan
-inspect gae.parquet -v
-inspect TURNS --unit row -v
-loss out.parquet -v
-compare out.parquet gae.parquet
-verify out.parquet
-replay out.parquet
-export out.parquet out.jsonl --to jsonl
-list
-"""
-
-
-def test_help_finds_every_word_that_a_screen_prints(tmp_path):
-    samples = {name: str(ROOT / "sample_data" / f"{file}.parquet")
-               for name, file in (("IN", "arithmetic"), ("TURNS", "calculator"))}  # fmt: skip
-    missing = {}
-    for line in SCREENS.replace("\\\n", "").strip().splitlines():
-        done = run([samples.get(word, word) for word in line.split()], tmp_path)
-        assert done.code in (0, 1), done.err
-        shown = re.sub(r"\S*[/\d]\S*", " ", done.out + done.err)  # no paths, ids and versions
-        words = {*re.findall(r"[A-Za-z][A-Za-z_]{2,}", shown)}
-        missing |= {word: line for word in words if not answer(word)}
-    assert missing == {}
 
 
 def test_links_become_commands():

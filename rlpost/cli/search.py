@@ -160,7 +160,8 @@ def _distinct(named: Iterable[Entry]) -> list[Entry]:
 def _words_of_all() -> list[tuple[Entry | Passage, list[str]]]:
     """Return the words of each row, with those of its heading, and of each section; names twice."""
     texts: list[tuple[Entry | Passage, list[str]]] = [
-        (row, [row.name, row.section.heading, *row.cells.values()]) for row in rows()
+        (row, [row.name, row.section.heading, row.section.heading, *row.cells.values()])
+        for row in rows()
     ]
     texts += [(section, [section.heading, section.start]) for section in sections()]
     return [(unit, [word for text in parts for word in {*_words(text)}]) for unit, parts in texts]

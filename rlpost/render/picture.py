@@ -97,7 +97,7 @@ def _drift(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
         if None not in values:
             texts.append(f"{name} {number(values[0], digits=2)} ±{number(values[1], digits=2)}")
     if texts:
-        yield picture.words("drift", f"{'   '.join(texts)}   nats a policy token")
+        yield picture.words("drift", f"{'   '.join(texts)}   nats a token")
 
 
 def _steps(facts: Mapping[str, Json]) -> Iterator[PictureLine]:

@@ -20,12 +20,9 @@ import pytest
 from runs import run
 
 from rlpost.cli.app import COMMANDS
-from rlpost.cli.completion import names
-from rlpost.cli.shells import join_words
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
 from rlpost.io.parquet.column_names import column_names
-from rlpost.losses import LOSSES
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES
 
@@ -56,20 +53,6 @@ def asked(*words: str, cwd: Path, by: str = "bash") -> list[str]:
         code, out, err = run()  # which hides rich
     assert (code, err) == (0, "")
     return [line for line in out.splitlines() if line]
-
-
-def test_names_are_read_without_torch():
-    assert names("estimators") == {name: entry.formula for name, entry in ESTIMATORS.items()}
-    assert names("losses") == {name: entry.about for name, entry in LOSSES.items()}
-    assert names("dumps") == {name: entry.title for name, entry in FORMATS.items()}
-    code = (
-        "import sys; from rlpost.cli.completion import names;"
-        "from rlpost.io.parquet.column_names import column_names;"
-        "names('estimators'); names('dumps'); column_names(['in.parquet']);"
-        "print({'torch', 'pyarrow', 'polars', 'numpy', 'rich'} & {*sys.modules})"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "set()"
 
 
 def test_the_completion_script_is_that_of_the_named_shell():
@@ -128,29 +111,6 @@ def test_zsh_and_fish_get_whole_words_with_descriptions(rollouts):
     assert '"reward=score"' in "".join(asked(*words, cwd=rollouts.parent, by="zsh"))
     (line,) = asked("advantages", "--estimator", "rl", cwd=rollouts.parent, by="fish")
     assert line == f"rloo\t{ESTIMATORS['rloo'].formula}"
-
-
-@pytest.mark.parametrize(
-    ("words", "cursor", "joined", "before"),
-    [
-        ("--map reward = sc", 5, "--map reward=sc", "reward="),
-        ("--map reward = _", 5, "--map reward=", "reward="),
-        ("--map reward =", 4, "--map reward=", "reward="),
-        ("--map = reward = sc", 6, "--map=reward=sc", "reward="),
-        ("--map a = b --est x", 7, "--map a=b --est x", ""),
-        ("--is-filter max : k3 :: 1", 7, "--is-filter max:k3::1", "max:k3::"),
-    ],
-)
-def test_words_that_bash_split_are_joined(words, cursor, joined, before):
-    typed = ["rlpost", "a", *("" if word == "_" else word for word in words.split())]
-    environment = {
-        "_RLPOST_COMPLETE": "complete_bash",
-        "COMP_WORDS": "\n".join(typed),
-        "COMP_CWORD": str(cursor),
-    }
-    assert join_words(environment) == before
-    assert environment["COMP_WORDS"].split("\n")[2:] == joined.split(" ")
-    assert int(environment["COMP_CWORD"]) == len(environment["COMP_WORDS"].split("\n")) - 1
 
 
 def test_columns_are_those_of_files_with_footers_of_any_size(tmp_path, rollouts):

@@ -115,8 +115,7 @@ def test_the_next_steps_of_screens_run(typed, monkeypatch):
             typed(hint)
     without = [line for line, found in hints.items() if not found]
     assert without == [
-        "inspect in.parquet --verbose", "inspect in.parquet --row 3", "config",
-        "doctor",
+        "inspect in.parquet --verbose", "inspect in.parquet --row 3", "doctor",
     ]  # fmt: skip
     assert hints["advantages in.parquet out.parquet"] == ["rlpost report out.parquet out.html"]
     monkeypatch.setattr("rlpost.render.summary.is_terminal", lambda: True)

@@ -86,17 +86,6 @@ def test_commands_import_only_the_libraries_and_rooms_that_they_need(tmp_path):
     assert "pandas" not in ran.stderr
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("command", ["advantages", "loss"])
-def test_the_time_of_a_run_counts_from_the_start_of_its_process(tmp_path, command):
-    code = "import time; time.sleep(0.5); from rlpost.cli.main import leave; leave()"
-    words = (command, SAMPLE, tmp_path / "out.parquet", "-q", "--summary-json", "-")
-    seconds = json.loads(processed(*words, code=code).stdout)["seconds"]
-    assert seconds["start_up"] > 0.5
-    parts = seconds["start_up"] + sum(seconds["passes"].values()) + seconds["publishing"]
-    assert seconds["total"] >= parts
-
-
 @pytest.mark.parametrize(
     "size",
     ["²", *(pytest.param(size, marks=pytest.mark.nightly) for size in ("", "wide", "-5", "0"))],

@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from rlpost.display.charts import ascii_chart, bar, spark
 from rlpost.display.console import console
@@ -44,17 +42,6 @@ def test_a_sparkline_has_the_order_of_its_values(values):
         assert all(a <= b for a, b in pairwise(ranked))
         assert bounds is None or min(heights) == 1
         assert bounds is not None or [h > 0 for h in heights] == [v > 0 for v in values]
-
-
-@pytest.mark.parametrize("width", [40, 80, 120, None])
-def test_charts_are_whole_on_terminals_and_in_pipes(width):
-    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    if width is None:
-        out = console(io.StringIO())
-    out.print(TABLE)
-    shown = out.file.getvalue()
-    assert all(chart in shown for chart in CHARTS)
-    assert max(map(len, shown.splitlines())) <= (width or 40)
 
 
 def test_an_encoding_without_blocks_gets_charts_of_its_characters():

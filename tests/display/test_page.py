@@ -5,7 +5,6 @@ import io
 import re
 import sys
 
-import pytest
 from rich.console import Console
 
 from rlpost.display import first
@@ -59,11 +58,6 @@ def test_the_verdict_is_below_everything_but_the_next_steps() -> None:
     assert lines[0].startswith("rlpost thing")
     assert lines[-2].startswith(MARKS["error"])
     assert lines[-1].strip() == "next: rlpost browse a.parquet"
-
-
-@pytest.mark.parametrize("width", [24, 40, 80])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    assert max(map(len, drawn(width).splitlines())) <= width
 
 
 def test_a_trend_has_its_ends_and_at_most_24_blocks() -> None:

@@ -1,4 +1,4 @@
-"""One law of widths: no line of a screen is wider than the terminal, and a pipe gets plain text."""
+"""Screens: none is wider than the terminal, pipes get plain text, and help finds every word."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from runs import run
 
 from rlpost.cli.app import COMMANDS
 from rlpost.cli.render.catalogue import KINDS
+from rlpost.cli.search import answer
 
 SCREENS = [
     "inspect IN -v",
@@ -48,7 +49,7 @@ class Terminal(io.StringIO):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A few rollouts of one turn and of several, and what a run makes of them."""
-    home = tmp_path_factory.mktemp("a directory of files with a rather long name for a screen")
+    home = tmp_path_factory.mktemp("a directory of files with a long name of a terminal")
     files = {}
     for name, source, words in (("", ARITHMETIC, ()), ("TURNS", CALCULATOR, ("--unit", "row"))):
         path = home / f"{name or 'in'}.parquet"
@@ -60,7 +61,7 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_no_line_is_wider_than_the_terminal(screen, files, monkeypatch):
+def test_a_screen_fits_is_plain_in_a_pipe_and_has_words_that_help_finds(screen, files, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     words = [files.get(word, word) for word in screen.split()]
@@ -75,3 +76,29 @@ def test_no_line_is_wider_than_the_terminal(screen, files, monkeypatch):
     piped = run(*words)
     assert "\x1b" not in piped.out
     assert "…" not in piped.out
+    if words[0] not in ("list", "config", "help") and "--help" not in words:
+        assert unknown(piped.out) == set()
+
+
+def unknown(text):
+    """The words of a screen that help does not find, without paths, ids and versions."""
+    words = re.findall(r"[A-Za-z][A-Za-z_]{2,}", re.sub(r"\S*[/\d]\S*", " ", text))
+    return {word for word in words if not answer(word)}
+
+
+WRITTEN = """
+advantages IN NEW -v
+advantages IN NEW --estimator gae --kl-coef 0.05 --whiten-advantages --reward-clip 1 \
+--advantage-clip 1 --is-weight token --is-cap 2 --is-filter sequence:ratio:0.9:1.1 \
+--drop-truncated --drop-equal-rewards --overwrite
+advantages TURNS NEW --rollout-reward last --overwrite
+export OUT NEW.jsonl --to jsonl
+"""
+
+
+def test_help_finds_the_words_of_what_is_printed_of_outputs(files):
+    places = {**files, "NEW": files["IN"].with_name("new.parquet"),
+              "NEW.jsonl": files["IN"].with_name("new.jsonl")}  # fmt: skip
+    for screen in WRITTEN.strip().splitlines():
+        ran = run(*(places.get(word, word) for word in screen.split()))
+        assert (ran.code, unknown(ran.err)) == (0, set())

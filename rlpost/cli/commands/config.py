@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -104,7 +105,7 @@ def show(
         fields if with_defaults else chosen,
         how,
         lines=[line if chosen else "Every field has its default."],
-        steps=[] if with_defaults else ["# --all lists all fields"],
+        steps=[] if with_defaults else [shlex.join(["rlpost", "config", *settings.words, "--all"])],
     )
 
 
