@@ -40,14 +40,13 @@ def test_attempts_span_the_files_of_a_conversion(tmp_path):
     for attempt, steps in ((1, (0, 1)), (2, (1, 2))):
         rows = [{"prompt_id": "a", "reward": 1.0, "step": step, "run_attempt": attempt}
                 for step in steps]  # fmt: skip
-        folder = tmp_path / "in" / str(attempt)
-        folder.mkdir(parents=True)
-        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{attempt}.jsonl").write_text(lines)
     summary = rlpost.convert(tmp_path / "in", tmp_path / "out")
     assert (summary["responses"], summary["attempts"]["left_out"]) == (3, 1)
-    steps = {path.parent.name: pq.read_table(path)["step"].to_pylist()
-             for path in (tmp_path / "out").rglob("*.parquet")}  # fmt: skip
-    assert steps == {"1": [0], "2": [1, 2]}
+    for attempt, steps in ((1, [0]), (2, [1, 2])):
+        assert pq.read_table(tmp_path / "out" / f"{attempt}.parquet")["step"].to_pylist() == steps
 
 
 def test_a_rollout_that_was_tried_again_is_its_newest_attempt(tmp_path):
