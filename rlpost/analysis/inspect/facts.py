@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from rlpost.analysis.counted import RowReader, counted_table, counting_of, joined, stream_chunks
 from rlpost.analysis.inspect.findings import FINDINGS, run_checks
 from rlpost.analysis.inspect.inspected import Inspected
-from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.selection import select_columns, unusable_roles
 from rlpost.errors import UsageError, no_such
@@ -96,14 +95,13 @@ def inspect_source(
         recorded=recorded_advantages(source, columns, columns_map or {}),
     )  # fmt: skip
     columns = _with_lengths(columns, selection)
-    segments = None if selection.ids is None else SegmentReader(selection.ids)
     resolved = resolve_recipe(recipe, selection.columns)
     masked = masked_rows(source, selection.columns)
     counted = _counted(source, selection, resolved, masked=masked)
-    reading = read(source, selection, segments, reporter, counted)
+    reading = read(source, selection, reporter, counted)
     table = counted_table(reading.said, resolved, count=len(reading.rows), masked=masked)
     inspected = Inspected(
-        reading, table, columns, masked=masked != "none", segments=segments, chosen_unit=chosen,
+        reading, table, columns, masked=masked != "none", chosen_unit=chosen,
         evidence=evidence, partial=partial,
     )  # fmt: skip
     findings, checks = run_checks(inspected, ignore)

@@ -26,6 +26,7 @@ from rlpost.analysis.inspect.model import (
     PromptGroup,
     RoleFacts,
 )
+from rlpost.analysis.inspect.prefixes import repeated_in
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
 from rlpost.analysis.inspect.tokens import policy_role
 from rlpost.display.text import counted, plural, share
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from rlpost.analysis.counted import CountedTable
     from rlpost.analysis.inspect.measures import Labels, Pair
     from rlpost.analysis.inspect.model import Json, TokenColumn
-    from rlpost.analysis.inspect.prefixes import SegmentReader
     from rlpost.analysis.inspect.reading import PassResult
     from rlpost.analysis.inspect.selection import ColumnSelection
     from rlpost.io.parquet.source import Source
@@ -77,8 +77,6 @@ class Inspected:
     """Of roles, also those whose column has an unsuitable type."""
     masked: bool = False
     """Statistics leave out rows of the sample mask."""
-    segments: SegmentReader | None = None
-    """Of token ids."""
     chosen_unit: Unit | None = None
     """What counts, as the user chose it; None: by the columns."""
     evidence: int = 5
@@ -400,9 +398,8 @@ class Inspected:
 
         And those of all rows.
         """
-        assert self.segments is not None
-        trains = self.rows["rollout"].is_not_null().to_numpy()
-        return self.segments.repeated(self.table.rows, trains, grouped="group" in self.rows)
+        trains, grouped = self.rows["rollout"].is_not_null().to_numpy(), "group" in self.rows
+        return repeated_in(self.reading.segments, self.table.rows, trains, grouped=grouped)
 
     def signs_of_failures(self) -> dict[str, pl.Series]:
         """Return by sign the rows with reward exactly 0 that look like failures, [n] each.

@@ -16,6 +16,7 @@ from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect.alignment import MaskJumps
 from rlpost.analysis.inspect.measures import TokenSums
 from rlpost.analysis.inspect.model import TokenColumn
+from rlpost.analysis.inspect.prefixes import segments_of
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS, ColumnSelection
 from rlpost.analysis.inspect.token_sample import TokenSample
 from rlpost.analysis.inspect.tokens import (
@@ -41,10 +42,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.counted import Rows
-    from rlpost.analysis.inspect.prefixes import SegmentReader
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import Source
     from rlpost.kernels.moments import Mask
+    from rlpost.kernels.prefixes import PolicySegments
 
 
 _PAIR = 8000
@@ -80,6 +81,10 @@ class PassResult:
     tally: NDArray[np.int64] = field(default_factory=lambda: tally(np.zeros(0)))
     """Of advantages, of `rlpost.kernels.histogram`."""
     sample: TokenSample = field(default_factory=TokenSample)
+    segments: list[PolicySegments] = field(default_factory=list)
+    """Of token ids, by chunk."""
+    added: int = 0
+    """Rows of the chunks so far."""
     buffers: Buffers = field(default_factory=Buffers)
 
     @property
@@ -121,6 +126,9 @@ class PassResult:
             self.tally += tally(credit["advantage"])
             self.sums.add("trained" if is_list(array.type) else "trained rows", credit, keys)
             rows |= _recorded(credit) if selection.recorded else {}
+        if selection.ids is not None:
+            self.segments.append(segments_of(cells, selection.ids, self.added))
+        self.added += count
         return rows
 
     def _add_tokens(
@@ -175,13 +183,11 @@ class PassResult:
             empty = {f"{kind}:{role}": value for kind, value in kinds.items()}
             rows |= _placed(flags, block, empty, count)
         # Columns are checked in all rows; statistics of policies are of those that count.
-        begin = self.sample.rows
+        begin = self.added
         if self.counted is not None and not self.counted[begin : begin + count][good].all():
             block = whole.of_rows(good & self.counted[begin : begin + count])
             policy = block.policy()
-        rows |= self._add_policies(block, policy, said, keys)
-        self.sample.rows += count
-        return rows
+        return rows | self._add_policies(block, policy, said, keys)
 
     def _add_policies(
         self, block: Block, policy: Block, said: Rows, keys: NDArray[np.int64]
@@ -189,7 +195,7 @@ class PassResult:
         """Return divergences per response of the rows that count, a block and its policy tokens."""
         details, sums, rows = self.selection.details, self.sums, dict[str, Any]()
         both, with_reference = ({*pair} <= policy.values.keys() for pair in LOG_PROB_PAIRS[:2])
-        self.sample.add(block)
+        self.sample.add(block, self.added)
         if both:
             compared = tokens.compared_tokens(policy, self.buffers)
             sums.add("compared", compared, keys, placed=details)
@@ -227,7 +233,6 @@ class PassResult:
 def read(
     source: Source,
     selection: ColumnSelection,
-    segments: SegmentReader | None = None,
     reporter: Reporter | None = None,
     counted: Mask | None = None,
 ) -> PassResult:
@@ -236,7 +241,6 @@ def read(
     Args:
         source: the input.
         selection: the columns of the statistics.
-        segments: gets each chunk, for its token ids.
         reporter: gets the progress.
         counted: [N] the rows whose tokens statistics of policies count; None: all.
 
@@ -249,8 +253,7 @@ def read(
     keep_freed_memory()
     reader = RowReader(source, selection.columns, selection.components)
     reading = PassResult(reader, selection, counted)
-    of_ids = [] if segments is None else segments.read
-    names = list(dict.fromkeys([*reader.names, *selection.names, *of_ids]))
+    names = list(dict.fromkeys([*reader.names, *selection.names]))
     parts: list[Rows] = []
     kept = KeptMemory(f"{source.name}: the numbers of all responses", _COPIES, source.rows)
     sized_by = selection.lists_column or next(iter(names), "")
@@ -261,8 +264,6 @@ def read(
             pairs = _PAIR // _COPIES * (reading.sums.pairs - pairs_before)
             size = sum(column.nbytes for column in parts[-1].values())
             kept.add(size + pairs, chunk.table.num_rows)
-            if segments is not None:
-                segments.add(chunk)
         if not source.rows:
             parts.append(reading.add(_empty_chunk(source, names)))
     reading.buffers.clear()

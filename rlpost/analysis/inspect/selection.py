@@ -161,7 +161,7 @@ class ColumnSelection:
         served = map(self.columns.column, self.tokens)
         others = (
             self.lists_column, self.text, self.prompt, self.advantages, *self.machines,
-            self.version, self.entropy,
+            self.version, self.entropy, *(self.ids or ()),
         )  # fmt: skip
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 

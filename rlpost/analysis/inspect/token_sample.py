@@ -46,16 +46,14 @@ class TokenSample:
     parts: list[dict[str, NDArray[Any]]] = field(default_factory=list)
     """By name: `hash`, `row`, `size` of windows, and values of their tokens."""
     tokens: int = 0
-    rows: int = 0
-    """Responses of the chunks so far."""
     bound: int = np.iinfo(np.uint64).max
     """The largest hash of a window that is kept."""
     largest: list[tuple[float, int, int, float, float]] = field(default_factory=list)
     """|d|, row, position in its list, old, infer."""
 
-    def add(self, block: Block) -> None:
-        """Add the policy tokens of responses of a chunk, whose first one is that of `rows`."""
-        policy, rows = block.policy(), self.rows + block.places
+    def add(self, block: Block, begin: int) -> None:
+        """Add the policy tokens of responses of a chunk, whose first one has the number `begin`."""
+        policy, rows = block.policy(), begin + block.places
         offsets = policy.offsets
         lengths = np.diff(offsets)
         present = [role for role in ROLES if role in policy.values]
@@ -146,7 +144,7 @@ class TokenSample:
         if not self.parts:
             return {}
         values, window, row = self._tokens()
-        codes, labels = _labels(rows["batch"]) if "batch" in rows else (np.full(self.rows, -1), [])
+        codes, labels = _labels(rows["batch"]) if "batch" in rows else (np.full(len(rows), -1), [])
         order = np.argsort(codes[row], kind="stable")
         bounds = np.searchsorted(codes[row][order], np.arange(len(labels) + 1))
         places = {None: slice(None)} | {
