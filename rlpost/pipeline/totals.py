@@ -266,7 +266,9 @@ class ExactTotals:
         """Return the totals by other keys, one for each of `self.keys`; they need not differ."""
         if not self or np.array_equal(keys, self.joined.keys):
             return self
-        return replace(self, blocks=(KeyBlock.summed([replace(self.joined, keys=keys)]),))
+        block = replace(self.joined, keys=keys)
+        distinct = bool((keys[1:] > keys[:-1]).all())
+        return replace(self, blocks=(block if distinct else KeyBlock.summed([block]),))
 
     def beside(
         self, counts: Mapping[str, Integers], spans: Mapping[str, tuple[Floats, Floats]]
