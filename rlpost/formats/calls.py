@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rlpost.errors import DataError
 from rlpost.formats.records import Field, Record
 
 if TYPE_CHECKING:
@@ -62,18 +61,9 @@ class ModelCall:
     values: dict[str, Any] = field(default_factory=dict)
 
     def tokens(self) -> dict[str, Any]:
-        """Return the columns of tokens.
-
-        Raises:
-            DataError: there is not one log-prob for each token.
-        """
+        """Return the columns of tokens."""
         if not self.sampled:
             return {}
-        if self.log_probs and len(self.log_probs) != len(self.sampled):
-            raise DataError(
-                f"{self.where}: has {len(self.log_probs)} log-probs and "
-                f"{len(self.sampled)} sampled tokens; they must be equal"
-            )
         return {
             "prompt_token_ids": self.prompt or None,
             "response_mask": self.mask or [1] * len(self.sampled),

@@ -205,8 +205,8 @@ class Binding:
             given = prompts.valid
             arrays["prompt_length"] = nullable(prompts.lengths, given)
             stored = arrays.get("prompt_id", pa.nulls(rows, pa.string()))
-            made = [prompt_key(prompts.row(row)) if given[row] else None for row in range(rows)]
-            arrays["prompt_id"] = pc.coalesce(stored, gathered(made).cast(pa.string()))
+            hashed = [prompt_key(prompts.row(row)) if given[row] else None for row in range(rows)]
+            arrays["prompt_id"] = pc.coalesce(stored, gathered(hashed).cast(pa.string()))
         if tokens := lists.get(MASK, lists.get(IDS)):
             counted = nullable(tokens.lengths, tokens.valid)
             arrays[LENGTH] = pc.coalesce(counted, arrays.get(LENGTH, pa.nulls(rows, pa.int64())))
@@ -215,10 +215,8 @@ class Binding:
                 arrays.setdefault(name, pa.nulls(rows, kind))
 
     def _with_kept(self, arrays: dict[str, pa.Array], table: DumpTable) -> pa.RecordBatch:
-        omitted, used = (
-            self.options.omitted_columns,
-            {*self._fields.values(), *self.mapped.values()},
-        )
+        omitted = self.options.omitted_columns
+        used = {*self._fields.values(), *self.mapped.values()}
         arrays = {name: array for name, array in arrays.items() if name not in omitted}
         taken = {*CANONICAL, *arrays, *self._names.values()}
         for name, array in table.fields.items():

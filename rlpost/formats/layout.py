@@ -16,7 +16,7 @@ import pyarrow as pa
 from rlpost.errors import DataError
 from rlpost.formats.base import CANONICAL, LENGTH
 from rlpost.formats.records import as_float
-from rlpost.formats.rows import gathered, is_flat, list_column, packed, shown, values_of
+from rlpost.formats.rows import gathered, is_flat, list_column, shown, values_of
 from rlpost.io.arrow import dtype_of, fill_nulls, is_tokens, is_true, list_values, to_arrow
 
 if TYPE_CHECKING:
@@ -31,22 +31,6 @@ SEQUENCE_LENGTH, SEQUENCE_IDS = "sequence_length", "sequence_token_ids"
 of prompt and response."""
 MASK, IDS, PROMPT = "response_mask", "response_token_ids", "prompt_token_ids"
 _MASK_NEEDS = "a mask is 1 for policy tokens and 0 for other tokens"
-
-
-def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
-    """Return a list of numbers as a vector [T]; null becomes NaN.
-
-    Raises:
-        DataError: the value is not a list of numbers.
-    """
-    vector = packed(value)
-    if isinstance(vector, list) and is_flat(vector):
-        vector = np.array([np.nan if x is None else as_float(x) for x in vector])
-    if not isinstance(vector, np.ndarray):
-        raise DataError(
-            f"{where}: `{name}` is {shown(value)}; a flat list of numbers, one per token, is needed"
-        )
-    return vector
 
 
 class TokenLists(NamedTuple):

@@ -18,7 +18,7 @@ from rlpost.formats.base import Format, has
 from rlpost.formats.calls import CALLS, TYPES, ModelCall, call_rows
 from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.fields import joined_text, same_tokens
-from rlpost.formats.layout import SEQUENCE_LENGTH, as_vector
+from rlpost.formats.layout import SEQUENCE_LENGTH
 from rlpost.formats.records import Field, rounded_sum
 from rlpost.io.finish_reasons import TRUNCATED
 from rlpost.io.input_paths import step_key_of
@@ -188,7 +188,7 @@ def _tokens(nodes: Sequence[Record]) -> dict[str, Any] | None:
     """
     if not any(node.find("token_ids") for node in nodes):
         return {} if any(node.find("sampled") for node in nodes) else None
-    ids = [as_vector(node.where, "token_ids", node.get("token_ids")) for node in nodes]
+    ids = [np.array(node.typed("token_ids", list), np.float64) for node in nodes]
     masks = [_vector(node, "mask", len(tokens)) for node, tokens in zip(nodes, ids, strict=True)]
     mask = np.concatenate(masks)
     if not mask.any():
@@ -203,7 +203,7 @@ def _tokens(nodes: Sequence[Record]) -> dict[str, Any] | None:
 
 
 def _vector(node: Record, name: str, length: int) -> NDArray[Any]:
-    vector = as_vector(node.where, name, node.get(name))
+    vector = np.array(node.typed(name, list), np.float64)  # null is NaN
     if len(vector) != length:
         raise node.error(name, node.get(name), f"a list of {length}, as its tokens need,")
     return vector

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rlpost.errors import DataError
 from rlpost.formats.base import Format
 from rlpost.formats.containers import PICKLE
 from rlpost.formats.fields import messages, same_tokens
@@ -32,34 +31,23 @@ def _status(sample: Record) -> str | None:
 
 
 def _reward(sample: Record) -> Any:
-    """Return the reward; one of several parts if there are no others.
-
-    Raises:
-        DataError: there are several, of which `--map reward=reward.NAME` selects one.
-    """
+    """Return the reward, or its only part; --map reward=reward.NAME selects one of several."""
     value = sample.get("reward")
-    if not isinstance(value, dict):
-        return value
-    if len(value) != 1:
-        raise DataError(
-            f"{sample.where}: `reward` has the parts {', '.join(map(str, value))}; select one "
-            "with --map reward=reward.NAME"
-        )
-    return next(iter(value.values()))
+    return next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else value
 
 
 def _raw_reward(sample: Record) -> float | None:
     """Return the reward before normalisation, which the dump stores in the rollout's order."""
     rewards = (sample.outer or sample).fields.get("raw_reward")
+    position = sample.fields.get("rollout_position")
     if rewards is None:
         return None
-    position = sample.fields.get("rollout_position")
     if not isinstance(position, int) or not 0 <= position < len(rewards):
-        raise DataError(
-            f"{sample.where}: `rollout_position` is {position!r}, so its entry among the "
-            f"{len(rewards)} of raw_reward, which is in the rollout's order, is unknown; convert "
-            "rollout_data/ instead, or omit rewards with --map reward=none"
+        needed = (
+            f"the place among the {len(rewards)} of raw_reward, which is in the rollout's order (or "
+            "rollout_data/, or --map reward=none)"
         )
+        raise sample.error("rollout_position", position, needed)
     return float(rewards[position])
 
 

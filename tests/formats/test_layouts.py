@@ -130,21 +130,18 @@ def test_a_dump_is_known_by_its_contents_and_has_what_was_put_in(name, tmp_path)
     assert json.loads(metadata[b"rlpost.missing_roles"]) == summary["missing_roles"]
     assert summary["missing_roles"].keys() <= layout.missing_roles.keys() - {*summary["roles"]}
     assert {*layout.roles, *layout.missing_roles} <= ROLES.keys()
-
-
-@pytest.mark.parametrize("name", [name for name in ALL if name != "prime-rl-tokens"])
-def test_advantages_of_a_dump_are_those_of_its_rewards(name, tmp_path):
-    dump, expected, groups = dump_of(name, tmp_path)
+    if name == "prime-rl-tokens":  # which has no rewards
+        return
     before = {*tmp_path.rglob("*")}
-    summary = rlpost.advantages(dump, tmp_path / "out.parquet", rlpost.Recipe(estimator="grpo"))
+    summary = rlpost.advantages(dump, tmp_path / "adv.parquet", rlpost.Recipe(estimator="grpo"))
+    assert {*tmp_path.rglob("*")} - before == {tmp_path / "adv.parquet"}
     assert summary.groups == len({*groups})
-    table, values = pq.read_table(tmp_path / "out.parquet"), grpo(expected["reward"], groups)
+    table, values = pq.read_table(tmp_path / "adv.parquet"), grpo(expected["reward"], groups)
     if "response_advantage" in table.column_names:
         np.testing.assert_allclose(table["response_advantage"].to_pylist(), values, 1e-5, 1e-6)
     else:
         lists = zip(table["advantages"].to_pylist(), values, strict=True)
         assert all(np.allclose([x for x in row if x], value, 1e-5, 1e-6) for row, value in lists)
-    assert {*tmp_path.rglob("*")} - before == {tmp_path / "out.parquet"}
 
 
 # A field that is missing, or is of another type: the record is named, exit 3, nothing is left
@@ -278,7 +275,7 @@ def test_slime_rewards_of_the_trainer_are_the_raw_ones_by_position(tmp_path):
     assert rows["normalised_reward"] == [one.reward / 2 for one in SAMPLES]
     assert rows["data_parallel_rank"] == [i % 2 for i in range(len(SAMPLES))]
     slime_edited(dump, lambda samples: [one.pop("rollout_position") for one in samples])
-    with pytest.raises(DataError, match=r"7\.pt, samples 0: `rollout_position` is None"):
+    with pytest.raises(DataError, match=r"7\.pt, samples 0: `rollout_position` is null"):
         columns_of(dump, tmp_path / "o.parquet")
     assert "reward" not in columns_of(dump, tmp_path / "o.parquet", reward="none")
 
@@ -319,7 +316,7 @@ def test_slime_samples_may_have_rewards_in_parts_numbers_of_numpy_and_no_tokens(
                        "status": "aborted"}  # fmt: skip
 
     dump = slime_edited(token_dump("slime-rollout", tmp_path), edit)
-    with pytest.raises(DataError, match=r"samples 0: `reward` has the parts format, answer"):
+    with pytest.raises(DataError, match="samples 0: `reward` is an object with the fields format"):
         columns_of(dump, tmp_path / "out.parquet")
     rows = columns_of(dump, tmp_path / "out.parquet", reward="reward.answer")
     assert rows["reward"] == [one.reward for one in SAMPLES]

@@ -122,7 +122,9 @@ def test_what_is_no_list_of_rows_is_named(rows, fields):
 
 
 def test_a_path_is_looked_up_in_the_record_and_then_in_what_contains_it():
-    (row,) = Record("line 1", {"m": {"id": 7}, "n": None, "s": [{"m": {"x": 1}}]}).rows("s")
-    assert [row.lookup(path) for path in ("m.x", "n", "n.x")] == [1, None, None]
-    with pytest.raises(DataError, match="line 1, s 0"):
+    fields = {"m": {"id": 7}, "n": None, "s": [{"m": {"x": 1}, "a.b": 1, "a": {"b": 2, "c": 3}}]}
+    (row,) = Record("line 1", fields).rows("s")
+    paths = ("m.x", "m.id", "n", "n.x", "a.b", "a.c", "a.c.d", "a.x | a.c")
+    assert [row.lookup(path) for path in paths] == [1, 7, None, None, 1, 3, None, 3]
+    with pytest.raises(DataError, match=r"line 1, s 0: no field `q\.x`"):
         row.lookup("q.x")
