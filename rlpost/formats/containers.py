@@ -112,8 +112,10 @@ def _of_texts(
             yield from text.records()
 
     def first(path: Path, members: str) -> Mapping[str, Any]:
-        found = (record for text in texts(path, members) for record in text.records(MOST_SNIFFED))
-        return next((record.fields for record in found), {})
+        for text in texts(path, members):
+            for record in text.records(MOST_SNIFFED):
+                return record.fields
+        return {}
 
     return Container(name, suffixes, records, first)
 

@@ -44,8 +44,8 @@ def _raw_reward(sample: Record) -> float | None:
         return None
     if not isinstance(position, int) or not 0 <= position < len(rewards):
         needed = (
-            f"the place among the {len(rewards)} of raw_reward, which is in the rollout's order (or "
-            "rollout_data/, or --map reward=none)"
+            f"the place among the {len(rewards)} of raw_reward, which is in the rollout's order "
+            "(or rollout_data/, or --map reward=none)"
         )
         raise sample.error("rollout_position", position, needed)
     return float(rewards[position])
