@@ -15,7 +15,7 @@ import pyarrow as pa
 from rlpost._version import __version__
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
-from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.errors import DataError, UsageError
 from rlpost.formats import FORMATS, format_named
 from rlpost.formats.attempts import Attempts
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
@@ -32,7 +32,7 @@ from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.arrow import to_arrow
 from rlpost.io.input_paths import UNDECLARED, Declaration, InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
-from rlpost.io.outputs import OutputFiles
+from rlpost.io.outputs import OutputFiles, file_errors
 from rlpost.io.parquet.column_names import first_table
 from rlpost.io.paths import PathText, RemotePath, check_target, is_output_folder, parse_path
 from rlpost.io.processes import Processes
@@ -134,24 +134,20 @@ def plan_targets(
             two dumps.
         ReadWriteError: a target cannot be accessed.
     """
-    try:
-        if not is_output_folder(output):
-            plan: dict[AnyPath, list[Dump]] = {output: list(dumps)}
-        else:
-            plan = {}
-            for dump in dumps:
-                target = output / dump.converted
-                if target in plan:
-                    raise UsageError(
-                        f"{dump.path} and {plan[target][0].path} would both become {target}: name "
-                        "their parent directory, so that the output has the same subdirectories"
-                    )
-                plan[target] = [dump]
+    with file_errors(output, "cannot be written"):
+        is_folder = is_output_folder(output)
+        plan: dict[AnyPath, list[Dump]] = {}
+        for dump in dumps:
+            target = output / dump.converted if is_folder else output
+            if is_folder and target in plan:
+                raise UsageError(
+                    f"{dump.path} and {plan[target][0].path} would both become {target}: name "
+                    "their parent directory, so that the output has the same subdirectories"
+                )
+            plan.setdefault(target, []).append(dump)
         sources = {dump.path.resolve() for dump in dumps}
         for target in plan:
             check_target(target, sources, overwrite=overwrite)
-    except OSError as error:
-        raise ReadWriteError(f"{output}: cannot be written: {error.strerror}") from None
     return plan
 
 
