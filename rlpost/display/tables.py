@@ -68,13 +68,6 @@ class TextTable:
     width: int | None = None
     """The columns that it can use; None: those of the console."""
 
-    def __rich_measure__(self, out: Console, options: ConsoleOptions) -> Measurement:
-        """Return the width that the table needs, and the width that it can use."""
-        texts = [self.title, *self.lines, *self.notes]
-        widths = [size.maximum for size in self._sizes(out)]
-        widest = max((sum(widths) + _GAPS[0] * (len(widths) - 1), *map(len, texts)))
-        return Measurement(min(widest, 1), widest).with_maximum(options.max_width)
-
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines of the table."""
         options = options if self.width is None else options.update_width(self.width)
