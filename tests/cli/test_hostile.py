@@ -6,10 +6,10 @@ tests are of what such runs found, and of what no mutation is likely to hit.
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import pickle
+import random
 import re
 import resource
 import signal
@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from fuzz import loops, seeds, targets
+from fuzz import seeds, targets
 from runs import rollout, run, save
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -27,8 +27,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 # Mutated files
 
 
-SLICES = {"parquet": 900, "dumps": 900, "footer": 600, "recipe": 1500, "line": 60,
-          "metadata": 8}  # fmt: skip
+SLICES = {"parquet": 900, "dumps": 900}
 
 
 @pytest.fixture
@@ -46,19 +45,16 @@ def hurried():
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SLICES)
-def test_mutants_are_refused_or_give_right_answers(tmp_path, hurried, name):
-    target = targets.TARGETS[name]
-
-    def check(data: bytes) -> str:
+def test_mutants_are_refused_or_give_right_answers(hurried, name):
+    target, rng = targets.TARGETS[name], random.Random(7)  # noqa: S311 - test data
+    pool = target.start()
+    mutants = (target.mutate(rng.choice(pool), rng, pool) for _ in range(SLICES[name] - len(pool)))
+    outcomes = set()
+    for data in (*pool, *mutants):
         hurried()
-        return target.check(data)
-
-    log = loops.Log(tmp_path, dataclasses.replace(target, check=check))
-    loops.at_random(log, 7, SLICES[name], 600)
+        outcomes.add(target.check(data))
     targets.clean_up()
-    assert [path.read_text() for path in tmp_path.glob("*.txt")] == []
-    assert log.outcomes.total() == SLICES[name]
-    assert len(log.outcomes) > 1  # neither are all refused, nor none: both sides are tried
+    assert len(outcomes) > 1  # neither are all refused, nor none: both sides are tried
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 < 3 << 30  # pytest's own too
 
 
