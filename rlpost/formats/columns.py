@@ -267,14 +267,15 @@ def _checked(
     except MemoryError:  # an ArrowException, too, but not about the data
         raise
     except (pa.ArrowException, TypeError, OverflowError):
+        parts = []  # values of several types, which fit each for itself
         for row in range(len(array)):
             cell = array.slice(row, 1)
             try:
-                convert(cell)
+                parts.append(convert(cell))
             except (pa.ArrowException, TypeError, OverflowError):
                 came = f"is {shown(values_of(cell)[0])}"
                 raise place.error(row, came, f"{needed} is needed") from None
-        raise
+        return pa.concat_arrays(parts)
 
 
 def numbers(array: pa.Array, place: CellLocation) -> pa.Array:

@@ -374,6 +374,14 @@ def test_open_instruct_without_log_probs_has_lengths_still(tmp_path):
     assert not {"infer_log_probs", "finish_reason"} & rows.keys()
 
 
+def test_a_flag_of_open_instruct_may_be_a_number_in_some_rows(tmp_path):
+    dump = text_dump("open-instruct", tmp_path)
+    records = [*map(json.loads, dump.read_text().splitlines())]
+    records[2]["request_info"]["tool_calleds"] = -1
+    rows = columns_of(writers.lines(dump, records), tmp_path / "o.parquet")
+    assert rows["tool_called"] == [row == 2 for row in range(len(TEXTS))]
+
+
 def test_rolls_board_is_cut_to_the_response_and_its_prompts_have_padding(tmp_path):
     made = [replace(one, prompt="<PAD>" * (row % 3) + "<|im_start|>user\n" + one.prompt)
             for row, one in enumerate(TEXTS)]  # fmt: skip
