@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from rlpost.analysis.difference import ColumnChunk
 from rlpost.analysis.responses import columns as lists
-from rlpost.analysis.segments import segment_sums
 from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_number, plain_keys
 from rlpost.io.keys import KeyColumn, of_one_type
 from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.kernels.codes import joint_codes, ordinals_of
+from rlpost.kernels.segments import segment_sum
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -105,7 +105,8 @@ def read_keys(source: Source | TableSource, columns: ColumnMap) -> RowKeys:
 def _rewards(array: pa.Array) -> NDArray[np.float64]:
     if is_list(array.type):
         offsets, values = lists.flat(array)
-        return segment_sums(values, offsets)
+        sums: NDArray[np.float64] = segment_sum(values, offsets)
+        return sums
     return lists.numbers(array) if is_number(array.type) else np.full(len(array), np.nan)
 
 

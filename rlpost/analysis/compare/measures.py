@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.difference import ColumnChunk
-from rlpost.analysis.segments import kept_offsets
 from rlpost.io.keys import KeyColumn, step_order
-from rlpost.kernels.segments import count_true
+from rlpost.kernels.segments import compact_offsets, count_true
 from rlpost.pipeline.measures import Numbers
 from rlpost.pipeline.totals import ExactTotals, by_label
 
@@ -183,7 +182,7 @@ def _where(keep: Mask, offsets: Codes, *columns: Floats) -> tuple[Sequence[Float
     """Return columns and offsets of some numbers alone; all of them are not copied."""
     if keep.all():
         return columns, offsets
-    return [column[keep] for column in columns], kept_offsets(keep, offsets)
+    return [column[keep] for column in columns], compact_offsets(keep, offsets)
 
 
 def facts_of(parts: Sequence[RowMeasures], slices: Slices, populations: dict[str, str]) -> Json:

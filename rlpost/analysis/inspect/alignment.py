@@ -8,8 +8,8 @@ import numpy as np
 
 from rlpost.analysis.inspect.model import Shift
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
-from rlpost.analysis.segments import segment_sums
 from rlpost.kernels.mismatch import LAGS, codes_of, differences_by_shift
+from rlpost.kernels.segments import count_true
 from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def mask_rows(block: Block) -> Rows:
     leading[filled] = ~block.mask[first]
     trailing[filled] = ~block.mask[block.offsets[1:][filled] - 1]
     return {
-        "tokens": segment_sums(block.mask.astype(np.int64), block.offsets).astype(np.int32),
+        "tokens": count_true(block.mask, block.offsets).astype(np.int32),
         "leading": leading,
         "trailing": trailing,
     }

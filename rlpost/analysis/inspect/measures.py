@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlpost.analysis.inspect.tokens import Block
-from rlpost.analysis.segments import segment_counts, segment_sums
 from rlpost.kernels.divergence import effective_sample_size
+from rlpost.kernels.segments import count_true, segment_sum
 from rlpost.pipeline.measures import (
     LEFT,
     Measure,
@@ -103,7 +103,7 @@ def _add_tokens(
     if kind == "numbers":
         numbers.add_tokens(name, values, None, offsets)
     else:
-        sums = segment_counts if kind == "share" else segment_sums
+        sums = count_true if kind == "share" else segment_sum
         numbers.sums[name] = sums(values, offsets)
 
 

@@ -27,13 +27,13 @@ from rlpost.analysis.inspect.tokens import (
     fingerprints_of,
     lists_of,
 )
-from rlpost.analysis.segments import segment_reduce, segment_sums
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_true
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
 from rlpost.io.system import keep_freed_memory, release_freed_memory
 from rlpost.kernels.histogram import tally
+from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum
 from rlpost.recipe.roles import is_component
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class PassResult:
             compared = tokens.compared_tokens(policy, self.buffers)
             sums.add("compared", compared, keys, placed=details)
             number = np.diff(compared.offsets)
-            k3 = segment_sums(compared["excess"] - compared["d"], compared.offsets)
+            k3 = segment_sum(compared["excess"] - compared["d"], compared.offsets)
             mean = np.where(number > 0, k3 / np.maximum(number, 1), np.nan)
             rows["k3"] = mean.astype(np.float32)
         if with_reference:
@@ -227,7 +227,7 @@ class PassResult:
         others = values[wrong & np.isfinite(values)]
         if len(others):
             self.other_mask = max(self.other_mask or -np.inf, float(others.max()))
-        return kept | wrong, segment_sums(wrong.astype(np.int64), lists.offsets) > 0
+        return kept | wrong, count_true(wrong, lists.offsets) > 0
 
 
 def read(
@@ -287,10 +287,10 @@ def _empty_chunk(source: Source, names: Sequence[str]) -> RowChunk:
 def _recorded(credit: Block) -> Rows:
     """Return the mean of the advantages of each response, and whether they are all one."""
     values, offsets = credit["advantage"], credit.offsets
-    number, total = np.diff(offsets), segment_sums(values, offsets)
-    low, high = (segment_reduce(x, values, offsets, 0.0) for x in (np.minimum, np.maximum))
+    number, total = np.diff(offsets), segment_sum(values, offsets)
+    low, high = segment_min(values, offsets), segment_max(values, offsets)
     mean = np.where(number > 0, total / np.maximum(number, 1), np.nan)
-    return {"advantage": mean, "one_advantage": low == high}
+    return {"advantage": mean, "one_advantage": low >= high}
 
 
 def _entries(lists: ListColumn, unequal: Mask) -> NDArray[np.int32]:

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.analysis.counted import numbers_of
-from rlpost.analysis.segments import kept_offsets, segment_reduce, segment_sums
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation, fill_nulls, is_list, is_number, is_true, to_numpy
 from rlpost.kernels.divergence import FAR, confident_disagreement
 from rlpost.kernels.scans import reverse_scan
+from rlpost.kernels.segments import compact_offsets, count_true, segment_sum
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
@@ -98,7 +98,7 @@ class Block:
         """Return the block without observation tokens."""
         if self.mask is None:
             return self
-        offsets = kept_offsets(self.mask, self.offsets)
+        offsets = compact_offsets(self.mask, self.offsets)
         return replace(self._tokens(self.mask), offsets=offsets, mask=None)
 
     def of_rows(self, keep: Mask) -> Block:
@@ -176,7 +176,7 @@ def _hashes(lists: ListColumn) -> NDArray[np.uint64]:
     longest = int(lists.lengths.max(initial=0))
     powers = np.cumprod(np.full(longest, 0x94D049BB133111EB, np.uint64), dtype=np.uint64)
     mixed *= powers[np.arange(len(values)) - np.repeat(lists.offsets[:-1], lists.lengths)]
-    sums = segment_reduce(np.add, mixed, lists.offsets, np.uint64(0))
+    sums: NDArray[np.uint64] = segment_sum(mixed, lists.offsets)
     return sums + lists.lengths.astype(np.uint64)
 
 
@@ -201,7 +201,7 @@ def column_rows(
     values, offsets = policy.values[role], policy.offsets
     wide = buffers.of("column", len(values))
     wide[:] = values
-    total = segment_sums(wide, offsets)
+    total = segment_sum(wide, offsets)
     nonfinite = ~np.isfinite(total)
     if nonfinite.any():
         finite, null = np.isfinite(wide), np.count_nonzero(policy.nulls.get(role, False))
@@ -210,8 +210,8 @@ def column_rows(
         column.nan += int(np.count_nonzero(np.isnan(values)) - null)
         column.minus_infinity += int(np.count_nonzero(values == -np.inf))
         column.plus_infinity += int(np.count_nonzero(values == np.inf))
-        offsets, values, wide = kept_offsets(finite, offsets), values[finite], wide[finite]
-        total = segment_sums(wide, offsets)
+        offsets, values, wide = compact_offsets(finite, offsets), values[finite], wide[finite]
+        total = segment_sum(wide, offsets)
     lengths, positive = np.diff(offsets), np.zeros(len(nonfinite), np.bool_)
     column.tokens += len(values)
     if len(values):
@@ -221,7 +221,7 @@ def column_rows(
         if high >= 0 >= low:
             column.zero += int(np.count_nonzero(values == 0))
         if high > LOG_PROB_ROUNDING:
-            above = segment_sums((values > LOG_PROB_ROUNDING).astype(np.int64), offsets)
+            above = count_true(values > LOG_PROB_ROUNDING, offsets)
             column.positive += int(above.sum())
             positive = above > 0
     mean = np.where(lengths > 0, total / np.maximum(lengths, 1), np.nan)
@@ -235,7 +235,7 @@ def compared_tokens(policy: Block, buffers: Buffers) -> Block:
     gap, most = _gap(policy, "infer_log_probs", buffers)
     if not math.isfinite(most):
         finite = np.isfinite(gap)
-        gap, infer, offsets = gap[finite], infer[finite], kept_offsets(finite, offsets)
+        gap, infer, offsets = gap[finite], infer[finite], compact_offsets(finite, offsets)
         most = np.abs(gap).max(initial=0.0)
     size = np.abs(gap, out=buffers.of("size", len(gap)))
     none = np.zeros(len(gap), np.bool_)
@@ -267,10 +267,10 @@ def reference_tokens(policy: Block, buffers: Buffers) -> tuple[Floats, Block]:
     tokens, offsets, clamped = gap, policy.offsets, gap
     if not most <= LOG_RATIO_CLAMP:
         finite = np.isfinite(gap)
-        tokens, offsets = gap[finite], kept_offsets(finite, offsets)
+        tokens, offsets = gap[finite], compact_offsets(finite, offsets)
         clamped = np.where(finite, gap.clip(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP), np.nan)
     lengths = np.maximum(np.diff(policy.offsets), 1)
-    kl = segment_sums(clamped, policy.offsets) / lengths
+    kl = segment_sum(clamped, policy.offsets) / lengths
     size = np.abs(tokens, out=buffers.of("size", len(tokens)))
     return kl, Block(offsets, {"gap": tokens, "size": size}, rows=policy.rows)
 
@@ -296,7 +296,7 @@ def entropy_tokens(policy: Block, role: str | None) -> Block | None:
     else:
         return None
     tokens = Block(policy.offsets, {"entropy": entropies}, rows=policy.rows)
-    return tokens.of_rows(np.isfinite(segment_sums(entropies, policy.offsets)))
+    return tokens.of_rows(np.isfinite(segment_sum(entropies, policy.offsets)))
 
 
 def critic_tokens(policy: Block, rewards: Floats) -> Block:
@@ -317,7 +317,7 @@ def critic_tokens(policy: Block, rewards: Floats) -> Block:
     }
     good = np.isfinite(rewards) & (np.diff(offsets) > 0)
     for values in columns.values():
-        good &= np.isfinite(segment_sums(values, offsets))
+        good &= np.isfinite(segment_sum(values, offsets))
     tokens = Block(offsets, columns, rows=policy.rows).of_rows(good)
     returns = np.repeat(rewards[good], np.diff(tokens.offsets))
     if "process" in tokens and len(returns):
@@ -357,7 +357,7 @@ def advantage_tokens(
     chosen = np.ones(len(values), np.bool_) if chosen is None else chosen
     nonfinite = int(np.count_nonzero(chosen & ~finite))
     chosen = chosen & finite
-    offsets = kept_offsets(chosen, offsets)
+    offsets = compact_offsets(chosen, offsets)
     return Block(offsets, {"advantage": values[chosen]}), nonfinite
 
 

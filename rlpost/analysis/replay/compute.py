@@ -21,9 +21,9 @@ from rlpost.analysis.replay.stages import (
     recipe_as_recorded,
     runs_of,
 )
-from rlpost.analysis.segments import segment_reduce
 from rlpost.io.parquet.source import TableSource
 from rlpost.kernels.codes import keyed_extremes
+from rlpost.kernels.segments import segment_max
 from rlpost.pipeline import run
 from rlpost.pipeline.columns import LENGTH, columns_of
 from rlpost.pipeline.device import single_threaded
@@ -281,7 +281,8 @@ def _largest_values(rollouts: Rollouts) -> Numbers:
         return np.zeros(len(rollouts))
     column = NumberColumn.of(rollouts.table.column(columns.column("values")))
     size = np.abs(np.nan_to_num(column.values))
-    return segment_reduce(np.maximum, size, rollouts.offsets, 0.0)
+    largest: Numbers = segment_max(size, rollouts.offsets).clip(0)
+    return largest
 
 
 _SUMS_OF_TOKENS = ("raw_advantages", "returns", "advantages")

@@ -11,9 +11,9 @@ from rlpost.analysis.difference import finite
 from rlpost.analysis.replay.compute import TOLERANCE, Replayer
 from rlpost.analysis.replay.findings import findings
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.analysis.segments import segment_reduce
 from rlpost.display.text import counted
 from rlpost.errors import DataError
+from rlpost.kernels.segments import segment_max
 from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.presets import toml_lines
 
@@ -179,7 +179,7 @@ def examples(stage: Replayed, rollouts: Rollouts) -> list[Json]:
     difference, tokens = stage.difference, stage.by_token(rollouts)
     wrong = np.where(difference.wrong, np.nan_to_num(difference.distance, nan=np.inf), 0.0)
     starts = rollouts.offsets if tokens else np.arange(len(rollouts) + 1)
-    worst = segment_reduce(np.maximum, wrong, starts, 0.0)
+    worst = segment_max(wrong, starts).clip(0)
     order = np.argsort(-worst, kind="stable")
     order = order[worst[order] > 0]
     first = np.zeros(len(order), np.bool_)

@@ -21,12 +21,12 @@ from rlpost.analysis.replay.input_columns import (
     text_warnings,
 )
 from rlpost.analysis.responses import columns as lists
-from rlpost.analysis.segments import segment_counts, segment_sums
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, to_arrow
 from rlpost.io.keys import KeyColumn
 from rlpost.io.parquet.source import CHUNK_TOKENS, TableSource
 from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.segments import count_true, segment_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -138,7 +138,8 @@ class Rollouts:
     @cached_property
     def policy_lengths(self) -> Codes:
         """[N] policy tokens of responses."""
-        return segment_counts(self.mask, self.offsets)
+        tokens: Codes = count_true(self.mask, self.offsets)
+        return tokens
 
     @cached_property
     def of_tokens(self) -> Codes:
@@ -153,7 +154,8 @@ class Rollouts:
         column = NumberColumn.of(self.table.column(self.columns.column("reward")))
         if column.offsets is None:
             return column.values
-        return segment_sums(column.values, column.offsets)
+        sums: Numbers = segment_sum(column.values, column.offsets)
+        return sums
 
     def codes(self, *roles: str) -> Codes:
         """Return the code of each row's combination of roles, [N]; 0 for roles without column."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.segments import segment_counts
 from rlpost.kernels.codes import keyed_extremes
+from rlpost.kernels.segments import count_true
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +104,7 @@ def kinds_of(rollouts: Rollouts) -> dict[str, Flags]:
     counts, policy = np.bincount(groups), rollouts.policy_lengths
     low, high = keyed_extremes(reward, groups, len(counts))
     single = counts[groups] == 1
-    kept = segment_counts(rollouts.kept, rollouts.offsets)
+    kept = count_true(rollouts.kept, rollouts.offsets)
     kinds = {
         "groups of one": single,
         "groups of equal rewards": (low == high)[groups] & ~single,

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.analysis.segments import segment_sums
 from rlpost.io.arrow import fill_nulls, is_list, is_number, is_string
+from rlpost.kernels.segments import segment_sum
 from rlpost.recipe.numerics import Numerics
 
 if TYPE_CHECKING:
@@ -187,10 +187,10 @@ def row_means(
 ) -> NDArray[np.float64]:
     """Return the mean of each row's values with mask 1, [n]; NaN without any."""
     if mask.all():
-        counts, sums = np.diff(offsets).astype(np.float64), segment_sums(values, offsets)
+        counts, sums = np.diff(offsets).astype(np.float64), segment_sum(values, offsets)
     else:
-        counts = segment_sums(mask.astype(np.float64), offsets)
-        sums = segment_sums(np.where(mask, values, 0.0), offsets)
+        counts = segment_sum(mask.astype(np.float64), offsets)
+        sums = segment_sum(np.where(mask, values, 0.0), offsets)
     means = np.full(len(sums), np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means

@@ -20,7 +20,6 @@ from rlpost.analysis.counted import (
 )
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import log_probs_of, named, text_columns, text_of
-from rlpost.analysis.segments import segment_sums
 from rlpost.display.text import counted, first_of
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import content_kind, is_list, without_dictionary
@@ -30,6 +29,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.kernels.moments import group_moments, group_offsets
 from rlpost.kernels.rollouts import RolloutOrder
+from rlpost.kernels.segments import segment_sum
 from rlpost.pipeline.columns import LENGTH, TEXT, masked_rows
 from rlpost.pipeline.data import FAILURE, LEFT_OUT
 from rlpost.pipeline.resolved import resolve_recipe
@@ -350,7 +350,7 @@ def build_index(
             rows["tokens"] = rows["length"] = lists.list_lengths(array).astype(np.float64)
             if columns.columns.get("mask") == sized_by and lists.holds_numbers(array.type):
                 offsets, mask = lists.flat(array)
-                rows["tokens"] = segment_sums((mask > 0).astype(np.float64), offsets)
+                rows["tokens"] = segment_sum((mask > 0).astype(np.float64), offsets)
         parts.append(rows)
     rows = joined(parts)
     masked = masked_rows(source, columns)
