@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -25,6 +26,8 @@ from rlpost.recipe.flags import field_of
 from rlpost.redaction import without_secrets
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
 ERROR = "error: "
@@ -39,10 +42,19 @@ def print_error(error: RlpostError) -> None:
             from rlpost.display.console import console  # noqa: PLC0415 - rich is slow to import
 
             out = console(sys.stderr)
-            for part in error.parts:
+            for part in _with_one_command(error.parts):
                 _print_part(part, out)
         except (ImportError, MemoryError, OSError):  # what the error is about prevents imports
             sys.stderr.write("".join(f"{ERROR}{part}\n" for part in error.parts))
+
+
+def _with_one_command(parts: Sequence[ErrorPart]) -> Sequence[ErrorPart]:
+    """Return parts of which the last has the options that the tips of several add."""
+    tips = [part.tip for part in parts if part.tip.startswith("--") and "#" not in part.tip]
+    if len(tips) < 2:  # noqa: PLR2004
+        return parts
+    rest = [replace(part, tip="") if part.tip in tips else part for part in parts]
+    return [*rest[:-1], replace(rest[-1], tip=" ".join(dict.fromkeys(tips)))]
 
 
 def print_warning(text: str) -> None:
@@ -61,7 +73,7 @@ def _print_part(part: ErrorPart, out: Console) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from rlpost.display.controls import printable_line  # noqa: PLC0415
-    from rlpost.display.tables import hanging  # noqa: PLC0415
+    from rlpost.display.tables import TypedText, hanging  # noqa: PLC0415
 
     sentence = Text.assemble((ERROR.strip(), "bold red"), f" {printable_line(part.text)}")
     out.print(hanging(sentence, len(ERROR)))
@@ -71,7 +83,10 @@ def _print_part(part: ErrorPart, out: Console) -> None:
         label, colon, text = printable_line(line).partition(": ")
         if not colon or label.startswith("did you mean"):
             label, colon, text = "", "", line
-        text = printable_line(_typed(text)) if label == "tip" else text
+        if label == "tip":
+            tip = Text.assemble("  ", (label, "cyan"), colon)
+            out.print(TypedText(tip, printable_line(_typed(text))))
+            continue
         advice = Text.assemble("  ", (label, "cyan"), colon, text)
         out.print(hanging(advice, len(label) + len(colon)))
 

@@ -144,7 +144,7 @@ def answer(text: str) -> Explained:
     key = key_of(text)
     keys = {key, key.partition("/")[2] or key}  # of actor/pg_clipfrac also what follows
     headed = [section for section in sections() if key_of(section.heading) == key]
-    for of_row in (lambda row: [row.name], lambda row: row.labels, lambda row: row.names):
+    for of_row in (lambda row: [row.name, *row.labels], lambda row: row.names):
         named = [row for row in rows() if not keys.isdisjoint(map(key_of, of_row(row)))]
         if headed or named:
             return Explained(_distinct(named)[:MOST], headed[:1])
@@ -173,7 +173,7 @@ def _words(text: str) -> list[str]:
 
 
 def _with_words(text: str) -> Explained:
-    """Return the five rows and sections that have most of the words of a text."""
+    """Return the pages that a text names, and the rows and sections with most of its words."""
     units, words = _words_of_all(), _words(text)
     words = [word for word in words if word not in _SMALL] or words
     counts = {word: sum(word in unit for _, unit in units) for word in words}
@@ -181,8 +181,10 @@ def _with_words(text: str) -> Explained:
     scores = [sum(x * min(unit.count(word), 2) for word, x in rarity.items()) for _, unit in units]
     order = sorted(range(len(units)), key=lambda i: (-scores[i], len(units[i][1])))
     near = [units[i][0] for i in order[:MOST] if scores[i] > _LEAST * max(scores)]
-    return Explained(_distinct(x for x in near if isinstance(x, Entry)),
-                     [x for x in near if isinstance(x, Passage)], is_named=False)  # fmt: skip
+    pages = {x.topic: x for x in reversed(sections()) if x.topic.rstrip("s") in words}
+    others = [x for x in near if isinstance(x, Passage) and x not in pages.values()]
+    rows_with_words = _distinct(x for x in near if isinstance(x, Entry))
+    return Explained(rows_with_words, [*pages.values(), *others], is_named=False)
 
 
 def nearest(text: str) -> tuple[str, ...]:

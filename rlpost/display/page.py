@@ -21,7 +21,7 @@ from rlpost.display import first
 from rlpost.display.console import console
 from rlpost.display.controls import printable_line
 from rlpost.display.picture import as_html
-from rlpost.display.tables import TextTable, escaped, hanging, html_line
+from rlpost.display.tables import TextTable, TypedText, escaped, hanging, html_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,15 +99,16 @@ class Page:
 
     def _end(self) -> list[RenderableType]:
         lines = [] if self.verdict is None else [*_notice(self.verdict, whole=True)]
-        steps = [Text(f"  {printable_line(step)}", style="dim") for step in self._hints()]
-        return [*lines, *(hanging(step, len(_NEXT)) for step in steps)]
+        hints = self._hints()
+        return lines + [TypedText(Text(f"  {x}", "dim"), step, "dim") for x, step in hints]
 
-    def _hints(self) -> list[str]:
-        """Return the lines of the next steps: commands below each other, then prose."""
-        commands = [step for step in self.next_steps if not step.startswith("#")]
-        begins = [_NEXT, *[" " * len(_NEXT)] * len(commands)]
-        prose = [step for step in self.next_steps if step.startswith("#")]
-        return [*(begin + line for begin, line in zip(begins, commands, strict=False)), *prose]
+    def _hints(self) -> list[tuple[str, str]]:
+        """Return the next steps behind their label: commands below each other, then prose."""
+        hints: list[tuple[str, str]] = []
+        for step in sorted(map(printable_line, self.next_steps), key=lambda x: x.startswith("#")):
+            label = " " * len(_NEXT) if hints else _NEXT
+            hints.append(("" if step.startswith("#") else label, step))
+        return hints
 
     def _head(self, width: int) -> Text:
         """Return the title, and the answer at its right if both fit."""
@@ -135,7 +136,7 @@ class Page:
             *(part.markdown() for part in self.parts),
             "".join(map(_markdown_notice, self.notices)),
             "" if self.verdict is None else _markdown_notice(self.verdict),
-            "".join(f"- {escaped(step.strip())}\n" for step in self._hints()),
+            "".join(f"- {escaped(f'{x}{step}'.strip())}\n" for x, step in self._hints()),
         ]
         return "\n".join(part for part in parts if part)
 
@@ -157,7 +158,9 @@ class Page:
             *map(_html_notice, reversed(self.notices)),
             figures,
             *(part.html() for part in self.parts),
-            "".join(f'<p class="rlpost-next">{html_line(step)}</p>' for step in self._hints()),
+            "".join(
+                f'<p class="rlpost-next">{html_line(x + step)}</p>' for x, step in self._hints()
+            ),
         ]
         return f'<section class="rlpost-page">{"".join(parts)}</section>'
 

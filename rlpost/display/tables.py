@@ -12,7 +12,9 @@ In a pipe nothing wraps and nothing is cut.
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from html import escape
@@ -236,6 +238,45 @@ class HangingText:
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines of the text."""
         yield from _without_blanks(self._grid(), out, options)
+
+
+_TYPED = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
+_COMMENT = "  # "
+
+
+def typed_lines(command: str, width: int) -> list[str]:
+    r"""Return a command as lines that one can paste: a backslash ends them, `#` begins comments.
+
+    >>> typed_lines("rlpost inspect 'my file.parquet' --about groups  # steps, domains", 33)
+    ["rlpost inspect 'my file.parquet' \\", '--about groups  # steps, domains']
+    """
+    words, _, comment = f"  {command}".partition(_COMMENT)
+    lines, rest = [""], f"{_COMMENT}{comment}" * bool(comment)
+    for word in _TYPED.findall(words):
+        if lines[-1] and len(lines[-1]) + len(word) + len(" \\") > width:
+            lines[-1] += " \\"
+            lines.append("")
+        lines[-1] += f"{' ' * bool(lines[-1])}{word}"
+    if len(lines[-1]) + len(rest) <= width:
+        return [*lines[:-1], (lines[-1] + rest).strip()]
+    comments = [f"# {line}" for line in textwrap.wrap(comment, max(width - 2, 20))]
+    return [*filter(None, lines), *comments]
+
+
+@dataclass(frozen=True)
+class TypedText:
+    """A command behind a label, as `typed_lines`."""
+
+    label: Text
+    command: str
+    style: str = ""
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines of the command."""
+        begin, indent = self.label, self.label.cell_len
+        for line in typed_lines(self.command, options.max_width - indent):
+            yield Text.assemble(begin, (line, self.style), overflow="fold")
+            begin = Text(" " * indent)
 
 
 def _without_blanks(

@@ -34,11 +34,11 @@ def _divided(value: pl.Expr, by: pl.Expr) -> pl.Expr:
 
 def _absolute(value: pl.Expr) -> pl.Expr:
     """Return |x|, also of a column that is null throughout."""
-    return pl.max_horizontal(value, 0 - value)
+    return (value + pl.lit(0)).abs()
 
 
 def _remainder(value: pl.Expr, by: pl.Expr) -> pl.Expr:
-    """Return the remainder of a division, with the sign of the value."""
+    """Return the remainder of a division, with the sign of the value; it repeats both."""
     sign = pl.when(value < 0).then(-1).otherwise(1)
     return pl.when(by != 0).then(_absolute(value) % _absolute(by) * sign)
 
@@ -96,6 +96,8 @@ ALLOWED = (
     f'("a.b" in double quotes), numbers, texts, {", ".join(FUNCTIONS)}'
 )
 _DEEPEST, _INTEGER = 50, 1 << 127
+_LONGEST = 200  # operations, each on the result of the one before
+_MOST_COPIES = 64  # of a part, which is repeated in a remainder
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w))
     | (?P<text>'(?:[^']|'')*') | (?P<quoted>"(?:[^"]|"")+") | (?P<word>[^\W\d]\w*)
@@ -112,6 +114,9 @@ class _Operand(NamedTuple):
     """`number`, `text`, `bool` or a type of polars; empty if it is unknown, or null."""
     start: int
     end: int
+    depth: int = 1
+    """Operations within each other."""
+    copies: int = 1
 
 
 class Condition:
@@ -176,8 +181,15 @@ class Condition:
             raise self._unexpected()
         return word
 
-    def _part(self, value: pl.Expr, kind: str, start: int) -> _Operand:
-        return _Operand(value, kind, start, self._tokens[self._at - 1].end())
+    def _part(
+        self, value: pl.Expr, kind: str, start: int, parts: Sequence[_Operand] = (), uses: int = 1
+    ) -> _Operand:
+        """Return what was read: an operation on parts, each of which its value has so often."""
+        depth = 1 + max((part.depth for part in parts), default=0)
+        copies = uses * max((part.copies for part in parts), default=1)
+        if depth > _LONGEST or copies > _MOST_COPIES:
+            raise self._error("it has too many operations, each on the result of another", start)
+        return _Operand(value, kind, start, self._tokens[self._at - 1].end(), depth, copies)
 
     def _read(self, power: int) -> _Operand:
         """Read an operand, and the operators behind it that bind more tightly than this."""
@@ -198,7 +210,7 @@ class Condition:
         if self._took("("):
             inner = self._read(0)
             self._take(")")
-            return self._part(inner.value, inner.kind, start)
+            return self._part(inner.value, inner.kind, start, [inner])
         if self._word in _POWERS or self._word == "null" or kind in ("sign", "end", "other"):
             raise self._unexpected()
         self._at += 1
@@ -238,14 +250,14 @@ class Condition:
                 parts.append(self._read(_WORDS[word]))
             values = [x.cast(pl.Boolean) for x in self._of_kind(parts, "bool")]
             join = operator.and_ if word == "and" else operator.or_
-            return self._part(_joined(join, values), "bool", left.start)
+            return self._part(_joined(join, values), "bool", left.start, parts)
         if word := self._took(*_SIGNS):
             power, operation = _SIGNS[word]
             return self._applied(operation, [left, self._read(power)], left.start)
         is_constant = self._took("is")
         negated = self._took("not")
         value = self._constant(left) if is_constant else self._tested(left)
-        return self._part(~value if negated else value, "bool", left.start)
+        return self._part(~value if negated else value, "bool", left.start, [left])
 
     def _constant(self, left: _Operand) -> pl.Expr:
         """Read what is behind `is`."""
@@ -277,7 +289,8 @@ class Condition:
         """Return the result of a function or an operator."""
         _, kind, result, build = operation
         kind_of_parts = next((part.kind for part in parts if part.kind), "")
-        return self._part(build(*self._of_kind(parts, kind)), result or kind_of_parts, start)
+        values, uses = self._of_kind(parts, kind), 2 if build is _remainder else 1
+        return self._part(build(*values), result or kind_of_parts, start, parts, uses)
 
     def _of_kind(self, parts: Sequence[_Operand], kind: str) -> list[pl.Expr]:
         """Return the values of parts that must be of a kind; empty: all of that of a constant."""
@@ -301,7 +314,7 @@ class Condition:
 
 def _number(text: str) -> pl.Expr:
     """Return a number, which stays exact if it is whole."""
-    if text.isdecimal() and int(text) < _INTEGER:
+    if text.isdecimal() and len(text) < len(str(_INTEGER)) + 1 and int(text) < _INTEGER:
         return pl.lit(int(text), pl.Int128)
     return pl.lit(float(text))
 

@@ -18,7 +18,7 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
 from rlpost.formats import FORMATS, format_named
 from rlpost.formats.attempts import Attempts
-from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
+from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, ReadOptions, ReadStats
 from rlpost.formats.listing import (
     Dump,
     Dumps,
@@ -305,7 +305,8 @@ def canonical_inputs(
                 whole.add(part)
             options = ReadOptions(declared.map if listings else {}, rows=declared.rows,
                                   group_size=declared.group_size, where=where)  # fmt: skip
-            options = whole.read_by(options, all_fields=False) if listings else options
+            also = CANONICAL if len(listings) == len(inputs) else None
+            options = whole.read_by(options, also) if listings else options
             one_output = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
             several = len(whole.dumps) > 1 or not parse_path(local.paths[0]).is_file()
             if joined := one_output and several and len(listings) == len(inputs):

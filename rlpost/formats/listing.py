@@ -38,7 +38,7 @@ from rlpost.io.paths import RemotePath, check_beside, parse_path, remote_errors
 from rlpost.recipe.roles import ROLES, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.io.paths import AnyPath, PathText
@@ -125,15 +125,15 @@ class Dumps:
         self.skipped += other.skipped
         self.inputs += other.inputs
 
-    def read_by(self, options: ReadOptions, *, all_fields: bool = True) -> ReadOptions:
+    def read_by(self, options: ReadOptions, also: Collection[str] | None = ()) -> ReadOptions:
         """Return the options by which the dumps are read: with the proposal, if they need one.
 
         Files whose first record lacks the rows or the reward of the proposal are skipped.
 
         Args:
             options: what the user says.
-            all_fields: whether the dumps need all fields of the map; otherwise those that they
-                lack are columns of other inputs.
+            also: names in the map that need be no fields of the dumps: columns that they get; None:
+                any, for columns of other inputs.
 
         Raises:
             DataError: a field of the map is not in the proposal.
@@ -146,23 +146,25 @@ class Dumps:
             unknown, doubt = self.dumps[:1], "no field has a known name"
         if unknown:
             layout = self.format
-            proposal = propose(sample_of([dump.path for dump in unknown]), options)
+            sample = sample_of([dump.path for dump in unknown])
+            proposal = propose(sample, options)
             for dump in unknown if len(unknown) > 1 and not proposal.doubt else ():
                 if not proposal.fits(sample_of([dump.path], 1)):
                     self.dumps.remove(dump)
                     self.skipped.append(dump.path)
             stated = [str(dump.path) for dump in self.dumps] if self.skipped else self.inputs
             self.proposal = replace(proposal, inputs=stated, source=layout.name)
-            options = self.proposal.applied(options)
+            given, options = options, self.proposal.applied(options)
+            for role, path in asked.items():
+                if also is not None and options.map.get(role) != path and path not in also:
+                    others = {name: x for name, x in asked.items() if name != role}
+                    fields = propose(sample, replace(given, map=others)).fields
+                    raise no_field(str(self.dumps[0].path), role, path, fields)
             if doubt := doubt or f"the format is unknown, and {proposal.doubt}" * bool(
                 proposal.doubt
             ):
                 raise self._not_sure(doubt, self.proposal, options)
-            for role, path in asked.items() if all_fields else ():
-                if role not in options.map:
-                    fields = [*proposal.fields]
-                    raise no_field(str(self.dumps[0].path), role, path, fields)
-        elif asked and not all_fields:
+        elif asked and also != ():
             paths = {"none", *field_paths(sample_of([self.dumps[0].path], _FEW), options.rows)}
             chosen = {role: path for role, path in asked.items() if path in paths}
             options = replace(options, map=chosen)

@@ -187,8 +187,8 @@ def inspect(
         group_size: consecutive records per group of dumps without an id.
         pass_threshold: raw reward at which a response passes (default: 1, but as in the recipe of
             files that rlpost wrote).
-        unit: count rows or rollouts in statistics of responses (default: rollouts if `columns_map`
-            names their column, else rows; but as in the files' recipe).
+        unit: count rows or rollouts in statistics of responses (default: as in the files' recipe,
+            else rollouts if a column has their ids).
         rollout_reward: reward of a rollout whose rows differ; with `equal`, that is a finding,
             and their mean counts (default: equal, but as in the files' recipe).
         failures: failed responses: out, counted or 0; `mask` counts them, but leaves them out of

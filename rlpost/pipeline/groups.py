@@ -212,7 +212,7 @@ def group_counts(
     for name, of_component in component_groups(responses, recipe, rows).items():
         equal = of_component.cell[of_component.equal]
         counts[f"equal_component:{name}"] = np.bincount(equal, minlength=cells)
-    signal = kinds.get("with_signal", ~groups.equal)
+    signal = kinds.get("with_signal", np.ones(len(size), np.bool_))  # all train
     spans = {"group_size": keyed_extremes(size, groups.cell, cells)}
     return CellCounts(counts, spans, tallies(groups, signal))
 

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from rlpost.errors import SIMILAR, DataError, ErrorPart
-from rlpost.recipe.roles import NEEDED_IN_ALL, ROLES, columns_here, fits
+from rlpost.recipe.roles import LOG_PROBS, NEEDED_IN_ALL, ROLES, columns_here, fits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -87,7 +87,8 @@ def worth(role: str, name: str) -> float:
 def candidates(role: str, available: Collection[str], holds: Mapping[str, str]) -> tuple[str, ...]:
     """Return columns that could serve a role, the likeliest first.
 
-    Their content fits. If no name is likely or similar, all that fit are returned, if they are few.
+    Their content fits. If no name is likely or similar, all that fit are returned, if they are few;
+    none for log-probs, since other lists of numbers look like them.
     A column with a role of its own is not returned, however similar its name is.
 
     Args:
@@ -101,7 +102,7 @@ def candidates(role: str, available: Collection[str], holds: Mapping[str, str]) 
     free = [name for name in fitting if name not in taken]
     ranks = {name: (worth(role, name), _similarity(name, aliases)) for name in free}
     likely = [name for name, (value, near) in ranks.items() if value or near >= SIMILAR]
-    if not likely and len(free) > MOST_CANDIDATES:
+    if not likely and (len(free) > MOST_CANDIDATES or role in LOG_PROBS):
         return ()
     return tuple(sorted(likely or free, key=ranks.__getitem__, reverse=True)[:MOST_CANDIDATES])
 
@@ -137,7 +138,7 @@ def missing(
         names = candidates(role, available, holds)
         column = names[0] if len(names) == 1 else "COLUMN"
         tip = f"--map {role}={column}"
-        return ErrorPart(text, names, tip if names else f"{tip}; {columns_here(available)}")
+        return ErrorPart(text, names, tip if names else f"{tip}  # {columns_here(available)}")
 
     return DataError(*(part(role, why) for role, why in needs.items()))
 

@@ -29,6 +29,7 @@ _WORST = 6  # rows
 def picture_of(
     profiles: Mapping[str, Json], facts: Mapping[str, Json], findings: Sequence[Json],
     stages: Sequence[tuple[int, str]], *ends: str, signs: str = "tokens",
+    equal: str = "no signal",
 ) -> Iterator[PictureLine]:  # fmt: skip
     """Yield the lines of an input or of a run.
 
@@ -39,6 +40,7 @@ def picture_of(
         stages: how many responses are left, and after what; none for no line.
         ends: what follows the stages.
         signs: what has advantages.
+        equal: what groups of equal rewards are.
     """
     yield from _profiles(profiles)
     yield from _signs(facts, signs)
@@ -46,7 +48,7 @@ def picture_of(
     if stages:
         yield from _flow(stages, *ends)
     yield from _drift(facts)
-    yield from _steps(facts)
+    yield from _steps(facts, equal)
     yield from _worst(findings)
 
 
@@ -100,12 +102,12 @@ def _drift(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
         yield picture.words("drift", f"{'   '.join(texts)}   nats a token")
 
 
-def _steps(facts: Mapping[str, Json]) -> Iterator[PictureLine]:
+def _steps(facts: Mapping[str, Json], equal: str) -> Iterator[PictureLine]:
     """Yield the rewards and the groups without signal over the steps."""
     parts = []
     for name, measure, share in (
         ("reward", "reward", False),
-        ("no signal", "with_signal" if "with_signal" in facts else "equal_rewards", True),
+        (equal, "with_signal" if "with_signal" in facts else "equal_rewards", True),
     ):
         steps = facts.get(measure, {}).get("step", {"label": []})
         if len(steps["label"]) < 2 or all(x is None for x in steps["mean"]):  # noqa: PLR2004

@@ -139,8 +139,9 @@ def _picture(summary: Json) -> Iterator[PictureLine]:
     ends = [] if summary["tokens"] is None else [counted(tokens, "token")]
     signs = "tokens" if ends else "responses"
     yield from picture_of(
-        summary["profiles"], facts, summary["findings"], stages, *ends, signs=signs
-    )
+        summary["profiles"], facts, summary["findings"], stages, *ends, signs=signs,
+        equal="no signal" if "with_signal" in facts else "equal rewards",
+    )  # fmt: skip
     yield words("recipe", _recipe(summary))
     if critic := _critic(summary):
         yield words("critic", critic)

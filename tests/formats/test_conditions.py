@@ -186,6 +186,9 @@ assert not seen, seen[:5]
         ("contains(s) and ok", "contains(...) has 1 arguments", 0),
         ("reward > ", "is no condition in SQL: its end is not expected", 9),
         ("1 = 1", "names no column", None),
+        ("u" + " % 9" * 12 + " = 1", "it has too many operations", 0),
+        ("u" + " + 1" * 300 + " = 1", "it has too many operations", 0),
+        ("(" * 60 + "u" + ")" * 60 + " = 1", "it is nested too deeply", 50),
     ],
 )
 def test_an_error_shows_the_place_and_what_is_allowed(text, message, at):
@@ -226,7 +229,9 @@ def test_a_long_condition_is_computed():
         ("u = 9223372036854775813", [1]),
         ("u = 9223372036854775812 or u in (9223372036854775813, 1)", [1]),
         ("u * 2 > 18446744073709551616 and -u < -9223372036854775808", [1]),
-        ("u < 1" + "0" * 400, [0, 1]),
+        ("u < 1" + "0" * 5000, [0, 1]),
+        ("abs(" * 40 + "u - 9223372036854775813" + ")" * 40 + " = 0", [1]),
+        ("u % 9223372036854775810 = 3 or u" + " % 7" * 5 + " = 6", [1]),
         ("d + 1 > 2 and d > 0.5", [1]),
         ("lower(empty) = 'a' or u = 0", [0]),
         ("not empty or u = 0", [0]),

@@ -134,3 +134,16 @@ def test_a_column_that_some_rows_of_a_dump_lack_is_null_in_them(tmp_path):
         out = tmp_path / "o.parquet"
         summary = rlpost.convert(tmp_path / "in.jsonl", out, where=where, overwrite=True)
         assert (summary["responses"], summary["where"]["rows"]) == (expected, 5000)
+
+
+@pytest.mark.parametrize(("value", "rows"), [("a", 4), ("7", 4), ("b", 0)])
+def test_partitions_of_a_folder_have_one_type(value, rows, tmp_path):
+    for folder in ("a", "7"):
+        (tmp_path / f"domain={folder}").mkdir()
+        table = pa.table({"prompt_id": ["p", "p"] * 2, "reward": [0.0, 1.0] * 2})
+        pq.write_table(table, tmp_path / f"domain={folder}" / "x.parquet")
+    if not rows:
+        with pytest.raises(DataError, match="0 of 8 rows match"):
+            rlpost.inspect(tmp_path, where=f"domain = '{value}'")
+    else:
+        assert rlpost.inspect(tmp_path, where=f"domain = '{value}'").responses == rows

@@ -150,7 +150,7 @@ def with_names(facts: Facts, inputs: Sequence[str], made_of: InputPaths) -> Fact
         replace(finding, rows=tuple(_named(place, made_of) for place in finding.rows))
         for finding in facts.findings
     ]
-    worst = [group | {"place": _named(group["place"], made_of)} for group in facts.worst_groups]
+    worst = [prompt | {"place": _named(prompt["place"], made_of)} for prompt in facts.worst_prompts]
     gap = facts.mismatch
     if gap is not None:
         largest = [
@@ -160,7 +160,7 @@ def with_names(facts: Facts, inputs: Sequence[str], made_of: InputPaths) -> Fact
         gap = replace(gap, largest=largest)
     return replace(
         facts, inputs=list(inputs), input=replace(facts.input, files=files), findings=findings,
-        worst_groups=worst, mismatch=gap,
+        worst_prompts=worst, mismatch=gap,
     )  # fmt: skip
 
 

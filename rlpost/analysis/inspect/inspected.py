@@ -226,29 +226,35 @@ class Inspected:
             pass_at_k=pass_at_k(self.groups.size, self.passed) if "reward" in self.rows else [],
         )
 
-    def _worst_groups(self) -> list[Json]:
-        """Return the groups of several responses that never pass, the lowest mean reward first.
+    def _worst_prompts(self) -> list[Json]:
+        """Return the prompts that pass in none of their groups, the lowest mean reward first.
 
-        Where none passes or all do, they are those of the lowest rewards.
+        Where none passes or all do, they are those of the lowest rewards. Groups of one response
+        are left out.
         """
         if self.groups is None or "reward" not in self.rows:
             return []
         several = self.group_rows.filter(pl.col("rows") > 1)
-        worst = several.sort(pl.col("passed") > 0, "reward", "first")
+        total, size = (pl.col("reward") * pl.col("rows")).sum(), pl.col("rows").sum()
+        prompts = several.group_by("group").agg(
+            pl.col("passed", "rows").sum(), total / size, pl.len().alias("groups"),
+            pl.col("first").min(),
+        )  # fmt: skip
+        worst = prompts.sort(pl.col("passed") > 0, "reward", "first")
         never = int((worst["passed"] == 0).sum())
         count = never if 0 < never < len(worst) else min(_LOWEST, len(worst))
         return [
             {
-                "prompt": group["group"], "step": group.get("batch"), "passed": group["passed"],
-                "responses": group["rows"], "reward": group["reward"],
-                "place": self.place(group["first"]),
+                "prompt": prompt["group"], "groups": prompt["groups"], "passed": prompt["passed"],
+                "responses": prompt["rows"], "reward": prompt["reward"],
+                "place": self.place(prompt["first"]),
             }
-            for group in worst[: min(count, self.evidence)].iter_rows(named=True)
+            for prompt in worst[: min(count, self.evidence)].iter_rows(named=True)
         ]  # fmt: skip
 
     def _profiles(self) -> Json:
         """Return the profiles of groups and of lengths, as those of a run; without rewards none."""
-        if "reward" not in self.rows or "tokens" not in self.rows:
+        if "reward" not in self.rows:
             return {}
         table, groups = self.table, self.groups or NO_GROUPS
         recipe, rewards = table.resolved.recipe, table.units["reward"]
@@ -256,7 +262,8 @@ class Inspected:
         signal = ~groups.equal & (groups.size > 1)
         tallies = profile_tallies(table.units, rewards, passed, groups, table.scored, signal)
         default = type(recipe).model_fields["pass_threshold"].default
-        return profiles(tallies, chosen=recipe.pass_threshold != default)
+        drawn = profiles(tallies, chosen=recipe.pass_threshold != default)
+        return drawn if "tokens" in self.rows else {**drawn, "length": {}}
 
     # ---- what is said of them ----
 
@@ -298,7 +305,7 @@ class Inspected:
             } if "entropy" in measured else None,
             left_out=self._masked(),
             profiles=self._profiles(),
-            worst_groups=self._worst_groups(),
+            worst_prompts=self._worst_prompts(),
         )  # fmt: skip
 
     def _masked(self) -> int:

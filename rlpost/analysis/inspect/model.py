@@ -283,9 +283,9 @@ class Facts:
     """Those of the recipe in the files' metadata, which count where none was chosen."""
     profiles: Json = field(default_factory=dict)
     """`groups` by passes or rewards, and `length` by what responses did, as of a run."""
-    worst_groups: list[Json] = field(default_factory=list)
-    """Groups that never pass, else the lowest: `prompt`, `step`, `passed`, `responses`, mean
-    `reward`, and its first row as a `place`."""
+    worst_prompts: list[Json] = field(default_factory=list)
+    """Prompts that never pass, else the lowest: `prompt`, `groups` (one a step), `passed`,
+    `responses`, mean `reward`, and the first row as a `place`."""
     schema_version: int = SCHEMA_VERSION
 
     @property

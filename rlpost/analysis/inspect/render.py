@@ -63,7 +63,8 @@ def _picture(facts: Facts) -> Iterator[PictureLine]:
     counts = facts.whole("counted")["total"]
     stages = [] if counts is None else [(facts.responses, ""), (counts, "not left out")]
     findings = [finding.as_json() for finding in facts.findings]
-    return picture_of(facts.profiles, facts.facts, findings, stages)
+    signs = "tokens" if facts.token_columns or "mask" in facts.roles else "responses"
+    return picture_of(facts.profiles, facts.facts, findings, stages, signs=signs)
 
 
 def show_findings(facts: Facts) -> None:

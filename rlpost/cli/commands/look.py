@@ -368,7 +368,7 @@ def variants(
         chosen = zip((config and config.stem, preset, estimator), vary, strict=True)
         name = " ".join(str(word) for word, more in chosen if word and (more or not any(vary)))
         name = name or "recipe"
-        name = name if name not in recipes else f"{name} ({config})"
+        name = name if name not in recipes else f"{name} ({config or len(recipes) + 1})"
         of_side = {**shared, "estimator": estimator}
         settings = Settings(of_side, config, preset, correction=shared.get("correction"))
         recipes[name] = settings.recipe

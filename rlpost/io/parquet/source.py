@@ -14,11 +14,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
-from rlpost.io.arrow import is_list, string_array, to_arrow
+from rlpost.io.arrow import is_list, string_array
 from rlpost.io.memory_limit import is_out_of_memory, rows_that_fit
 from rlpost.io.parquet.checks import check_utf8, read_metadata
 from rlpost.io.parquet.fingerprint import local_fingerprint
@@ -34,7 +33,7 @@ from rlpost.io.paths import RemotePath
 from rlpost.io.threads import map_ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow.parquet as pq
 
@@ -165,6 +164,10 @@ class Source:
         return entry_origins(self.files, [footer.metadata for footer in self.footers], key)
 
     @cached_property
+    def _partitions(self) -> dict[str, pa.DataType]:
+        return partition_types(self.files)
+
+    @cached_property
     def lacking(self) -> dict[str, str]:
         """The columns that only some files have, with the first file without each."""
         return lacking_columns(self.files, self.schemas)
@@ -293,7 +296,7 @@ class Source:
                     for batch in batches:
                         if batch.num_rows:
                             check_utf8(batch)
-                            table = with_partitions(batch, file, columns)
+                            table = with_partitions(batch, file, columns, self._partitions)
                             yield RowChunk(index, group, row, table, batch.num_rows / rows)
                         row += batch.num_rows
         except _DAMAGE as error:
@@ -375,12 +378,14 @@ def _without_columns(rows: int, count: int) -> Iterator[pa.RecordBatch]:
 
 
 def with_partitions(
-    table: pa.RecordBatch, file: InputFile, columns: Sequence[str]
+    table: pa.RecordBatch, file: InputFile, columns: Sequence[str], types: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
     """Return rows of a file with those of its hive partitions that are among some columns."""
     for key, value in file.partitions:
         if key in columns and key not in table.schema.names:
-            table = table.append_column(key, _partition(value, table.num_rows))
+            table = table.append_column(
+                key, string_array([value] * table.num_rows).cast(types[key])
+            )
     return table
 
 
@@ -388,17 +393,11 @@ def partition_types(files: Iterable[InputFile]) -> dict[str, pa.DataType]:
     """Return the type of each hive partition: int64 if it is an integer for all files."""
     types: dict[str, pa.DataType] = {}
     for key, value in (partition for file in files for partition in file.partitions):
-        own = _partition(value, 0).type
-        types[key] = own if types.get(key, own) == own else pa.string()
+        number = value.removeprefix("-")
+        is_number = number.isdecimal() and number.isascii() and len(number) < 19  # noqa: PLR2004
+        is_number &= types.get(key) != pa.string()
+        types[key] = pa.int64() if is_number else pa.string()
     return types
-
-
-def _partition(value: str, rows: int) -> pa.Array:
-    """Return a hive partition's value as a column: int64 if it is an integer, else string."""
-    number = value.lstrip("-")
-    if number.isdecimal() and len(number) < 19:  # noqa: PLR2004
-        return to_arrow(np.full(rows, int(value), np.int64), pa.int64())
-    return string_array([value] * rows)
 
 
 class TableSource:

@@ -65,7 +65,12 @@ def file_of(name: str) -> Path:
     """Return the file of a preset; raises UsageError with the closest names if there is none."""
     if name not in PRESETS:
         raise UsageError(
-            no_such(f"no preset {name!r}", name, PRESETS, f"there are {', '.join(PRESETS)}")
+            no_such(
+                f"no preset {name!r}",
+                name,
+                (DEFAULT, *PRESETS),
+                f"there are {', '.join((DEFAULT, *PRESETS))}",
+            )
         )
     return _HOME / f"{name}.toml"
 

@@ -48,24 +48,23 @@ def groups(facts: Facts) -> Page:
         return page_of(facts, "groups", [TextTable(title="Groups", lines=lines)], "")
     lines += [without_signal(facts), *threshold_lines(facts)]
     tables = [_profile(facts, lines), _pass_at_k(keys, size), *_worst(facts)]
-    worst = next((str(group["prompt"]) for group in facts.worst_groups), "")
+    worst = next((str(prompt["prompt"]) for prompt in facts.worst_prompts), "")
     steps = [f"{command(facts)} --prompt {typed_word(worst)}"] if worst else []
     return page_of(facts, "groups", tables, "", steps)
 
 
 def _worst(facts: Facts) -> list[TextTable]:
-    """Return the groups that never pass, or the lowest, the worst first."""
-    worst = facts.worst_groups
-    never = facts.whole("passed")["mean"] and not any(group["passed"] for group in worst)
+    """Return the prompts that never pass, or the lowest, the worst first."""
+    worst = facts.worst_prompts
+    never = facts.whole("passed")["mean"] and not any(prompt["passed"] for prompt in worst)
     title = "Prompts that never pass, worst first" if never else "Lowest rewards"
     rows = [
-        (str(group["prompt"]), *([] if group["step"] is None else [str(group["step"])]),
-         f"{group['passed']} of {group['responses']}", cell, str(group["place"]))
-        for group, cell in zip(worst, aligned([group["reward"] for group in worst]), strict=True)
+        (str(prompt["prompt"]), f"{prompt['groups']:,}",
+         f"{prompt['passed']} of {prompt['responses']}", mean, str(prompt["place"]))
+        for prompt, mean in zip(worst, aligned([x["reward"] for x in worst]), strict=True)
     ]  # fmt: skip
-    keys = [] if facts.prompt_groups is None else facts.prompt_groups.by[::-1]
-    headings = (*keys, "passes", "mean reward", "first row")
-    return [TextTable(headings, rows, title, text=(0, len(keys) + 2))] * bool(rows)
+    headings = ("prompt", "groups", "passes", "mean reward", "first row")
+    return [TextTable(headings, rows, title, text=(0, 4))] * bool(rows)
 
 
 def sizes(facts: Facts) -> str:
@@ -196,6 +195,8 @@ NUMBERS = {
     "advantage_zero": ("A = 0", ""),
 }
 """By measure, its name beside a trend, and as the heading of a table if that is another one."""
+_ALWAYS = ("reward", "passed", "equal_rewards")
+"""Measures that are shown also where they are 0 throughout."""
 SHARES = ("passed", "equal_rewards", "truncated", "failed", "advantage_zero")
 
 
@@ -232,12 +233,17 @@ def _slices(
 
 
 def trends_of(facts: Facts) -> list[Trend]:
-    """Return the numbers by step, without those that are 0 or unknown in all."""
+    """Return the numbers by step, without those that say nothing."""
     return [
         Trend(_trend_names(facts, name)[0], values, share=name in SHARES)
         for name in NUMBERS
-        if any(values := facts.by("step", name))
+        if _says(name, values := facts.by("step", name))
     ]
+
+
+def _says(measure: str, values: Sequence[float | None]) -> bool:
+    """Return whether numbers of steps or domains are worth a row: not 0 or unknown in all."""
+    return any(values) or (measure in _ALWAYS and any(value is not None for value in values))
 
 
 def _trend_names(facts: Facts, measure: str) -> tuple[str, str]:
@@ -252,7 +258,7 @@ def _slice_table(facts: Facts, key: str, role: str, order: Sequence[int]) -> Tex
     for name in NUMBERS:
         (long, short), values = _trend_names(facts, name), facts.by(key, name)
         digits = 2 if name in ("kl", "engine_k3") else None  # so that tables fit
-        if any(values):
+        if _says(name, values):
             trends.append(Trend(short or long, values, name in SHARES, digits))
     column, counts = facts.roles[role].column, facts.by(key, "counted", "total")
     rows = any(trend.name == "tokens" for trend in trends) and facts.rollouts is not None

@@ -128,6 +128,6 @@ def _finding(data: Inspected, check: InputCheck, problem: Problem) -> Finding:
         advice,
         tuple(dict.fromkeys(data.column(role) for role in problem.roles)),
         tuple(map(data.place, first[: data.evidence]))
-        + tuple(Place(file) for file in problem.files[: data.evidence]),
+        + tuple(map(Place, [*dict.fromkeys(problem.files)][: data.evidence])),
         option,
     )
