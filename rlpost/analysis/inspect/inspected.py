@@ -260,7 +260,8 @@ class Inspected:
         recipe, rewards = table.resolved.recipe, table.units["reward"]
         passed = reaches(rewards, recipe.pass_threshold)
         signal = ~groups.equal & (groups.size > 1)
-        tallies = profile_tallies(table.units, rewards, passed, groups, table.scored, signal)
+        with np.errstate(over="ignore"):  # rewards beyond float32
+            tallies = profile_tallies(table.units, rewards, passed, groups, table.scored, signal)
         default = type(recipe).model_fields["pass_threshold"].default
         drawn = profiles(tallies, chosen=recipe.pass_threshold != default)
         return drawn if "tokens" in self.rows else {**drawn, "length": {}}
