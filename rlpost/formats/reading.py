@@ -123,6 +123,9 @@ class _Reader:
         self.missing = {*self.paths}
         """Fields of the map that no record had so far."""
         self.names: dict[str, None] = {}
+        self._in_rows: dict[str, tuple[bool, str]] = {}
+        """Field of the map -> whether a row has it, and not what contains the row; and its place.
+        """
         self._place = str(path)
         self._rollouts = 0
 
@@ -212,6 +215,8 @@ class _Reader:
                     columns["prompt_id"] = self._next_block()
             computed = {x: y for x, y in record.values.items() if x not in self.replaced}
             fields = {path: record.find(path) for path in self.paths}
+            if self.options.rows:
+                self._check_lists(record, fields)
             if self.missing:
                 self.names |= dict.fromkeys(record.columns)
                 self.missing -= {
@@ -226,6 +231,19 @@ class _Reader:
                 left_out |= record.unread(read | used | walked)
             last = record
             yield record.where, {**columns, **computed}, fields
+
+    def _check_lists(self, record: Record, fields: Mapping[str, Any]) -> None:
+        """Raise DataError for a list that has an item for each row of other records alone."""
+        for path, value in fields.items():
+            in_row = path in record.fields
+            if in_row or isinstance(value, list):
+                before, place = self._in_rows.setdefault(path, (in_row, record.where))
+                if before != in_row:
+                    what = "of a row alone" if in_row else describe(value)
+                    raise DataError(
+                        f"{record.where}: `{path}` is {what}, other than in {place}: the lists of "
+                        "a record need one length"
+                    )
 
     def _needed(self) -> set[str]:
         """Return the columns whose fields all records have."""
@@ -243,7 +261,12 @@ class _Reader:
             check_version(record, layout)
             at = self.options.rows or layout.at
             inside = at is not None and (self.options.rows or record.has_path(at))
-            yield from record.rows(at or "") if inside else (record,)
+            count = 0
+            for row in record.rows(at or "") if inside else (record,):
+                count += 1
+                yield row
+            if not count:
+                self.options.stats.counts["record", f"without rows in `{at}`, left out"] += 1
 
 
 def _has(value: object) -> bool:

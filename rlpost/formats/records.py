@@ -111,7 +111,8 @@ class Record:
             path: dotted; a list on the way is walked, too, and so is an object whose fields are all
                 objects, such as those of a task by its name, which their field `key` has then; `*`
                 is the record itself. If the items of a list are not objects, the lists of the same
-                length beside it are the columns of the rows.
+                length beside it are the columns of the rows, but for conversations, whose messages
+                are of several roles.
 
         Raises:
             DataError: there is no such list, or its items are neither all objects nor all values.
@@ -135,7 +136,8 @@ class Record:
             raise self.error(name, value, "a list of objects")
         if not objects:
             columns = {key: x for key, x in self.fields.items()
-                       if isinstance(x, list) and len(x) == len(items)}  # fmt: skip
+                       if isinstance(x, list) and len(x) == len(items)
+                       and not _is_conversation(x)}  # fmt: skip
             items = [dict(zip(columns, row, strict=True))
                      for row in zip(*columns.values(), strict=True)]  # fmt: skip
         outer = self.outer if name == "*" else self
@@ -179,6 +181,13 @@ class Field:
 
     text: str
     read: Callable[[Record], Any]
+
+
+def _is_conversation(items: list[Any]) -> bool:
+    """Return whether a list has messages of several roles."""
+    if not all(isinstance(item, dict) and "role" in item for item in items):
+        return False
+    return len({str(item["role"]) for item in items}) > 1
 
 
 def is_keyed(value: object) -> bool:

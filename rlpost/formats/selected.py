@@ -84,6 +84,9 @@ def select_rows(paths: Sequence[PathText], where: Where, folder: Path, but: Path
 def _matching_rows(source: Source, where: Where) -> list[Rows]:
     """Return the numbers of the rows of each file that match, and count them."""
     roles = resolve_input(source, where.chosen).columns
+    for name in where.names:
+        if name in source.lacking and name not in {*source.columns, *roles}:
+            raise where.error(f"{source.lacking[name]} has no {name!r}, which other files have")
     columns = where.columns(source.columns, roles)
     where.check(columns, {*source.columns, *roles}, source.name)
     keys = [roles[role] for role in KEYS if role in roles]

@@ -77,6 +77,11 @@ CASES = {
         [{"question": q, "responses": ["a", "b"], "rewards": [0.0, 1.0]} for q in "xy"],
         "rewards", {"reward": "rewards", "group": "question", "response": "responses"},
     ),
+    "messages of a prompt are no list of responses": (
+        [{"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": q}],
+          "responses": ["a", "b"], "rewards": [0.0, 1.0]} for q in "xy"],
+        "rewards", {"reward": "rewards", "group": "prompt", "response": "responses"},
+    ),
     "lists of one answer": (
         [{"idx": i, "question": f"{i}?", "code": ["so"], "pred": ["1"], "score": [i > 1]}
          for i in range(4)],
@@ -149,6 +154,23 @@ def test_the_name_of_an_object_may_be_its_group_and_what_has_no_column_is_named(
     groups = pq.read_table(tmp_path / "o.parquet")["prompt_id"].to_pylist()
     assert groups == ["t0", "t0", "t1", "t1", "t2", "t2"]
     assert summary["warnings"] == ["2 fields without a column, left out: config, ys"]
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_lists_of_other_lengths_are_an_error_and_records_without_rows_are_counted(place, tmp_path):
+    records = [{"q": f"{i}?", "responses": [f"{i} a", f"{i} b"], "rewards": [0.0, 1.0]}
+               for i in range(4)]  # fmt: skip
+    records[place] |= {"rewards": [1.0]}
+    path, out = tmp_path / "dump.jsonl", tmp_path / "out.parquet"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with pytest.raises(DataError, match=r"line \d, .*`responses` is .*need one length"):
+        rlpost.convert(path, out)
+    assert not out.exists()
+    records[place] |= {"rewards": None}
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    converted = rlpost.convert(path, out)
+    assert converted["responses"] == 6
+    assert any(text.startswith("1 record without rows") for text in converted["warnings"])
 
 
 def test_groups_of_lists_are_rows_and_a_mask_is_of_0_and_1(tmp_path):
