@@ -185,7 +185,7 @@ def test_a_line_that_does_not_fit_is_not_parsed(tmp_path):
 
 
 def test_a_pickle_and_a_tensor_that_do_not_fit_are_not_rebuilt(tmp_path):
-    path, limit = tmp_path / "0.pt", beyond_now(100 << 20)
+    path, limit = tmp_path / "0.pt", beyond_now(50 << 20)
     torch.save({"samples": [{0: 0} for _ in range(2_000_000)]}, path)
     ran = run(
         "convert", path, tmp_path / "o.parquet", "--from", "slime-rollout", "--max-memory", limit
