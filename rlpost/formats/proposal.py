@@ -33,6 +33,7 @@ _TRIED = 64  # rows whose lists of tokens are looked at, and a half of it record
 _DEPTH = 3  # of objects in a record, and of lists in lists
 _LEAST = 4.0  # what the name of a field is worth that serves a role
 _WEAK = 6.0  # and that of a group whose keys may come again in another record
+_ID = 8.5  # and that of a group which a few rows may lack
 _PART = 3.0  # and that of a reward by a part of its name alone
 _LIKELY = 0.05  # what rows are worth whose reward has a name of its own
 _SHOWN = 24  # characters of an example
@@ -195,8 +196,9 @@ class Column:
     def denies(self, other: Column) -> bool:
         """Return whether some key of the other column has two values of this one."""
         first: dict[bytes, bytes] = {}
-        pairs = zip(other.keys, self.keys, strict=True)
-        return any(first.setdefault(key, text) != text for key, text in pairs)
+        rows = zip(other.values, other.keys, self.keys, strict=True)
+        known = ((key, text) for value, key, text in rows if value is not None)
+        return any(first.setdefault(key, text) != text for key, text in known)
 
     def worth(self, role: str) -> float:
         """Return what it is worth for a role, by its name, place and values; 0 if unfit."""
@@ -224,7 +226,7 @@ class Column:
                 is_rare = 2 * count <= rows or usual.lower() not in _NO_FAILURE
                 good = "." not in self.path and is_rare
             case "domain":
-                good = len(known) == rows and len({*known}) <= max(8, rows // 4)
+                good = 2 * len(known) > rows and len({*known}) <= max(8, rows // 4)
             case _ if kind in ("tokens", "ids"):
                 numbers = [x for values in known[:_TRIED] for x in values]
                 types = {*map(type, numbers)}
@@ -356,8 +358,9 @@ class Table:
         shared = [x for x in prompts if max(Counter(x.keys).values()) > 1]
         ranked: dict[str, Column] = {}
         for column in columns:
-            sizes = Counter(column.keys)
-            if len(column.known) < len(self.rows) or self._merges(column):
+            sizes, known = Counter(column.keys), len(column.known)
+            is_id = worth("group", column.path) > _ID and 2 * known > len(self.rows)
+            if (known < len(self.rows) and not is_id) or self._merges(column):
                 continue
             if max(sizes.values()) < 2:  # noqa: PLR2004
                 kind = "alone"

@@ -213,7 +213,7 @@ def of_steps(text: str, chosen: Mapping[str, str]) -> Where:
     Raises:
         UsageError: the text has another form, or no step.
     """
-    match = re.fullmatch(r"(-?\d*):(-?\d*)", text.strip())
+    match = re.fullmatch(r"(-?\d{0,18}):(-?\d{0,18})", text.strip())
     first, end = match.groups() if match else ("", "")
     if not (first or end):
         raise UsageError(

@@ -156,6 +156,12 @@ def test_the_name_of_an_object_may_be_its_group_and_what_has_no_column_is_named(
     assert summary["warnings"] == ["2 fields without a column, left out: config, ys"]
 
 
+def test_an_id_that_a_row_lacks_is_an_error_of_that_row(tmp_path):
+    records = [{"config": {"lr": 1}}, *({"prompt_id": i // 2, "reward": i % 2} for i in range(8))]
+    with pytest.raises(DataError, match="line 1: `prompt_id` is null; every row needs a value"):
+        rlpost.convert(lines(tmp_path / "dump.jsonl", records), tmp_path / "out.parquet")
+
+
 @pytest.mark.parametrize("place", [0, 2])
 def test_lists_of_other_lengths_are_an_error_and_records_without_rows_are_counted(place, tmp_path):
     records = [{"q": f"{i}?", "responses": [f"{i} a", f"{i} b"], "rewards": [0.0, 1.0]}

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 MEASURES = ("reward", "kl", "length", "advantage")
 MOST_NAMED = 3  # files in an error
+_DIGITS = 18  # of the number of a row
 _LEFT_OUT = dict(zip(LEFT_OUT, ("masked", "superseded", "failed"), strict=True))
 _MISSING = {
     "kl": "the KL: it needs `kl`, or old and reference log-probs (--map old_log_probs=COLUMN)",
@@ -237,7 +238,7 @@ class Index:
             DataError: there is no such file or row.
         """
         name, _, number = text.rpartition(":")
-        if not number.isdecimal():
+        if not number.isdecimal() or len(number) > _DIGITS:
             raise UsageError(f"--row {text}: [FILE:]INT is needed, a row counted from 0")
         paths = [self.made_of.named(str(file.path)) for file in self.source.files]
         files = [i for i, path in enumerate(paths) if path == name] or [
