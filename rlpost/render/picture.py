@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 _TOKENS = {"negative": ("A<0", "■", "red"), "zero": ("A=0", "·", "dim"),
            "positive": ("A>0", "■", "green")}  # fmt: skip
-_KINDS = {"pass": "pass", "fail": "fail", "above": "above the group's mean", "below": "below",
+_KINDS = {"pass": "pass", "fail": "fail", "above": "above mean", "below": "below",
           "all": ""}  # fmt: skip
 _GAPS = {
     "engine·old": ("engine_k1", "engine_gap_size", "engine_gap"),
