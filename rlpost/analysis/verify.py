@@ -187,7 +187,7 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     return [_facts(enriched, ok=True, notes=[*enriched.metadata.notes, note]) for enriched in run]
 
 
-def _facts(enriched: EnrichedFile, **found: Any) -> Json:
+def _facts(enriched: EnrichedFile, **verdict: Any) -> Json:
     """Return the verdict on a file."""
     return {
         "file": str(enriched.file.path),
@@ -199,7 +199,7 @@ def _facts(enriched: EnrichedFile, **found: Any) -> Json:
         "columns": [],
         "summary": [],
         "notes": enriched.metadata.notes,
-    } | found
+    } | verdict
 
 
 def _check_complete(run: list[EnrichedFile]) -> None:

@@ -233,7 +233,14 @@ class _Reader:
             yield record.where, {**columns, **computed}, fields
 
     def _check_lists(self, record: Record, fields: Mapping[str, Any]) -> None:
-        """Raise DataError for a list that has an item for each row of other records alone."""
+        """Raise DataError for a list that has an item for each row of other records alone.
+
+        Rows that are objects have their own fields.
+        """
+        beside = {} if record.outer is None else record.outer.fields
+        items = beside.get((self.options.rows or "").rpartition(".")[2])
+        if not isinstance(items, list) or any(isinstance(item, dict) for item in items):
+            return
         for path, value in fields.items():
             in_row = path in record.fields
             if in_row or isinstance(value, list):

@@ -162,6 +162,15 @@ def test_an_id_that_a_row_lacks_is_an_error_of_that_row(tmp_path):
         rlpost.convert(lines(tmp_path / "dump.jsonl", records), tmp_path / "out.parquet")
 
 
+def test_a_row_that_lacks_a_field_has_that_of_its_record(tmp_path):
+    samples = [{"reward": 1, "answer": ["c"]}, {"reward": 0}]
+    record = {"q": "x", "answer": ["a", "b"], "samples": samples}
+    path = lines(tmp_path / "dump.jsonl", [record, record])
+    rlpost.convert(path, tmp_path / "o.parquet", rows="samples", columns_map={"response": "answer"})
+    answers = pq.read_table(tmp_path / "o.parquet")["response"].to_pylist()
+    assert [json.loads(text) for text in answers] == [["c"], ["a", "b"]] * 2
+
+
 @pytest.mark.parametrize("place", [0, 2])
 def test_lists_of_other_lengths_are_an_error_and_records_without_rows_are_counted(place, tmp_path):
     records = [{"q": f"{i}?", "responses": [f"{i} a", f"{i} b"], "rewards": [0.0, 1.0]}

@@ -277,12 +277,11 @@ def by_signal(facts: Facts) -> list[int]:
 def domain_lines(facts: Facts) -> list[str]:
     """Return the domains with the most groups without signal; none if all domains are alike."""
     labels, shares = facts.labels("domain"), facts.by("domain", "equal_rewards")
-    worst = [place for place in by_signal(facts) if shares and shares[place]]
-    if not worst or len({*shares}) < 2:  # noqa: PLR2004
+    if not any(shares) or len({*shares}) < 2:  # noqa: PLR2004
         return []
+    worst = by_signal(facts)
     named = ", ".join(f"{labels[at]} {percent(shares[at])}" for at in worst[:MOST_NAMED])
-    rest = len(labels) - min(len(worst), MOST_NAMED)
-    more = f"; {rest:,} more" if rest else ""
+    more = f"; {len(worst) - MOST_NAMED:,} more" if worst[MOST_NAMED:] else ""
     return [f"no signal by {facts.roles['domain'].column}: {named}{more}"]
 
 
